@@ -1,0 +1,118 @@
+"""Where a minibatch's gradient comes from: the loss of one shard, into that shard's slab.
+
+A minibatch is G shards of whole rows. The shards are the same whoever computes them, and the learner adds
+them in shard order, so central and sharded learning give the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shmppo.config import TrainConfig
+from shmppo.distributions import Distribution
+from shmppo.layout import SHARD_STATISTICS, Arena
+from shmppo.loss import clipped_objective, kl_estimate, value_loss
+from shmppo.model import ActorCritic, views_of
+from shmppo.normalize import CLIP
+from shmppo.sequences import step_indices
+
+ROW_MULTIPLE = 8  # rows per shard are padded to this: each new shape costs the fused LSTM 2–4 ms once
+
+
+class ShardGradients:
+    """Computes gradients of shards of the plan in `arena` with the weights that `model` has."""
+
+    def __init__(self, config: TrainConfig, distribution: Distribution, model: ActorCritic, arena: Arena) -> None:
+        self._config = config
+        self._distribution = distribution
+        self._model = model
+        self._arena = arena
+        self._parameters = list(model.parameters())
+        self._slabs = [views_of(slab, model) for slab in arena.tensor("gradients")]
+        self._obs = arena.tensor("obs").flatten(0, 1)
+        self._actions = arena.tensor("actions").flatten(0, 1)
+        self._targets = arena.tensor("step_targets")
+
+    def compute(self, epoch: int, minibatch: int, shard: int) -> None:
+        """Write the shard's gradient [P] and its SHARD_STATISTICS.
+
+        Both are sums over the shard's real steps divided by the minibatch's steps, so that adding the
+        shards gives the minibatch's means.
+        """
+        steps = int(self._arena.array("minibatch_steps")[epoch, minibatch])
+        rows = self._rows(epoch, minibatch, shard)
+        indices, real = step_indices(rows, row_steps=self._config.row_steps, num_envs=self._config.num_envs)
+        padding = -rows.shape[0] % ROW_MULTIPLE
+        indices = np.pad(indices, ((0, 0), (0, padding)), mode="edge")
+        weights = torch.from_numpy(np.pad(real, ((0, 0), (0, padding))).astype(np.float32))  # [L, R]
+        flat = torch.from_numpy(indices.reshape(-1))
+        shape = indices.shape
+        obs = self._normalized(self._obs.index_select(0, flat)).view(*shape, -1)
+        actions = self._actions.index_select(0, flat).view(*shape, -1)
+        targets = self._targets.index_select(0, flat).view(*shape, -1)
+
+        params, values, _ = self._model(obs, self._row_states(rows, padding))
+        loss, statistics = self._loss(params, values, actions, targets, weights, epoch, minibatch)
+        gradients = torch.autograd.grad(loss / steps, self._parameters)
+        torch._foreach_copy_(self._slabs[shard], list(gradients))
+        statistics[:-2] /= steps
+        self._arena.array("shard_statistics")[shard] = statistics
+
+    def _rows(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
+        begin, end = self._arena.array("bounds")[epoch, minibatch, shard : shard + 2]
+        return self._arena.array("rows")[self._arena.array("order")[epoch, begin:end]]
+
+    def _row_states(self, rows: np.ndarray, padding: int) -> Tensor:
+        """Initial states [R, S]: the stored ones, zero where a row begins an episode and in padding."""
+        states = torch.zeros(len(rows) + padding, self._model.state_size)
+        if self._model.state_size:
+            stored = np.flatnonzero(rows[:, 3] >= 0)
+            if len(stored):
+                table = self._arena.tensor("row_state")
+                slots, envs = (torch.from_numpy(rows[stored, column].astype(np.int64)) for column in (3, 1))
+                states[torch.from_numpy(stored)] = table[slots, envs]
+        return states
+
+    def _normalized(self, obs: Tensor) -> Tensor:
+        if not self._config.normalize_obs:
+            return obs
+        mean, scale = self._arena.tensor("obs_mean"), self._arena.tensor("obs_scale")
+        return ((obs - mean) * scale).clamp_(-CLIP, CLIP)
+
+    def _loss(
+        self,
+        params: Tensor,
+        values: Tensor,
+        actions: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        epoch: int,
+        minibatch: int,
+    ) -> tuple[Tensor, np.ndarray]:
+        """The shard's loss, summed over real steps, and its statistics, likewise."""
+        config = self._config
+        clip = float(self._arena.array("clip_range")[0])
+        mean, scale = self._arena.array("advantage_scale")[epoch, minibatch].tolist()
+        old_log_prob, advantages, value_targets, old_values = targets.unbind(-1)
+        advantages = (advantages - mean) * scale * weights
+        # Padding gets log ρ = 0 before the exponential: a weight after it could meet an infinity.
+        log_ratio = (self._distribution.log_prob(params, actions).sum(-1) - old_log_prob) * weights
+        ratio = log_ratio.exp()
+        policy = -clipped_objective(ratio, advantages, clip).sum()
+        value_clip = clip if config.value_clip else None
+        value = (value_loss(values, value_targets, old_values, value_clip) * weights).sum()
+        entropy = (self._distribution.entropy(params) * weights).sum()
+        loss = policy + config.value_coef * value
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * entropy
+        with torch.no_grad():
+            kl = kl_estimate(log_ratio, ratio).sum()
+            clipped = ((ratio - 1).abs() > clip).sum()
+            largest = log_ratio.abs().max()
+            parts = torch.stack([policy, value, entropy, kl, clipped, largest, weights.sum()])
+        return loss, parts.double().numpy()
+
+
+assert SHARD_STATISTICS[-2:] == ("max_abs_log_ratio", "steps"), "these two are not divided by the steps"

@@ -1,0 +1,212 @@
+"""Acting: the network of `model.py`, one step for a tile of environments, on preallocated memory.
+
+A tile has a fixed number of rows B; environment n is always row n mod B. Rows that a process does not
+own hold zeros. So each environment's numbers come from calls of one shape, at one row, whoever makes
+them; `content_free` checks that the other rows' contents then do not matter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shmppo.distributions import Distribution
+from shmppo.layout import ALIGNMENT
+from shmppo.model import ActorCritic, Trunk
+
+
+def aligned_zeros(*shape: int) -> Tensor:
+    """float32 zeros at a 64-byte boundary, whatever the allocator does."""
+    size = 1
+    for length in shape:
+        size *= length
+    raw = torch.zeros(size + ALIGNMENT // 4)
+    skip = -raw.data_ptr() % ALIGNMENT // 4
+    return raw[skip : skip + size].view(shape)
+
+
+class _Linear:
+    """A linear layer laid out for inference: x @ weight + bias with the weight transposed and contiguous."""
+
+    def __init__(self, rows: int, inputs: int, outputs: int, out: Tensor | None = None) -> None:
+        self.weight = aligned_zeros(inputs, outputs)
+        self.bias = aligned_zeros(outputs)
+        self.out = aligned_zeros(rows, outputs) if out is None else out
+
+    def load(self, weights: list[Tensor], biases: list[Tensor]) -> None:
+        """Take over weights [outputs, part of inputs] side by side, and the sum of biases [outputs]."""
+        torch.cat([w.t() for w in weights], out=self.weight)
+        self.bias.copy_(biases[0])
+        for bias in biases[1:]:
+            self.bias.add_(bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight, out=self.out)
+
+
+class _LstmCell:
+    """One LSTM layer (gates i, f, g, o as in torch.nn.LSTM): both products in one matrix multiplication."""
+
+    parts = 2
+
+    def __init__(self, rows: int, inputs: int, hidden: int) -> None:
+        self.gates = _Linear(rows, inputs + hidden, 4 * hidden)
+        self.joined = aligned_zeros(rows, inputs + hidden)
+        self.input, self.previous = self.joined[:, :inputs], self.joined[:, inputs:]
+        self.tanh_c = aligned_zeros(rows, hidden)
+        out = self.gates.out
+        self.if_gates, self.i, self.f = out[:, : 2 * hidden], out[:, :hidden], out[:, hidden : 2 * hidden]
+        self.g, self.o = out[:, 2 * hidden : 3 * hidden], out[:, 3 * hidden :]
+
+    def load(self, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> None:
+        self.gates.load([w_ih, w_hh], [b_ih, b_hh])
+
+    def step(self, x: Tensor, h: Tensor, c: Tensor) -> None:
+        """x [B, inputs]; h and c [B, H] are advanced in place."""
+        self.input.copy_(x)
+        self.previous.copy_(h)
+        self.gates(self.joined)
+        self.if_gates.sigmoid_()
+        self.g.tanh_()
+        self.o.sigmoid_()
+        c.mul_(self.f).addcmul_(self.i, self.g)
+        torch.tanh(c, out=self.tanh_c)
+        torch.mul(self.o, self.tanh_c, out=h)
+
+
+class _GruCell:
+    """One GRU layer (gates r, z, n as in torch.nn.GRU)."""
+
+    parts = 1
+
+    def __init__(self, rows: int, inputs: int, hidden: int) -> None:
+        self.from_input = _Linear(rows, inputs, 3 * hidden)
+        self.from_state = _Linear(rows, hidden, 3 * hidden)
+        self.hidden = hidden
+        self.input = aligned_zeros(rows, inputs)
+        self.previous = aligned_zeros(rows, hidden)
+
+    def load(self, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> None:
+        self.from_input.load([w_ih], [b_ih])
+        self.from_state.load([w_hh], [b_hh])
+
+    def step(self, x: Tensor, h: Tensor) -> None:
+        """x [B, inputs]; h [B, H] is advanced in place."""
+        self.input.copy_(x)
+        self.previous.copy_(h)
+        by_input = self.from_input(self.input)
+        by_state = self.from_state(self.previous)
+        gated = 2 * self.hidden
+        rz = by_input[:, :gated].add_(by_state[:, :gated]).sigmoid_()
+        r, z = rz[:, : self.hidden], rz[:, self.hidden :]
+        n = by_input[:, gated:].addcmul_(r, by_state[:, gated:]).tanh_()
+        torch.sub(self.previous, n, out=self.previous)
+        torch.addcmul(n, z, self.previous, out=h)  # h' = n + z·(h − n)
+
+
+class _TrunkStep:
+    """One trunk: encoder, then the layers of its core, over a slice of each tile's packed state."""
+
+    def __init__(self, trunk: Trunk, states: Tensor) -> None:
+        """states: [tiles, B, S of this trunk], advanced in place."""
+        tiles, rows, _ = states.shape
+        self.encoder = [_Linear(rows, layer.in_features, layer.out_features) for layer in trunk.encoder_layers]
+        self.cells: list[_LstmCell | _GruCell] = []
+        self.states: list[list[list[Tensor]]] = [[] for _ in range(tiles)]  # per tile, layer and part: [B, H]
+        if trunk.core is None:
+            return
+        hidden, inputs = trunk.core.hidden_size, trunk.core.input_size
+        cell_type = _LstmCell if trunk.parts == 2 else _GruCell
+        for k in range(trunk.layers):
+            self.cells.append(cell_type(rows, inputs if k == 0 else hidden, hidden))
+            starts = [(part * trunk.layers + k) * hidden for part in range(trunk.parts)]
+            for tile in range(tiles):
+                self.states[tile].append([states[tile, :, start : start + hidden] for start in starts])
+
+    def load(self, trunk: Trunk) -> None:
+        for linear, layer in zip(self.encoder, trunk.encoder_layers, strict=True):
+            linear.load([layer.weight], [layer.bias])
+        for k, cell in enumerate(self.cells):
+            names = (f"weight_ih_l{k}", f"weight_hh_l{k}", f"bias_ih_l{k}", f"bias_hh_l{k}")
+            cell.load(*(getattr(trunk.core, name) for name in names))
+
+    def __call__(self, x: Tensor, tile: int) -> Tensor:
+        for linear in self.encoder:
+            x = linear(x).tanh_()
+        for cell, state in zip(self.cells, self.states[tile], strict=True):
+            cell.step(x, *state)
+            x = state[0]
+        return x
+
+
+class ActingNetwork:
+    """The network as acted with, for `tiles` tiles of B rows. `load` takes the weights over, once per publish.
+
+    Attributes:
+        obs: [tiles, B, D] normalised observations, written by the caller.
+        state: [tiles, B, S] packed recurrent states, advanced by `step`.
+    """
+
+    def __init__(
+        self, model: ActorCritic, distribution: Distribution, *, tiles: int, rows: int, observation_size: int
+    ) -> None:
+        self._model = model
+        self.obs = aligned_zeros(tiles, rows, observation_size)
+        self.state = aligned_zeros(tiles, rows, model.state_size)
+        trunks = model.trunk_list
+        size = model.state_size // len(trunks)
+        self._trunks = [
+            _TrunkStep(trunk, self.state[:, :, i * size : (i + 1) * size]) for i, trunk in enumerate(trunks)
+        ]
+        features = trunks[0].features
+        self._params = aligned_zeros(rows, distribution.num_params)
+        self._free = self._params[:, distribution.num_outputs :]
+        outputs = self._params[:, : distribution.num_outputs]
+        self._policy = _Linear(rows, features, distribution.num_outputs, out=outputs)
+        self._value = _Linear(rows, features, 1)
+
+    @torch.inference_mode()
+    def load(self) -> None:
+        """Take over the model's present weights."""
+        for step, trunk in zip(self._trunks, self._model.trunk_list, strict=True):
+            step.load(trunk)
+        for linear, head in ((self._policy, self._model.policy_head), (self._value, self._model.value_head)):
+            linear.load([head.weight], [head.bias])
+        if self._model.log_std is not None:
+            self._free.copy_(self._model.log_std.expand_as(self._free))
+
+    @torch.inference_mode()
+    def step(self, tile: int) -> tuple[Tensor, Tensor]:
+        """One forward pass of a tile: reads `obs[tile]`, advances `state[tile]`.
+
+        Returns:
+            (policy parameters [B, P], values [B, 1]), in memory that the next step overwrites.
+        """
+        through = [trunk(self.obs[tile], tile) for trunk in self._trunks]
+        self._policy(through[0])
+        return self._params, self._value(through[-1])
+
+
+@torch.inference_mode()
+def content_free(network: ActingNetwork) -> bool:
+    """Whether each row's outputs are the same bits when all other rows are zero (tried on the last tile).
+
+    This is what lets any worker own any part of a tile; it is checked at start on the layers in use.
+    """
+    tile_obs, tile_state = network.obs[-1], network.state[-1]
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(tile_obs.shape, generator=generator)
+    state = torch.randn(tile_state.shape, generator=generator).tanh()
+
+    def run(rows: slice) -> list[Tensor]:
+        tile_obs.zero_()
+        tile_state.zero_()
+        tile_obs[rows] = obs[rows]
+        tile_state[rows] = state[rows]
+        return [t[rows].clone() for t in (*network.step(len(network.obs) - 1), tile_state)]
+
+    whole = run(slice(None))
+    alone = [run(slice(i, i + 1)) for i in range(len(obs))]
+    tile_obs.zero_()
+    tile_state.zero_()
+    return all(torch.equal(whole[k][i : i + 1], part[k]) for i, part in enumerate(alone) for k in range(3))

@@ -1,0 +1,159 @@
+"""The shared memory as data: every field with its shape, type, writer and phase; one arena holds them all.
+
+The table is the contract between the learner and the workers, and the whole of the ownership rule:
+in each phase a field has one writer per element, and nobody reads what another may write in that phase.
+
+Phases: START (a worker's environments are made), PUBLISH, COLLECT, PLAN (the learner alone), LEARN.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.timers import PHASES
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+SHARED_MEMORY = "/dev/shm"
+SHARD_STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "max_abs_log_ratio", "steps")
+STEP_TARGETS = ("log_prob", "advantage", "value_target", "value")
+"""The columns of "step_targets": what the loss needs of each step."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the environment and the network add to the configuration."""
+
+    observation: int  # D
+    action: int  # A
+    state: int  # S, the packed recurrent state of one environment; 0 without a core
+    parameters: int  # P, the flat parameter vector, padding included
+
+
+@dataclass(frozen=True)
+class Field:
+    """One shared array. `writer` is who may write it, in `phase` only; in every other phase it is read-only."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    writer: str
+    phase: str
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
+    """The layout table of a run."""
+    T, N, W = config.rollout_steps, config.num_envs, config.num_workers
+    K, M, G = config.epochs, config.minibatches, config.shards
+    D, A, S, P = sizes.observation, sizes.action, sizes.state, sizes.parameters
+    f32, f64, i64, i32, flag = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
+
+    def field(writer: str, phase: str, name: str, dtype: torch.dtype, *shape: int) -> Field:
+        return Field(name, shape, dtype, writer, phase)
+
+    own = "worker, own columns"
+    return (
+        # what the learner publishes
+        field("learner", "PUBLISH, between minibatches", "weights", f32, P),
+        field("learner", "PUBLISH, between minibatches", "version", i64, 1),
+        field("learner", "PUBLISH", "obs_mean", f32, D),
+        field("learner", "PUBLISH", "obs_scale", f32, D),  # 1 / standard deviation
+        # the rollout
+        field(own, "COLLECT", "obs", f32, T, N, D),  # raw, hidden indices 0
+        field(own, "COLLECT", "actions", f32, T, N, A),  # as sampled, before clipping
+        field(own, "COLLECT", "log_prob", f32, T, N),
+        field(own, "COLLECT", "value", f32, T, N),
+        field(own, "COLLECT", "bootstrap", f32, T, N),  # V after a truncated step, and after step T − 1
+        field(own, "COLLECT", "reward", f64, T, N),  # raw
+        field(own, "COLLECT", "first", flag, T, N),  # obs[t] begins an episode
+        field(own, "COLLECT", "terminated", flag, T, N),
+        field(own, "COLLECT", "truncated", flag, T, N),
+        field(own, "COLLECT", "row_state", f32, config.state_slots, N, S),  # at rows that do not begin an episode
+        field(own, "COLLECT", "ended_return", f64, T, N),  # raw return of the episode that ended with step t
+        field(own, "COLLECT", "ended_length", i64, T, N),
+        field(own, "COLLECT", "obs_moments", f64, N, 2, D),  # mean and M2 of this rollout's observations
+        # the carry: read [i mod 2], written [(i + 1) mod 2]
+        field(own, "START, COLLECT", "carry_obs", f32, 2, N, D),
+        field(own, "START, COLLECT", "carry_state", f32, 2, N, S),
+        field(own, "START, COLLECT", "carry_first", flag, 2, N),
+        field(own, "START, COLLECT", "carry_episode", i64, 2, N),  # number of the episode in progress
+        field(own, "START, COLLECT", "carry_return", f64, 2, N),
+        field(own, "START, COLLECT", "carry_length", i64, 2, N),
+        # the plan of an update
+        field("learner", "PLAN", "step_targets", f32, T * N, len(STEP_TARGETS)),
+        field("learner", "PLAN", "rows", i32, N * T, 4),  # ROW_FIELDS of sequences.py
+        field("learner", "PLAN", "order", i32, K, N * T),  # rows in the order of each epoch
+        field("learner", "PLAN", "bounds", i32, K, M, G + 1),  # shard g is order[k, bounds[g]:bounds[g + 1]]
+        field("learner", "PLAN", "minibatch_steps", i64, K, M),
+        field("learner", "PLAN", "advantage_scale", f64, K, M, 2),  # mean and 1 / standard deviation
+        field("learner", "PLAN", "clip_range", f64, 1),
+        # gradients
+        field("process of the shard", "LEARN", "gradients", f32, G, P),
+        field("process of the shard", "LEARN", "shard_statistics", f64, G, len(SHARD_STATISTICS)),
+        # measurement, one row per worker (row 0 where the learner samples by itself)
+        field("worker, own row", "COLLECT, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),
+        field("worker, own row", "COLLECT, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
+        # the control table: the one field that is read while it may be written
+        field("worker, own element", "COLLECT; read at any time", "progress", i64, max(W, 1)),
+    )
+
+
+def aligned(size: int) -> int:
+    """`size` in bytes, rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def total_bytes(fields: Iterable[Field]) -> int:
+    """Bytes of the arena that holds `fields`."""
+    return sum(aligned(field.bytes) for field in fields)
+
+
+def check_shared_memory(fields: Iterable[Field]) -> None:
+    """Raises ConfigError if the machine's shared memory cannot hold the arena."""
+    needed = total_bytes(fields)
+    if not os.path.isdir(SHARED_MEMORY):
+        return
+    status = os.statvfs(SHARED_MEMORY)
+    free = status.f_bavail * status.f_frsize
+    if needed > free:
+        raise ConfigError(
+            f"shared memory: this run needs {needed / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
+            "free; lower --num-envs or --rollout-steps, or enlarge it (docker: --shm-size)"
+        )
+
+
+def allocate(fields: Iterable[Field]) -> Tensor:
+    """One zeroed shared tensor for the whole table, uint8 [total_bytes]. Its segment has no name to leak."""
+    return torch.zeros(total_bytes(fields), dtype=torch.uint8).share_memory_()
+
+
+class Arena:
+    """Views of one arena: `tensor(name)` and `array(name)` share its memory."""
+
+    def __init__(self, fields: Iterable[Field], memory: Tensor) -> None:
+        self.memory = memory
+        self.fields = tuple(fields)
+        self._tensors: dict[str, Tensor] = {}
+        offset = 0
+        for field in self.fields:
+            flat = memory[offset : offset + field.bytes]
+            self._tensors[field.name] = flat.view(field.dtype).view(field.shape)
+            offset += aligned(field.bytes)
+        self._arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+
+    def tensor(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def array(self, name: str) -> np.ndarray:
+        return self._arrays[name]

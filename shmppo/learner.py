@@ -1,0 +1,230 @@
+"""The learner: the only optimiser, and the only writer of weights.
+
+`Learner.update` is one iteration's learning: advantages → plan → K epochs of M minibatches, each
+gradients → reduce → optimiser → publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from shmppo.advantages import discounted_returns, generalized_advantages
+from shmppo.config import TrainConfig
+from shmppo.envs import Task
+from shmppo.layout import SHARD_STATISTICS, Arena
+from shmppo.model import ActorCritic, move_parameters, parameter_offsets, weights_sha256
+from shmppo.normalize import CLIP, RunningMoments, column_moments
+from shmppo.plan import write_plan
+from shmppo.timers import PhaseTimer
+
+LARGEST_FIRST_LOG_RATIO = 1e-3  # acting and learning disagree beyond rounding: a fault, not noise
+
+ComputeShards = Callable[[int, int, int], None]
+"""(version, epoch, minibatch) → every shard's gradient and statistics are in the arena."""
+
+
+class TrainingFault(RuntimeError):
+    """Numbers that must not reach the weights; raised before they do."""
+
+
+def build_model(config: TrainConfig, task: Task) -> ActorCritic:
+    """The network with the initial weights of this seed; draws nothing from torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ActorCritic(config, task.observation_size, task.distribution)
+
+
+def parameter_count(config: TrainConfig, task: Task) -> tuple[int, int]:
+    """(P, S): length of the flat parameter vector and of one environment's packed state."""
+    with torch.device("meta"):
+        model = ActorCritic(config, task.observation_size, task.distribution)
+    return parameter_offsets(model)[1], model.state_size
+
+
+class Learner:
+    """Model, optimiser and normalisers, and the update that moves them."""
+
+    def __init__(self, config: TrainConfig, task: Task, arena: Arena) -> None:
+        self.config = config
+        self.arena = arena
+        self.model = build_model(config, task)
+        self.version = 0
+        self.obs_moments = RunningMoments(task.observation_size)
+        self.return_moments = RunningMoments(1)
+        self.discounted_return = np.zeros(config.num_envs)
+        flat = torch.zeros(arena.tensor("weights").shape)
+        move_parameters(self.model, flat, keep=True)
+        self._flat = nn.Parameter(flat)
+        self._flat.grad = torch.zeros_like(flat)
+        self.optimizer = torch.optim.Adam([self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True)
+
+    def weights_sha256(self) -> str:
+        return weights_sha256(self.model.state_dict().values())
+
+    def publish(self) -> None:
+        """Copy the weights to shared memory under a new version."""
+        self.version += 1
+        self.arena.tensor("weights").copy_(self._flat.detach())
+        self.arena.array("version")[0] = self.version
+
+    def publish_statistics(self) -> None:
+        """Freeze the observation statistics that COLLECT and LEARN of this iteration use."""
+        self.arena.array("obs_mean")[:] = self.obs_moments.mean
+        self.arena.array("obs_scale")[:] = 1 / self.obs_moments.std
+
+    def update(self, iteration: int, compute: ComputeShards, timer: PhaseTimer) -> dict[str, float]:
+        """Learn from the rollout in the arena.
+
+        Args:
+            compute: fills the gradient slab for one minibatch.
+
+        Returns:
+            Statistics of the update by name; means over its minibatches unless the glossary says otherwise.
+
+        Raises:
+            TrainingFault: for a non-finite gradient, or a first |log ratio| above 1e-3; the weights are untouched.
+        """
+        remaining = self._remaining(iteration)
+        timer.switch("advantage")
+        rate = self.config.learning_rate * (remaining if self.config.anneal_lr else 1.0)
+        clip = self.config.clip * (remaining if self.config.anneal_clip else 1.0)
+        self.optimizer.param_groups[0]["lr"] = rate
+        advantages = self._advantages()
+        write_plan(self.config, self.arena, iteration=iteration, advantages=advantages, clip=clip)
+        timer.switch("other")
+        statistics = self._epochs(compute, timer)
+        statistics["learning_rate"] = rate
+        statistics["clip_range"] = clip
+        statistics["explained_variance"] = explained_variance(
+            self.arena.array("value"), advantages + self.arena.array("value")
+        )
+        self._merge_observations()
+        return statistics
+
+    def _remaining(self, iteration: int) -> float:
+        """What is left of the annealing's horizon at the start of an iteration, 1 … 0."""
+        horizon = self.config.anneal_steps or self.config.total_steps
+        return max(0.0, 1.0 - iteration * self.config.batch_steps / horizon)
+
+    def _advantages(self) -> np.ndarray:
+        """Advantages [T, N] of the rollout, of scaled rewards where the configuration says so."""
+        read = self.arena.array
+        rewards = read("reward")
+        ended = read("terminated") | read("truncated")
+        if self.config.normalize_reward:
+            returns = discounted_returns(rewards, ended, self.discounted_return, self.config.gamma)
+            self.discounted_return = returns[-1].copy()
+            for n in range(self.config.num_envs):  # in environment order, whoever sampled them
+                self.return_moments.merge(len(rewards), *column_moments(returns[:-1, n : n + 1]))
+            rewards = np.clip(rewards / self.return_moments.std, -CLIP, CLIP)
+        return generalized_advantages(
+            rewards=rewards,
+            values=read("value"),
+            bootstraps=read("bootstrap"),
+            terminated=read("terminated"),
+            truncated=read("truncated"),
+            gamma=self.config.gamma,
+            gae_lambda=self.config.gae_lambda,
+        )
+
+    def _epochs(self, compute: ComputeShards, timer: PhaseTimer) -> dict[str, float]:
+        """Every minibatch of every epoch, or those up to the target KL."""
+        rows: list[np.ndarray] = []
+        norms: list[float] = []
+        stopped = False
+        for epoch in range(self.config.epochs):
+            for minibatch in range(self.config.minibatches):
+                timer.switch("gradient")
+                compute(self.version, epoch, minibatch)
+                timer.switch("reduce")
+                total = self._reduce(first=not rows)
+                if self.config.target_kl is not None and total["kl"] > self.config.target_kl:
+                    stopped = True
+                    break
+                timer.switch("optimiser")
+                norms.append(self._step(epoch, minibatch))
+                rows.append(np.array(list(total.values())))
+                if self.config.sharded:
+                    timer.switch("publish")
+                    self.publish()
+            if stopped:
+                break
+        timer.switch("other")
+        means = np.mean(rows, axis=0) if rows else np.full(len(SHARD_STATISTICS), np.nan)
+        named = dict(zip(SHARD_STATISTICS, means.tolist(), strict=True))
+        return {
+            "policy_loss": named["policy_loss"],
+            "value_loss": named["value_loss"],
+            "entropy": named["entropy"],
+            "kl": named["kl"],
+            "clip_fraction": named["clipped"],
+            "gradient_norm": float(np.mean(norms)) if norms else float("nan"),
+            "first_log_ratio": float(rows[0][SHARD_STATISTICS.index("max_abs_log_ratio")]) if rows else 0.0,
+            "optimiser_steps": float(len(rows)),
+        }
+
+    def _reduce(self, *, first: bool) -> dict[str, float]:
+        """Add the shards in shard order: gradients into the flat gradient, statistics into the result."""
+        gradient = self._flat.grad
+        assert gradient is not None
+        slab = self.arena.tensor("gradients")
+        gradient.copy_(slab[0])
+        for shard in slab[1:]:
+            gradient.add_(shard)
+        by_shard = self.arena.array("shard_statistics")
+        total = dict(zip(SHARD_STATISTICS, by_shard.sum(axis=0).tolist(), strict=True))
+        total["max_abs_log_ratio"] = float(by_shard[:, SHARD_STATISTICS.index("max_abs_log_ratio")].max())
+        if first and not total["max_abs_log_ratio"] <= LARGEST_FIRST_LOG_RATIO:
+            raise TrainingFault(
+                f"before the first gradient step of an update |log ratio| is {total['max_abs_log_ratio']:.2e} but must "
+                f"be below {LARGEST_FIRST_LOG_RATIO:.0e}: acting and learning disagree; lower --learning-rate if the "
+                "policy has diverged, else please report it"
+            )
+        return total
+
+    def _step(self, epoch: int, minibatch: int) -> float:
+        """Clip the gradient's norm and step; returns the norm before clipping."""
+        gradient = self._flat.grad
+        assert gradient is not None
+        norm = float(torch.linalg.vector_norm(gradient))
+        if not np.isfinite(norm):
+            raise TrainingFault(
+                f"the gradient of minibatch {minibatch} of epoch {epoch} is not finite; the weights are unchanged: "
+                "check the environment's observations and rewards, or lower --learning-rate"
+            )
+        if norm > self.config.max_grad_norm:
+            gradient.mul_(self.config.max_grad_norm / norm)
+        self.optimizer.step()
+        return norm
+
+    def _merge_observations(self) -> None:
+        """Let this rollout's observations into the statistics that the next one is normalised with."""
+        if self.config.normalize_obs:
+            for mean, m2 in self.arena.array("obs_moments"):
+                self.obs_moments.merge(self.config.rollout_steps, mean, m2)
+
+    def state(self) -> dict[str, Any]:
+        """Everything of the learner that the next update depends on."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "version": self.version,
+            "obs_moments": _tensors(self.obs_moments.state()),
+            "return_moments": _tensors(self.return_moments.state()),
+            "discounted_return": torch.from_numpy(self.discounted_return.copy()),
+        }
+
+
+def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in state.items()}
+
+
+def explained_variance(values: np.ndarray, targets: np.ndarray) -> float:
+    """1 − Var(target − value) / Var(target), 1 for a perfect critic; NaN where the targets do not vary."""
+    variance = float(np.var(targets, dtype=np.float64))
+    return 1 - float(np.var(targets - values, dtype=np.float64)) / variance if variance > 0 else float("nan")

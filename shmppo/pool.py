@@ -1,0 +1,241 @@
+"""The workers seen from the learner: start, lock-step, liveness, end; and the twin without processes.
+
+Each worker has its own pair of queues, waited on together with its sentinel: nothing is shared by two
+workers, so one that is killed can block nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.multiprocessing
+
+from shmppo.config import TrainConfig
+from shmppo.envs import Task
+from shmppo.layout import Arena
+from shmppo.messages import Collect, Command, Done, Failed, Gradients, Ready, Report, Stop
+from shmppo.model import ActorCritic
+from shmppo.rollout import Collector
+from shmppo.timers import PhaseTimer
+from shmppo.worker import WorkerSetup, run_worker
+
+log = logging.getLogger("shmppo.pool")
+
+# Imported once by the fork server, so that all workers share the pages. multiprocessing runs the main module again
+# in each child: what `shmppo.train` imports is among them.
+PRELOAD = ["shmppo.worker", "shmppo.learner", "shmppo.checkpoint", "shmppo.report", "shmppo.run_directory"]
+START_SECONDS = 120.0  # making environments may compile or load models
+
+
+class WorkerFault(RuntimeError):
+    """A worker raised, died or stopped answering; the message holds its traceback where there is one."""
+
+
+class Pool(Protocol):
+    """Who samples the rollout."""
+
+    handshake_seconds: float
+    """Seconds spent on signalling alone since it was last set to 0 (see `WorkerPool`)."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+
+    def wait_ready(self) -> None:
+        """Return when every environment has begun its first episode. Raises WorkerFault."""
+
+    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
+        """Fill the rollout. Raises WorkerFault or EnvironmentFault."""
+
+    def gradients(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> None:
+        """Fill the gradient slab for one minibatch. Raises WorkerFault."""
+
+    def close(self, grace: float = 2.0) -> None:
+        """End everything that was started, with force after `grace` seconds; safe to call twice and after a fault."""
+
+
+class InProcess:
+    """The pool of `--workers 0`: the same collector over all environments, inside the learner."""
+
+    def __init__(self, config: TrainConfig, task: Task, model: ActorCritic, arena: Arena) -> None:
+        self.handshake_seconds = 0.0
+        self._collector = Collector(
+            config, task, model, arena, low=0, high=config.num_envs, progress=arena.array("progress")
+        )
+        self._collector.start()
+
+    @property
+    def pids(self) -> list[int]:
+        return []
+
+    def wait_ready(self) -> None:
+        pass
+
+    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
+        self._collector.collect(iteration, timer)
+
+    def gradients(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> None:
+        raise RuntimeError("there are no workers to compute gradients")
+
+    def close(self, grace: float = 2.0) -> None:
+        self._collector.close()
+
+
+class _Worker:
+    """One worker process with its channels."""
+
+    def __init__(self, context: Any, setup: WorkerSetup) -> None:
+        self.index = setup.index
+        self.commands = context.SimpleQueue()
+        self.reports = context.SimpleQueue()
+        self.process = context.Process(
+            target=run_worker,
+            args=(setup, self.commands, self.reports),
+            name=f"worker-{setup.index}",
+            daemon=True,
+        )
+        self.process.start()
+
+    def next_report(self) -> Report:
+        """The report that is due, as its queue or its sentinel is ready. Raises WorkerFault if it failed or died."""
+        # A worker that failed reports first and ends afterwards: look at the report before the death.
+        if not self.reports._reader.poll():
+            self.process.join()
+            raise WorkerFault(f"worker {self.index} died: {_how(self.process.exitcode)}")
+        try:
+            report = self.reports.get()
+        except (EOFError, OSError) as error:
+            raise WorkerFault(f"worker {self.index} died in the middle of a report") from error
+        if isinstance(report, Failed):
+            where = "" if report.env_index is None else f" in environment {report.env_index}"
+            raise WorkerFault(f"worker {self.index} failed{where}:\n{report.traceback}")
+        assert isinstance(report, (Ready, Done)), report
+        return report
+
+    def end(self, deadline: float) -> None:
+        """End and reap the process: wait until `deadline`, then kill."""
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+        self.commands.close()
+        self.reports.close()
+
+
+def _how(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"killed by signal {-exitcode}"
+    return f"exit code {exitcode}"
+
+
+def split(count: int, parts: int, index: int) -> range:
+    """Part `index` of `count` things dealt out in contiguous ranges whose sizes differ by at most one."""
+    return range(index * count // parts, (index + 1) * count // parts)
+
+
+class WorkerPool:
+    """W worker processes in lock-step.
+
+    `handshake_seconds` is the cost of lock-step itself, on one monotonic clock: from the learner's first
+    signal to the last worker's start, plus from the last worker's end to the learner going on.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, arena: Arena, log_file: Path) -> None:
+        self.handshake_seconds = 0.0
+        self._timeout = config.worker_timeout
+        self._seconds, self._stamps = arena.array("phase_seconds"), arena.array("stamps")
+        self._progress = arena.array("progress")
+        methods = torch.multiprocessing.get_all_start_methods()
+        context = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:
+            context.set_forkserver_preload(PRELOAD)
+        self._workers: list[_Worker] = []
+        for w in range(config.num_workers):
+            columns = split(config.num_envs, config.num_workers, w)
+            shards = split(config.shards, config.num_workers, w)
+            setup = WorkerSetup(
+                w, columns.start, columns.stop, shards, config, task, arena.fields, arena.memory, log_file
+            )
+            self._workers.append(_Worker(context, setup))
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def wait_ready(self) -> None:
+        for worker, report in self._reports(START_SECONDS):
+            if not isinstance(report, Ready):
+                raise WorkerFault(f"worker {worker.index} answered {report} before it was ready")
+
+    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
+        timer.switch("wait")
+        self._round(Collect(version, iteration), timer)
+
+    def gradients(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> None:
+        timer.switch("wait")
+        self._round(Gradients(version, epoch, minibatch), timer)
+
+    def _round(self, command: Collect | Gradients, timer: PhaseTimer) -> None:
+        """Signal, workers work, wait: one lock-step phase; `timer` is in "wait" and leaves in "other"."""
+        signalled = time.monotonic()
+        for worker in self._workers:
+            self._send(worker, command)
+        for worker, report in self._reports(self._timeout):
+            if report != Done(command.version):
+                raise WorkerFault(f"worker {worker.index} answered {report} to {command}")
+        now = timer.switch("other")
+        timer.add_blocked(now - signalled, self._seconds)
+        starts, ends = self._stamps.T
+        self.handshake_seconds += float((starts.max() - signalled) + (now - ends.max()))
+
+    def _send(self, worker: _Worker, command: Command) -> None:
+        try:
+            worker.commands.put(command)
+        except (BrokenPipeError, OSError) as error:
+            raise WorkerFault(f"worker {worker.index} cannot be reached: {error}") from error
+
+    def _reports(self, timeout: float) -> list[tuple[_Worker, Report]]:
+        """One report of every worker.
+
+        Raises:
+            WorkerFault: for the first that fails, whichever it is, or that takes no step for `timeout` seconds.
+        """
+        waiting = {worker.index: worker for worker in self._workers}
+        received = []
+        silent_since, progress = time.monotonic(), self._progress.copy()
+        while waiting:
+            watched = [worker.reports._reader for worker in waiting.values()]
+            watched += [worker.process.sentinel for worker in waiting.values()]
+            ready = wait(watched, timeout / 4)
+            for index, worker in list(waiting.items()):
+                if worker.reports._reader in ready or worker.process.sentinel in ready:
+                    received.append((worker, worker.next_report()))
+                    del waiting[index]
+            stuck = [index for index in waiting if self._progress[index] == progress[index]]
+            if ready or not stuck:
+                silent_since, progress = time.monotonic(), self._progress.copy()
+            elif time.monotonic() - silent_since >= timeout:
+                pid = self._workers[stuck[0]].process.pid
+                raise WorkerFault(
+                    f"worker {stuck[0]} (pid {pid}) has not taken a step for {timeout:g} s; if its environment is "
+                    "that slow, raise --worker-timeout"
+                )
+        return received
+
+    def close(self, grace: float = 2.0) -> None:
+        """Ask every worker to stop, kill those that have not after `grace` seconds, and reap them all."""
+        for worker in self._workers:
+            try:
+                worker.commands.put(Stop())
+            except OSError:
+                log.info("worker %d is gone already", worker.index)
+        deadline = time.monotonic() + grace
+        for worker in self._workers:
+            worker.end(deadline)
+        self._workers = []

@@ -1,0 +1,199 @@
+"""What a user sees of a run: the table of logged numbers, metrics.csv, the display, the summary."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, TextIO
+
+from shmppo.config import TrainConfig
+from shmppo.timers import PHASES
+
+GLOSSARY: dict[str, str] = {
+    "iteration": "iterations finished",
+    "env_steps": "environment steps finished, over all environments",
+    "wall_seconds": "seconds in the training loop so far",
+    "steps_per_second": "environment steps per second of this iteration",
+    "episodes": "episodes finished so far",
+    "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
+    "length_mean_100": "mean length of the last 100 finished episodes, in steps",
+    "policy_loss": "policy loss, mean over the update's minibatches",
+    "value_loss": "½(V − R)², mean over the update's minibatches",
+    "entropy": "policy entropy in nats, mean over the update's minibatches",
+    "kl": "KL(old ‖ new) by the k3 estimate, mean over the update's minibatches, each before its step",
+    "clip_fraction": "share of steps with a ratio outside 1 ± clip, mean over the update's minibatches",
+    "gradient_norm": "L2 norm of the gradient before clipping, mean over the update's minibatches",
+    "first_log_ratio": "largest |log ratio| at the update's first minibatch: disagreement of acting and learning",
+    "optimiser_steps": "optimiser steps taken by the update; fewer than epochs × minibatches after a target-KL stop",
+    "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
+    "learning_rate": "step size of this iteration",
+    "clip_range": "clip range of this iteration",
+    "handshake_seconds": "seconds of this iteration spent on signalling workers and hearing from them",
+    **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
+}
+"""Every column of metrics.csv."""
+
+
+class EpisodeStatistics:
+    """Returns and lengths of the last 100 finished episodes, in the order of (step, environment)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.returns: deque[float] = deque(maxlen=100)
+        self.lengths: deque[float] = deque(maxlen=100)
+
+    def add(self, returns: list[float], lengths: list[int]) -> None:
+        self.count += len(returns)
+        self.returns.extend(returns)
+        self.lengths.extend(lengths)
+
+    @property
+    def return_mean(self) -> float:
+        """NaN before the first episode has ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else float("nan")
+
+    @property
+    def length_mean(self) -> float:
+        return sum(self.lengths) / len(self.lengths) if self.lengths else float("nan")
+
+
+class MetricsFile:
+    """metrics.csv: one row per iteration, flushed as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: TextIO = open(path, "w", newline="")  # noqa: SIM115 (closed by close)
+        self._writer = csv.DictWriter(self._file, list(GLOSSARY))
+        self._writer.writeheader()
+
+    def write(self, row: dict[str, float]) -> None:
+        """row: a value for every name of the GLOSSARY."""
+        self._writer.writerow({name: f"{row[name]:.10g}" for name in GLOSSARY})
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Display:
+    """The live view of a run in a terminal; plain lines elsewhere; nothing with --quiet."""
+
+    REFRESH_SECONDS = 0.5  # drawing costs about 5 ms
+    LINE_SECONDS = 10.0
+
+    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._due = 0.0
+        self._history: list[float] = []
+        self._live: Any = None
+        if not config.quiet and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False, transient=False)
+            self._live.start()
+
+    def show(self, row: dict[str, float], *, last: bool) -> None:
+        """Draw the state after an iteration, unless the last drawing is too recent."""
+        self._history.append(row["return_mean_100"])
+        now = time.monotonic()
+        if self._config.quiet or (now < self._due and not last):
+            return
+        if self._live is not None:
+            self._due = now + self.REFRESH_SECONDS
+            self._live.update(self._panel(row), refresh=True)
+        else:
+            self._due = now + self.LINE_SECONDS
+            print(
+                f"iteration {row['iteration']:.0f}/{self._config.last_iteration}  steps {row['env_steps']:,.0f}  "
+                f"return {row['return_mean_100']:.1f}  {row['steps_per_second']:,.0f} steps/s  kl {row['kl']:.4f}",
+                flush=True,
+            )
+
+    def _panel(self, row: dict[str, float]) -> Any:
+        from rich.panel import Panel
+        from rich.table import Table
+
+        config = self._config
+        table = Table.grid(padding=(0, 2))
+        for _ in range(4):
+            table.add_column()
+        left = (config.last_iteration - row["iteration"]) * row["wall_seconds"] / max(row["iteration"], 1)
+        done = row["iteration"] / config.last_iteration
+        table.add_row(
+            "iteration",
+            f"{row['iteration']:.0f} / {config.last_iteration}",
+            "steps",
+            f"{row['env_steps']:,.0f}",
+        )
+        table.add_row("progress", bar(done, 16), "left", clock(left))
+        table.add_row("return (100)", f"{row['return_mean_100']:.1f}", "length (100)", f"{row['length_mean_100']:.0f}")
+        table.add_row("", sparkline(self._history, 24), "episodes", f"{row['episodes']:,.0f}")
+        table.add_row("steps/s", f"{row['steps_per_second']:,.0f}", "learning rate", f"{row['learning_rate']:.2e}")
+        table.add_row("KL", f"{row['kl']:.4f}", "clip fraction", f"{row['clip_fraction']:.3f}")
+        table.add_row("entropy", f"{row['entropy']:.3f}", "explained var.", f"{row['explained_variance']:.3f}")
+        table.add_row("policy loss", f"{row['policy_loss']:.4f}", "value loss", f"{row['value_loss']:.4f}")
+        whole = sum(row[f"{phase}_seconds"] for phase in PHASES)
+        shares = {phase: row[f"{phase}_seconds"] / whole for phase in PHASES}
+        busiest = sorted(shares, key=shares.__getitem__, reverse=True)[:4]
+        for a, b in zip(busiest[::2], busiest[1::2], strict=True):
+            table.add_row(a, f"{bar(shares[a], 16)} {shares[a]:.0%}", b, f"{bar(shares[b], 16)} {shares[b]:.0%}")
+        workers = f"{config.num_workers} workers" if config.num_workers else "no workers"
+        title = f"shmppo  {config.env_id}  {config.num_envs} environments, {workers}"
+        return Panel(table, title=title, subtitle=str(self._run_dir), width=80)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` cells, `share` of it full."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The values in `width` characters, each a mean over its part; blank where nothing is known yet."""
+    known = [v for v in values if v == v]
+    if not known:
+        return ""
+    cells = min(width, len(known))
+    means = []
+    for k in range(cells):
+        part = known[k * len(known) // cells : (k + 1) * len(known) // cells]
+        means.append(sum(part) / len(part))
+    low, high = min(means), max(means)
+    return "".join("▁▂▃▄▅▆▇█"[int(7 * (m - low) / (high - low)) if high > low else 0] for m in means)
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss"""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:
+    """What is printed at the end of a run."""
+    phases = summary["phase_seconds"]
+    whole = sum(phases[phase] for phase in PHASES) or 1.0
+    shares = ", ".join(f"{phase} {phases[phase] / whole:.0%}" for phase in PHASES if phases[phase] / whole >= 0.005)
+    lines = [
+        f"run            {run_dir}",
+        f"return         {summary['return_mean_100']:.1f} (mean of the last {min(summary['episodes'], 100)} episodes)",
+        f"steps          {summary['env_steps']:,} in {summary['wall_seconds']:.1f} s: {summary['steps_per_second']:,.0f} steps/s",
+        f"time           {shares}",
+        f"memory         {summary['peak_memory_bytes'] / 2**20:.0f} MiB, of it shared {summary['shared_memory_bytes'] / 2**20:.1f} MiB",
+        f"weights        sha256 {summary['weights_sha256'][:16]}…{'' if summary['exact'] else ' (not exact)'}",
+    ]
+    if summary["inexact_reasons"]:
+        lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))
+    if config.shards == 1 and config.num_workers > 1:
+        steps = config.batch_steps // config.minibatches
+        lines.append(
+            f"note           a minibatch has {steps} steps: one gradient shard, so the learner computes it alone"
+        )
+    lines.append(f"next           python -m shmppo.evaluate {run_dir}")
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""The directory of a run: the only place that a run writes to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from shmppo import machine
+from shmppo.config import ConfigError, TrainConfig
+
+CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
+_DERIVED = (
+    "batch_steps", "iterations", "last_iteration", "shards", "tile", "block", "num_workers", "sharded", "row_steps",
+)  # fmt: skip
+
+
+def create_run_directory(config: TrainConfig) -> Path:
+    """Make the run's directory and write config.json.
+
+    Raises:
+        ConfigError: if it cannot be written, or holds a run already.
+    """
+    name = config.run_dir or default_name(config)
+    path = Path(name).expanduser().absolute()
+    if (path / CONFIG).exists():
+        raise ConfigError(f"--run-dir {path} holds a run already; name another directory")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / CONFIG, describe(config))
+    except OSError as error:
+        raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
+    return path
+
+
+def default_name(config: TrainConfig) -> str:
+    """runs/<environment>-s<seed>-<time>, with characters that suit a file name."""
+    env = "".join(c if c.isalnum() or c in "-._" else "-" for c in config.env_id)
+    return os.path.join("runs", f"{env}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def describe(config: TrainConfig) -> dict[str, Any]:
+    """The resolved configuration and what it ran on."""
+    return {
+        "config": config.to_json(),
+        "derived": {name: getattr(config, name) for name in _DERIVED},
+        "versions": machine.versions(),
+        "processor": machine.processor(),
+        "platform": sys.platform,
+        "git_revision": machine.git_revision(),
+    }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = path.with_suffix(".partial")
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(temporary, path)

@@ -1,0 +1,121 @@
+"""The process around a collector: receives commands, carries them out, reports; one thread.
+
+A worker watches the learner's sentinel while it waits, so it never outlives it, and ignores SIGINT, which
+the terminal sends to every process of a run: stopping is the learner's decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shmppo.config import TrainConfig
+from shmppo.envs import EnvironmentFault, Task
+from shmppo.gradients import ShardGradients
+from shmppo.layout import Arena, Field
+from shmppo.messages import LONGEST_TEXT, Collect, Command, Done, Failed, Gradients, Ready, Stop
+from shmppo.model import ActorCritic, move_parameters
+from shmppo.rollout import Collector
+from shmppo.timers import PhaseTimer
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What a worker is told once, at its start."""
+
+    index: int
+    low: int
+    high: int
+    """Environments low … high − 1 are its columns."""
+    shards: range
+    """Shards of each minibatch whose gradients it computes."""
+    config: TrainConfig
+    task: Task
+    fields: tuple[Field, ...]
+    memory: torch.Tensor
+    log_file: Path
+
+
+def log_to(path: Path) -> None:
+    """Send log records and Python warnings to the run's log; several processes append whole lines to it."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"))
+    root = logging.getLogger("shmppo")
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    root.propagate = False
+
+
+def run_worker(setup: WorkerSetup, commands: Any, reports: Any) -> None:
+    """The worker's main function; `commands` and `reports` are its own pair of torch.multiprocessing queues."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    log_to(setup.log_file)
+    logging.captureWarnings(True)
+    logging.getLogger("py.warnings").handlers[:] = logging.getLogger("shmppo").handlers
+    try:
+        _serve(setup, commands, reports)
+    except Exception as error:
+        text = traceback.format_exc()
+        logging.getLogger("shmppo.worker").error("%s", text)
+        env_index = error.env_index if isinstance(error, EnvironmentFault) else None
+        reports.put(Failed(text[-LONGEST_TEXT:], env_index))
+        sys.exit(1)
+
+
+def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
+    arena = Arena(setup.fields, setup.memory)
+    model = ActorCritic(setup.config, setup.task.observation_size, setup.task.distribution)
+    move_parameters(model, arena.tensor("weights"), keep=False)
+    collector = Collector(
+        setup.config,
+        setup.task,
+        model,
+        arena,
+        low=setup.low,
+        high=setup.high,
+        progress=arena.array("progress")[setup.index : setup.index + 1],
+    )
+    gradients = ShardGradients(setup.config, setup.task.distribution, model, arena)
+    seconds, stamps = arena.array("phase_seconds")[setup.index], arena.array("stamps")[setup.index]
+    version = arena.array("version")
+    collector.start()
+    reports.put(Ready())
+    timer = PhaseTimer()
+    while not isinstance(command := _next_command(commands), Stop):
+        timer.reset()
+        stamps[0] = timer.switch("other")
+        if int(version[0]) != command.version:
+            raise RuntimeError(f"told to use weights version {command.version}, but {int(version[0])} is published")
+        if isinstance(command, Collect):
+            collector.collect(command.iteration, timer)
+        else:
+            timer.switch("gradient")
+            for shard in setup.shards:
+                gradients.compute(command.epoch, command.minibatch, shard)
+        stamps[1] = timer.switch("other")
+        seconds[:] = timer.reset()
+        reports.put(Done(command.version))
+    collector.close()
+
+
+def _next_command(commands: Any) -> Command:
+    """The next command; Stop if the learner is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    ready = wait([commands._reader, parent.sentinel])
+    if commands._reader not in ready:
+        return Stop()
+    command = commands.get()
+    assert isinstance(command, (Collect, Gradients, Stop)), command
+    return command
