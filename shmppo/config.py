@@ -21,8 +21,11 @@ MAX_SHARDS = 64  # bounds the gradient slab [G, P] and the serial sum over it
 MIN_TILE, MAX_TILE = 8, 32
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot run; the message says what, where, and what to do."""
+class ConfigError(Exception):
+    """A configuration that cannot run; the message says what, where, and what to do.
+
+    Not a ValueError: the command line's parser turns those into messages of its own.
+    """
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,11 @@ class TrainConfig:
     # --- rollout and update
     rollout_steps: int = 128
     """T, steps per environment and iteration."""
-    seq_len: int = 16
+    seq_len: int = 32
     """L, longest sequence for backpropagation through time, in steps."""
     epochs: int = 4
     """K, passes over each rollout."""
-    minibatches: int = 4
+    minibatches: int = 8
     """M, optimiser steps per epoch."""
     learning_rate: float = 1e-3
     """Adam's step size at the start."""
@@ -95,9 +98,9 @@ class TrainConfig:
     """End an update before the first step whose minibatch shows a larger KL (k3 estimate). None: never."""
     advantage_norm: Literal["minibatch", "global", "none"] = "minibatch"
     """Over what advantages are brought to mean 0 and standard deviation 1."""
-    normalize_obs: bool = False
+    normalize_obs: bool = True
     """Normalise observations by running mean and standard deviation, clipped to ± 10."""
-    normalize_reward: bool = False
+    normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, clipped to ± 10."""
     env_block: int | None = None
     """Environments per shuffling block: each block fills its share of each minibatch. None: all N in one."""
@@ -125,26 +128,26 @@ class TrainConfig:
     """Print nothing but errors."""
 
     def __post_init__(self) -> None:
-        if self.env is None:
-            object.__setattr__(self, "env", DEFAULT_ENV)
-            if self.hide_obs is None:
-                object.__setattr__(self, "hide_obs", DEFAULT_HIDE_OBS)
-        if self.hide_obs is None:
-            object.__setattr__(self, "hide_obs", ())
-        if self.anneal_steps is None:
-            object.__setattr__(self, "anneal_steps", self.total_steps)
         check(self)
 
-    # --- derived sizes
+    # --- what None stands for: properties, so that `dataclasses.replace` never freezes a default into a choice
     @property
     def env_id(self) -> str:
-        assert self.env is not None
-        return self.env
+        return DEFAULT_ENV if self.env is None else self.env
 
     @property
     def hidden_indices(self) -> tuple[int, ...]:
         """Observation indices that the policy never sees."""
-        return self.hide_obs or ()
+        if self.hide_obs is None:
+            return DEFAULT_HIDE_OBS if self.env is None else ()
+        return self.hide_obs
+
+    @property
+    def anneal_horizon(self) -> int:
+        """Environment steps over which annealed numbers fall to 0."""
+        return self.total_steps if self.anneal_steps is None else self.anneal_steps
+
+    # --- derived sizes
 
     @property
     def recurrent(self) -> bool:
@@ -219,7 +222,9 @@ class TrainConfig:
         return self.learning == "sharded"
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Every field, with what decides the weights spelled out instead of None."""
+        resolved = {"env": self.env_id, "hide_obs": self.hidden_indices, "anneal_steps": self.anneal_horizon}
+        return dataclasses.asdict(self) | resolved
 
 
 def usable_cores() -> int:
@@ -280,7 +285,8 @@ def check(config: TrainConfig) -> None:
     _require(abs(c.log_std_init) <= 20, f"--log-std-init is {c.log_std_init}; it must lie in -20 … 20")
     _require(c.target_kl is None or c.target_kl > 0, f"--target-kl is {c.target_kl}; it must be positive")
     _require(0 <= c.seed < 2**63, f"--seed is {c.seed}; it must lie in 0 … 2^63 - 1")
-    _require(all(size >= 1 for size in c.encoder_sizes), f"--encoder-sizes is {c.encoder_sizes}; each must be at least 1")  # fmt: skip
+    sizes = c.encoder_sizes
+    _require(all(size >= 1 for size in sizes), f"--encoder-sizes is {sizes}; each must be at least 1")
     _check_processes(c)
     _check_minibatches(c)
 
@@ -311,7 +317,8 @@ def _check_minibatches(c: TrainConfig) -> None:
     _require(
         c.minibatches <= rows_of_block,
         f"--minibatches is {c.minibatches} but {c.block} environments × {c.rollout_steps} steps make at least "
-        f"{rows_of_block} rows of up to {c.row_steps} steps; lower --minibatches, or raise --num-envs or --rollout-steps",
+        f"{rows_of_block} rows of up to {c.row_steps} steps; lower --minibatches, or raise --num-envs or "
+        "--rollout-steps",
     )
     _require(
         c.minibatches * c.shards <= c.least_rows,

@@ -108,8 +108,7 @@ class Learner:
 
     def _remaining(self, iteration: int) -> float:
         """What is left of the annealing's horizon at the start of an iteration, 1 … 0."""
-        horizon = self.config.anneal_steps or self.config.total_steps
-        return max(0.0, 1.0 - iteration * self.config.batch_steps / horizon)
+        return max(0.0, 1.0 - iteration * self.config.batch_steps / self.config.anneal_horizon)
 
     def _advantages(self) -> np.ndarray:
         """Advantages [T, N] of the rollout, of scaled rewards where the configuration says so."""

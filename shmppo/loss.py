@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def clipped_objective(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO-Clip per step, to be maximised: min(ρA, clip(ρ, 1 − ε, 1 + ε)A) (Schulman et al., arXiv 1707.06347, eq. 7)."""
+    """PPO-Clip per step, to be maximised: min(ρA, clip(ρ, 1 − ε, 1 + ε)A) (arXiv 1707.06347, eq. 7)."""
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 

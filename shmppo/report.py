@@ -178,14 +178,19 @@ def clock(seconds: float) -> str:
 def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:
     """What is printed at the end of a run."""
     phases = summary["phase_seconds"]
+    last = min(summary["episodes"], 100)
     whole = sum(phases[phase] for phase in PHASES) or 1.0
     shares = ", ".join(f"{phase} {phases[phase] / whole:.0%}" for phase in PHASES if phases[phase] / whole >= 0.005)
+    mean = summary["return_mean_100"]
+    returns = "no episode has ended" if mean is None else f"{mean:.1f} (mean of the last {last} episodes)"
     lines = [
         f"run            {run_dir}",
-        f"return         {summary['return_mean_100']:.1f} (mean of the last {min(summary['episodes'], 100)} episodes)",
-        f"steps          {summary['env_steps']:,} in {summary['wall_seconds']:.1f} s: {summary['steps_per_second']:,.0f} steps/s",
+        f"return         {returns}",
+        f"steps          {summary['env_steps']:,} in {summary['wall_seconds']:.1f} s: "
+        f"{summary['steps_per_second']:,.0f} steps/s",
         f"time           {shares}",
-        f"memory         {summary['peak_memory_bytes'] / 2**20:.0f} MiB, of it shared {summary['shared_memory_bytes'] / 2**20:.1f} MiB",
+        f"memory         {summary['peak_memory_bytes'] / 2**20:.0f} MiB at most in all processes, "
+        f"{summary['shared_memory_bytes'] / 2**20:.1f} MiB of it the arena",
         f"weights        sha256 {summary['weights_sha256'][:16]}…{'' if summary['exact'] else ' (not exact)'}",
     ]
     if summary["inexact_reasons"]:

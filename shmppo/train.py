@@ -25,12 +25,12 @@ from shmppo.gradients import ShardGradients
 from shmppo.inference import ActingNetwork, content_free
 from shmppo.layout import Arena, Sizes, allocate, check_shared_memory, shared_fields
 from shmppo.learner import ComputeShards, Learner, TrainingFault, parameter_count
+from shmppo.logs import log_to
 from shmppo.machine import proportional_memory
 from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool
 from shmppo.report import Display, EpisodeStatistics, MetricsFile, summary_text
 from shmppo.run_directory import LOG, METRICS, SUMMARY, create_run_directory, write_json
 from shmppo.timers import PHASES, PhaseTimer, as_dict
-from shmppo.worker import log_to
 
 log = logging.getLogger("shmppo.train")
 
@@ -49,9 +49,12 @@ def train(config: TrainConfig) -> dict[str, Any]:
     fields = shared_fields(config, Sizes(task.observation_size, task.distribution.action_size, state, parameters))
     check_shared_memory(fields)
     run_dir = create_run_directory(config)
-    log_to(run_dir / LOG)
     arena = Arena(fields, allocate(fields))
-    with learner_threads(config.learner_threads), Session(config, task, arena, run_dir) as session:
+    with (
+        log_to(run_dir / LOG),
+        learner_threads(config.learner_threads),
+        Session(config, task, arena, run_dir) as session,
+    ):
         learner, pool, timer = session.learner, session.pool, session.timer
         while session.iteration < config.last_iteration and not session.stop_requested:
             timer.switch("publish")
@@ -203,7 +206,7 @@ class Session:
             "env_steps": steps,
             "iterations": self.iteration,
             "episodes": self._episodes.count,
-            "return_mean_100": self._episodes.return_mean,
+            "return_mean_100": self._episodes.return_mean if self._episodes.count else None,
             "workers": config.num_workers,
             "num_envs": config.num_envs,
             "wall_seconds": wall,

@@ -22,6 +22,7 @@ from shmppo.config import TrainConfig
 from shmppo.envs import EnvironmentFault, Task
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, Field
+from shmppo.logs import log_to
 from shmppo.messages import LONGEST_TEXT, Collect, Command, Done, Failed, Gradients, Ready, Stop
 from shmppo.model import ActorCritic, move_parameters
 from shmppo.rollout import Collector
@@ -45,32 +46,20 @@ class WorkerSetup:
     log_file: Path
 
 
-def log_to(path: Path) -> None:
-    """Send log records and Python warnings to the run's log; several processes append whole lines to it."""
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"))
-    root = logging.getLogger("shmppo")
-    root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    root.propagate = False
-
-
 def run_worker(setup: WorkerSetup, commands: Any, reports: Any) -> None:
     """The worker's main function; `commands` and `reports` are its own pair of torch.multiprocessing queues."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    log_to(setup.log_file)
-    logging.captureWarnings(True)
-    logging.getLogger("py.warnings").handlers[:] = logging.getLogger("shmppo").handlers
-    try:
-        _serve(setup, commands, reports)
-    except Exception as error:
-        text = traceback.format_exc()
-        logging.getLogger("shmppo.worker").error("%s", text)
-        env_index = error.env_index if isinstance(error, EnvironmentFault) else None
-        reports.put(Failed(text[-LONGEST_TEXT:], env_index))
-        sys.exit(1)
+    with log_to(setup.log_file):
+        try:
+            _serve(setup, commands, reports)
+        except Exception as error:
+            text = traceback.format_exc()
+            logging.getLogger("shmppo.worker").error("%s", text)
+            env_index = error.env_index if isinstance(error, EnvironmentFault) else None
+            reports.put(Failed(text[-LONGEST_TEXT:], env_index))
+            sys.exit(1)
 
 
 def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:

@@ -1,0 +1,59 @@
+"""Shared pieces of the tests: small configurations, and the rule that a test leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
+"""multiprocessing's own helpers: they live as long as this process and end with it."""
+
+
+def worker_processes() -> list[psutil.Process]:
+    """Descendants of this process that are not multiprocessing's own helpers."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline())
+            helper = any(name in command for name in HELPERS) and process.ppid() == psutil.Process().pid
+        except psutil.Error:
+            continue
+        if not helper:
+            found.append(process)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    _, alive = psutil.wait_procs(worker_processes(), timeout=5)
+    assert not alive, f"left running: {[p.cmdline() for p in alive]}"
+
+
+@pytest.fixture
+def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `python -m MODULE …` in an empty working directory, as a user would."""
+    (tmp_path / "cwd").mkdir()
+
+    def run(module: str, *args: object, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", module, *map(str, args)],
+            cwd=tmp_path / "cwd",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+def summary_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "summary.json").read_text())

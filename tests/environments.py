@@ -1,0 +1,62 @@
+"""Environments that misbehave on purpose. Named in a configuration as `environments:Id`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env[np.ndarray, int]):
+    """Observation: (episode seed, step) scaled down; ends after `length` steps, by termination or truncation."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 7, truncate: bool = False) -> None:
+        self.length, self.truncate = length, truncate
+        self.buffer = np.zeros(2)  # reused on purpose: the trainer must copy
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        assert seed is not None, "every episode is seeded"
+        self.t = 0
+        self.buffer[:] = (seed % 1000) / 1000, 0.0
+        return self.buffer, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.t += 1
+        self.buffer[1] = self.t / 10
+        ended = self.t == self.length
+        return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
+
+
+class Faulty(Counter):
+    """Goes wrong at its n-th step in total, in the way that `how` says."""
+
+    def __init__(self, how: str, at: int = 40) -> None:
+        super().__init__()
+        self.how, self.left = how, at
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.left -= 1
+        if self.left == 0:
+            if self.how == "raise":
+                raise ValueError("the simulation exploded")
+            if self.how == "exit":
+                os._exit(3)
+            if self.how == "hang":
+                time.sleep(1000)
+            if self.how == "shape":
+                return np.zeros(3), 0.0, False, False, {}
+        return super().step(action)
+
+
+gymnasium.register("Counter-v0", entry_point=Counter)
+gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})
+for _how in ("raise", "exit", "hang", "shape"):
+    gymnasium.register(f"Faulty-{_how}-v0", entry_point=Faulty, kwargs={"how": _how})

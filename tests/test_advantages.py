@@ -1,0 +1,74 @@
+"""GAE and discounted returns against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shmppo.advantages import discounted_returns, generalized_advantages
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32).reshape(-1, 1)
+
+
+def test_gae_by_hand_with_both_kinds_of_ends_in_the_middle() -> None:
+    # γ = 0.5, λ = 0.5, so γλ = 0.25. Step 1 terminates, step 3 is truncated with V(final) = 8, step 4 goes on.
+    advantages = generalized_advantages(
+        rewards=column(1, 2, 3, 4, 5),
+        values=column(1, 2, 4, 2, 6),
+        bootstraps=column(99, 99, 99, 8, 10),  # 99: must not be read
+        terminated=column(0, 1, 0, 0, 0).astype(bool),
+        truncated=column(0, 0, 0, 1, 0).astype(bool),
+        gamma=0.5,
+        gae_lambda=0.5,
+    )
+    # t=4: δ = 5 + .5·10 − 6 = 4
+    # t=3: δ = 4 + .5·8 − 2 = 6, cut behind it
+    # t=2: δ = 3 + .5·2 − 4 = 0, A = 0 + .25·6 = 1.5
+    # t=1: δ = 2 + 0 − 2 = 0, cut
+    # t=0: δ = 1 + .5·2 − 1 = 1, A = 1 + .25·0 = 1
+    np.testing.assert_array_equal(advantages, column(1, 0, 1.5, 6, 4))
+
+
+def test_a_step_both_terminated_and_truncated_counts_as_terminated() -> None:
+    advantages = generalized_advantages(
+        rewards=column(1),
+        values=column(3),
+        bootstraps=column(100),
+        terminated=column(1).astype(bool),
+        truncated=column(1).astype(bool),
+        gamma=0.9,
+        gae_lambda=0.9,
+    )
+    np.testing.assert_allclose(advantages, column(-2))
+
+
+def test_gae_with_lambda_one_is_the_discounted_return_minus_the_value() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(20, 3)), rng.normal(size=(20, 3)).astype(np.float32)
+    bootstraps = rng.normal(size=(20, 3)).astype(np.float32)
+    never = np.zeros((20, 3), bool)
+    advantages = generalized_advantages(
+        rewards=rewards, values=values, bootstraps=bootstraps, terminated=never, truncated=never,
+        gamma=0.9, gae_lambda=1.0,
+    )  # fmt: skip
+    expected = bootstraps[-1].astype(np.float64)
+    for t in reversed(range(20)):
+        expected = rewards[t] + 0.9 * expected
+        np.testing.assert_allclose(advantages[t], expected - values[t], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cut", [3, 7, 12])
+def test_discounted_returns_do_not_depend_on_where_rollouts_are_cut(cut: int) -> None:
+    rng = np.random.default_rng(1)
+    rewards, ended = rng.normal(size=(16, 2)), rng.random((16, 2)) < 0.2
+    whole = discounted_returns(rewards, ended, np.zeros(2), 0.9)
+    head = discounted_returns(rewards[:cut], ended[:cut], np.zeros(2), 0.9)
+    tail = discounted_returns(rewards[cut:], ended[cut:], head[-1], 0.9)
+    np.testing.assert_array_equal(np.concatenate([head[:-1], tail]), whole)
+
+
+def test_discounted_return_starts_again_after_an_end() -> None:
+    returns = discounted_returns(column(1, 1, 1), column(0, 1, 0).astype(bool), np.array([4.0]), 0.5)
+    np.testing.assert_array_equal(returns, column(3, 2.5, 1, 1))

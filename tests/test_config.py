@@ -1,0 +1,122 @@
+"""Bad configurations: each is refused in one sentence that names the flag, its numbers and a way out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo import layout
+from shmppo.config import ConfigError, TrainConfig, from_json, load_config
+from shmppo.envs import inspect_task
+from shmppo.layout import Sizes, check_shared_memory, shared_fields
+from shmppo.run_directory import create_run_directory
+
+REFUSED = [
+    ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
+    ({"workers": -1}, r"--workers is -1; it must be 0 or more"),
+    (
+        {"num_envs": 2, "rollout_steps": 32, "seq_len": 16, "minibatches": 5},
+        r"--minibatches is 5 but 2 environments × 32 steps make at least 4 rows of up to 16 steps; lower",
+    ),
+    ({"num_envs": 2, "rollout_steps": 32, "minibatches": 2, "grad_shards": 3}, r"--minibatches 2 × --grad-shards 3"),
+    ({"total_steps": 0}, r"--total-steps is 0; it must be at least 1"),
+    ({"stop_at_iteration": 0}, r"--stop-at-iteration is 0; it must be at least 1"),
+    ({"gamma": 1.5}, r"--gamma is 1.5; it must lie in 0 … 1"),
+    ({"learning_rate": 0.0}, r"--learning-rate is 0.0; it must be positive"),
+    ({"learning_rate": float("nan")}, r"--learning-rate is nan; it must be positive and finite"),
+    ({"entropy_coef": -0.1}, r"--entropy-coef is -0.1; it must be finite and not negative"),
+    ({"target_kl": 0.0}, r"--target-kl is 0.0; it must be positive"),
+    ({"encoder_sizes": (64, 0)}, r"--encoder-sizes is \(64, 0\); each must be at least 1"),
+    ({"device": "tpu"}, r"--device is tpu; use cpu or cuda"),
+    ({"workers": 0, "learning": "sharded"}, r"--learning sharded needs workers, but --workers is 0"),
+    ({"learner_threads": 2, "learning": "sharded"}, r"with --device cuda or --learner-threads above 1 use"),
+    ({"env_block": 3}, r"--num-envs 16 is not a multiple of --env-block 3"),
+    ({"seed": -1}, r"--seed is -1; it must lie in 0"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_refused_with_the_numbers(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        TrainConfig(**fields)
+    assert "\n" not in str(raised.value)
+
+
+TASKS_REFUSED = [
+    ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9: .*NoSuchEnv"),
+    ({"env": "CartPole-v1", "hide_obs": (1, 4)}, r"--hide-obs names \[4\] but CartPole-v1 observes 4 numbers"),
+    ({"env": "FrozenLake-v1"}, r"--env FrozenLake-v1 has the observation space Discrete\(16\); supported is"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), TASKS_REFUSED)
+def test_environments_are_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        inspect_task(TrainConfig(**fields))
+    assert "\n" not in str(raised.value)
+
+
+def test_no_flags_is_the_default_job_and_an_environment_named_is_taken_whole() -> None:
+    assert TrainConfig().env_id == "CartPole-v1"
+    assert TrainConfig().hidden_indices == (1, 3)
+    assert TrainConfig(env="CartPole-v1").hidden_indices == ()
+    assert TrainConfig(hide_obs=(0,)).hidden_indices == (0,)
+    assert dataclasses.replace(TrainConfig(), env="Pendulum-v1").hidden_indices == ()
+    assert dataclasses.replace(TrainConfig(), total_steps=5000).anneal_horizon == 5000
+
+
+def test_total_steps_are_rounded_up_to_whole_iterations() -> None:
+    config = TrainConfig(num_envs=4, rollout_steps=100, total_steps=401, minibatches=1)
+    assert config.iterations == 2
+    assert TrainConfig(num_envs=4, rollout_steps=100, total_steps=1, minibatches=1).iterations == 1
+
+
+def test_shards_and_tiles_do_not_depend_on_workers() -> None:
+    for workers in (0, 1, 4):
+        config = TrainConfig(workers=workers, num_envs=64, minibatches=4)
+        assert (config.shards, config.tile) == (8, 16)
+
+
+def test_not_enough_shared_memory_is_refused_before_it_is_allocated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = TrainConfig()
+    fields = shared_fields(config, Sizes(observation=4, action=1, state=128, parameters=1000))
+
+    class Full:
+        f_bavail, f_frsize = 1, 4096
+
+    monkeypatch.setattr(layout.os, "statvfs", lambda path: Full)
+    monkeypatch.setattr(layout, "SHARED_MEMORY", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"needs .* MiB but .* has 0\.0 MiB free; lower --num-envs"):
+        check_shared_memory(fields)
+
+
+def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--run-dir .*file/run cannot be written: .*; name another"):
+        create_run_directory(TrainConfig(run_dir=str(tmp_path / "file" / "run")))
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    config = TrainConfig(run_dir=str(tmp_path / "run"))
+    create_run_directory(config)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        create_run_directory(config)
+
+
+def test_configuration_survives_its_file(tmp_path: Path) -> None:
+    config = TrainConfig(env="Pendulum-v1", hide_obs=(2,), target_kl=0.1, run_dir=str(tmp_path / "run"))
+    assert load_config(create_run_directory(config)).to_json() == config.to_json()
+    assert from_json(json.loads(json.dumps(config.to_json()))).to_json() == config.to_json()
+    with pytest.raises(ConfigError, match="unknown fields colour"):
+        from_json({"colour": "red"})
+    with pytest.raises(ConfigError, match=r"config\.json does not exist"):
+        load_config(tmp_path)
+    (tmp_path / "run" / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="is damaged"):
+        load_config(tmp_path / "run")

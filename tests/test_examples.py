@@ -1,0 +1,34 @@
+"""The examples run as printed, on a tiny budget, and learn: their weights change."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import summary_of
+
+from shmppo.checkpoint import load_checkpoint
+from shmppo.envs import inspect_task
+from shmppo.learner import build_model
+from shmppo.model import weights_sha256
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_trains(example: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, str(example), "--stop-at-iteration", "2", "--quiet", "--run-dir", str(run_dir)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert result.returncode == 0, result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    summary = summary_of(run_dir)
+    assert summary["iterations"] == 2
+    config = runpy.run_path(str(example))["CONFIG"]
+    start = build_model(config, inspect_task(config)).state_dict()
+    trained = load_checkpoint(run_dir / "checkpoint.pt")["learner"]["model"]
+    assert weights_sha256(trained.values()) == summary["weights_sha256"]
+    assert all((trained[name] != start[name]).any() for name in start), "a parameter did not learn"

@@ -1,0 +1,78 @@
+"""The promise: the same configuration and seed give the same weights, bit for bit, for any number of workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from conftest import summary_of
+
+from shmppo.config import TrainConfig
+from shmppo.train import train
+
+SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 20}
+CASES = {
+    "cartpole-lstm": TrainConfig(env="CartPole-v1", hidden_size=32, **SMALL),  # type: ignore[arg-type]
+    "pendulum-gru-2": TrainConfig(
+        env="Pendulum-v1", hide_obs=(2,), core="gru", num_layers=2, hidden_size=24, num_envs=6,
+        **{k: v for k, v in SMALL.items() if k != "num_envs"},
+    ),  # type: ignore[arg-type]
+    "halfcheetah-none": TrainConfig(
+        env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic=True, value_clip=True, **SMALL
+    ),  # type: ignore[arg-type]
+    "halfcheetah-lstm": TrainConfig(env="HalfCheetah-v5", hidden_size=64, grad_shards=3, seq_len=8, **SMALL),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: Path) -> None:
+    hashes = {}
+    for workers in (0, 1, 2, 3, 4):
+        config = dataclasses.replace(CASES[case], workers=workers, run_dir=str(tmp_path / str(workers)))
+        summary = train(config)
+        assert summary["iterations"] == 20
+        assert summary["exact"]
+        assert summary == summary_of(tmp_path / str(workers))
+        hashes[workers] = summary["weights_sha256"]
+    assert len(set(hashes.values())) == 1, hashes
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_central_and_sharded_learning_give_the_same_hash(workers: int, tmp_path: Path) -> None:
+    hashes = set()
+    for learning in ("central", "sharded"):
+        config = dataclasses.replace(
+            CASES["halfcheetah-lstm"],
+            workers=workers,
+            learning=learning,  # type: ignore[arg-type]
+            stop_at_iteration=5,
+            run_dir=str(tmp_path / learning),
+        )
+        hashes.add(train(config)["weights_sha256"])
+    assert len(hashes) == 1
+
+
+def test_seed_and_configuration_change_the_hash(tmp_path: Path) -> None:
+    base = dataclasses.replace(CASES["cartpole-lstm"], workers=0, stop_at_iteration=2)
+    variants = {
+        "same": base,
+        "again": base,
+        "seed": dataclasses.replace(base, seed=2),
+        "gamma": dataclasses.replace(base, gamma=0.98),
+        "shards": dataclasses.replace(base, grad_shards=2),
+    }
+    hashes = {
+        name: train(dataclasses.replace(config, run_dir=str(tmp_path / name)))["weights_sha256"]
+        for name, config in variants.items()
+    }
+    assert hashes["same"] == hashes["again"]
+    assert len(set(hashes.values())) == 4
+
+
+def test_stopping_early_changes_nothing_that_came_before(tmp_path: Path) -> None:
+    """The annealing aims at its own horizon, not at where the run stops."""
+    base = dataclasses.replace(CASES["cartpole-lstm"], workers=0, total_steps=2560, stop_at_iteration=None)
+    short = dataclasses.replace(base, total_steps=1024, anneal_steps=2560, run_dir=str(tmp_path / "short"))
+    stopped = dataclasses.replace(base, stop_at_iteration=4, run_dir=str(tmp_path / "stopped"))
+    assert train(short)["weights_sha256"] == train(stopped)["weights_sha256"]

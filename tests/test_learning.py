@@ -1,0 +1,175 @@
+"""The update: gradients against a plain whole-minibatch loss, plans, faults that must not reach the weights."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shmppo.config import TrainConfig
+from shmppo.envs import inspect_task
+from shmppo.gradients import ShardGradients
+from shmppo.layout import Arena, Sizes, allocate, shared_fields
+from shmppo.learner import Learner, TrainingFault, explained_variance, parameter_count
+from shmppo.loss import clipped_objective
+from shmppo.model import views_of
+from shmppo.plan import write_plan
+from shmppo.pool import InProcess
+from shmppo.report import GLOSSARY
+from shmppo.timers import PHASES, PhaseTimer
+from shmppo.train import train
+
+CONFIG = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
+    encoder_sizes=(16,), grad_shards=2, entropy_coef=0.01, normalize_reward=False,
+)  # fmt: skip
+
+
+def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
+    """One rollout in the arena, by a policy that has not learned yet."""
+    task = inspect_task(config)
+    parameters, state = parameter_count(config, task)
+    fields = shared_fields(config, Sizes(task.observation_size, task.distribution.action_size, state, parameters))
+    arena = Arena(fields, allocate(fields))
+    learner = Learner(config, task, arena)
+    learner.publish_statistics()
+    learner.publish()
+    pool = InProcess(config, task, learner.model, arena)
+    pool.collect(learner.version, 0, PhaseTimer())
+    pool.close()
+    return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)
+
+
+@pytest.mark.parametrize("core", ["lstm", "none"])
+def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(core: str) -> None:
+    config = dataclasses.replace(CONFIG, core=core)  # type: ignore[arg-type]
+    arena, learner, gradients = sampled(config)
+    advantages = learner._advantages()
+    write_plan(config, arena, iteration=0, advantages=advantages, clip=config.clip)
+    with torch.no_grad():  # another policy than the one that sampled, so that ratios differ from 1
+        for parameter in learner.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    epoch, minibatch = 1, 2
+    for shard in range(config.shards):
+        gradients.compute(epoch, minibatch, shard)
+    summed = arena.tensor("gradients").sum(0)
+
+    distribution = inspect_task(config).distribution
+    read = arena.array
+    bounds = read("bounds")[epoch, minibatch]
+    rows = read("rows")[read("order")[epoch, bounds[0] : bounds[-1]]].tolist()
+    steps = [(t, n) for start, n, length, _ in rows for t in range(start, start + length)]
+    chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
+    mean, std = chosen.mean(), chosen.std()
+    total = torch.zeros(())
+    for start, n, length, slot in rows:
+        span = slice(start, start + length)
+        state = torch.zeros(1, learner.model.state_size)
+        if slot >= 0 and learner.model.state_size:
+            state[0] = arena.tensor("row_state")[slot, n]
+        obs = torch.from_numpy(read("obs")[span, n].copy()).unsqueeze(1)
+        params, values, _ = learner.model(obs, state)
+        actions = torch.from_numpy(read("actions")[span, n].copy())
+        log_prob = distribution.log_prob(params[:, 0], actions).sum(-1)
+        ratio = torch.exp(log_prob - torch.from_numpy(read("log_prob")[span, n].copy()))
+        scaled = torch.from_numpy(((advantages[span, n] - mean) / (std + 1e-8)).astype(np.float32))
+        target = torch.from_numpy(advantages[span, n] + read("value")[span, n])
+        total = total - clipped_objective(ratio, scaled, config.clip).sum()
+        total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
+        total = total - config.entropy_coef * distribution.entropy(params[:, 0]).sum()
+    plain = torch.autograd.grad(total / len(steps), list(learner.model.parameters()))
+    assert read("minibatch_steps")[epoch, minibatch] == len(steps)
+    for mine, expected in zip(views_of(summed, learner.model), plain, strict=True):
+        torch.testing.assert_close(mine, expected, atol=2e-6, rtol=2e-4)
+
+
+@pytest.mark.parametrize("over", ["minibatch", "global", "none"])
+def test_advantage_scales_against_numpy(over: str) -> None:
+    config = dataclasses.replace(CONFIG, advantage_norm=over)  # type: ignore[arg-type]
+    arena, learner, _ = sampled(config)
+    advantages = learner._advantages()
+    write_plan(config, arena, iteration=0, advantages=advantages, clip=0.2)
+    read = arena.array
+    for epoch in range(config.epochs):
+        seen = []
+        for m in range(config.minibatches):
+            bounds = read("bounds")[epoch, m]
+            rows = read("rows")[read("order")[epoch, bounds[0] : bounds[-1]]]
+            steps = np.concatenate([advantages[s : s + length, n] for s, n, length, _ in rows.tolist()])
+            seen.append(len(steps))
+            basis = {"minibatch": steps, "global": advantages, "none": np.array([-1.0, 1.0])}[over].astype(np.float64)
+            mean, scale = read("advantage_scale")[epoch, m]
+            np.testing.assert_allclose([mean, 1 / scale], [basis.mean(), basis.std()], rtol=1e-6, atol=1e-7)
+        assert sum(seen) == config.batch_steps
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
+def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: Path) -> None:
+    config = TrainConfig(
+        env=env, core=core, num_envs=4, rollout_steps=64, minibatches=4, hidden_size=32, workers=0, quiet=True,
+        total_steps=256 * 6, run_dir=str(tmp_path / "run"),
+    )  # type: ignore[arg-type]  # fmt: skip
+    train(config)
+    with open(tmp_path / "run" / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
+    assert max(float(row["kl"]) for row in rows) > 1e-5, "the policy did not move, so the ratio says nothing"
+    for row in rows:
+        phases = sum(float(row[f"{phase}_seconds"]) for phase in PHASES)
+        assert phases * float(row["steps_per_second"]) == pytest.approx(256, rel=1e-6)
+    assert list(rows[0]) == list(GLOSSARY)
+
+
+def test_acting_with_other_weights_than_learned_from_stops_the_run_before_they_change() -> None:
+    arena, learner, gradients = sampled(CONFIG)
+    arena.array("log_prob")[:] += 0.01
+    before = learner.weights_sha256()
+    with pytest.raises(TrainingFault, match=r"\|log ratio\| is 1\.0\de-02 but must be below 1e-03"):
+        learner.update(0, lambda _, k, m: [gradients.compute(k, m, g) for g in range(2)] and None, PhaseTimer())
+    assert learner.weights_sha256() == before
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change() -> None:
+    arena, learner, gradients = sampled(CONFIG)
+    before = learner.weights_sha256()
+
+    def poisoned(version: int, epoch: int, minibatch: int) -> None:
+        for shard in range(2):
+            gradients.compute(epoch, minibatch, shard)
+        arena.array("gradients")[1, 3] = np.nan
+
+    with pytest.raises(TrainingFault, match="gradient of minibatch 0 of epoch 0 is not finite; the weights are unch"):
+        learner.update(0, poisoned, PhaseTimer())
+    assert learner.weights_sha256() == before
+
+
+def test_target_kl_ends_the_update_before_the_step_that_would_follow(tmp_path: Path) -> None:
+    base = dataclasses.replace(CONFIG, quiet=True, learning_rate=0.02, total_steps=192 * 3, epochs=6)
+    steps = {}
+    for kl in (None, 0.01):
+        run_dir = tmp_path / str(kl)
+        train(dataclasses.replace(base, target_kl=kl, run_dir=str(run_dir)))
+        with open(run_dir / "metrics.csv") as file:
+            steps[kl] = [float(row["optimiser_steps"]) for row in csv.DictReader(file)]
+    assert steps[None] == [18.0] * 3
+    assert all(1 <= s < 18 for s in steps[0.01])
+
+
+def test_annealing_reaches_zero_at_its_horizon() -> None:
+    config = dataclasses.replace(CONFIG, total_steps=192 * 4, anneal_steps=None)
+    learner = Learner(config, inspect_task(config), sampled(config)[0])
+    assert [learner._remaining(i) for i in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_explained_variance_by_hand() -> None:
+    targets = np.array([[1.0, 2.0, 3.0, 4.0]])
+    assert explained_variance(targets, targets) == 1
+    assert explained_variance(np.full((1, 4), 2.5), targets) == 0
+    assert explained_variance(-targets, targets) == -3
+    assert np.isnan(explained_variance(targets, np.ones((1, 4))))

@@ -1,0 +1,44 @@
+"""The normaliser's merge against numpy on the concatenated data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shmppo.normalize import RunningMoments, column_moments
+
+
+def test_merge_equals_numpy_on_the_concatenated_data() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(loc=1000 * k, scale=1 + k, size=(5 + 3 * k, 4)) for k in range(6)]
+    moments = RunningMoments(4)
+    for part in parts:
+        moments.merge(len(part), *column_moments(part))
+    together = np.concatenate(parts)
+    assert moments.count == len(together)
+    np.testing.assert_allclose(moments.mean, together.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.std, together.std(axis=0), rtol=1e-9)
+
+
+def test_float32_columns_with_a_large_mean_lose_no_digits() -> None:
+    column = (np.arange(128, dtype=np.float32)[:, None] % 4) + 1e6
+    mean, m2 = column_moments(column)
+    np.testing.assert_allclose(mean, 1e6 + 1.5)
+    np.testing.assert_allclose(m2 / 128, 1.25)
+
+
+def test_before_the_first_sample_nothing_is_scaled() -> None:
+    moments = RunningMoments(2)
+    np.testing.assert_array_equal(moments.mean, [0, 0])
+    np.testing.assert_array_equal(moments.std, [1, 1])
+    moments.merge(0, np.ones(2), np.ones(2))
+    assert moments.count == 0
+
+
+def test_state_survives_a_round_trip() -> None:
+    moments = RunningMoments(3)
+    moments.merge(4, np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]))
+    other = RunningMoments(3)
+    other.load(moments.state())
+    assert other.count == 4
+    np.testing.assert_array_equal(other.mean, moments.mean)
+    np.testing.assert_array_equal(other.m2, moments.m2)

@@ -1,0 +1,199 @@
+"""Real processes: what happens when a worker fails, when the user interrupts, and what is left afterwards."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import summary_of, worker_processes
+
+TESTS = Path(__file__).parent
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+SMALL = ("--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-size", 16)
+
+
+@pytest.fixture(autouse=True)
+def _environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+
+
+def shared_memory_used() -> int:
+    status = os.statvfs("/dev/shm")
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def shared_mappings(pid: int) -> int:
+    """Bytes of torch's shared segments that a process has mapped; they are unlinked, so no listing shows them."""
+    total = 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        if "/dev/shm/torch_" in line:
+            low, high = line.split()[0].split("-")
+            total += int(high, 16) - int(low, 16)
+    return total
+
+
+FAULTS = {
+    "raise": r"worker \d failed in environment \d:\n(.|\n)*ValueError\('the simulation exploded'\)",
+    "exit": r"worker \d died: exit code 3",
+    "hang": r"worker \d \(pid \d+\) has not taken a step for 2 s",
+    "shape": r"worker \d failed in environment \d:\n(.|\n)*observation of shape \(3,\), but its space says \(2,\)",
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
+    before = shared_memory_used()
+    result = run_command(
+        "shmppo.train", "--env", f"environments:Faulty-{how}-v0", "--workers", 2, "--worker-timeout", 2,
+        "--run-dir", tmp_path / "run", *SMALL,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert re.search(FAULTS[how], result.stderr), result.stderr
+    assert not list((tmp_path / "cwd").iterdir()), "something was written outside the run directory"
+    assert abs(shared_memory_used() - before) < 2**20
+
+
+def test_a_killed_worker_ends_the_run(run_command: Run, tmp_path: Path) -> None:
+    learner = start_long_run(tmp_path)
+    victim = next(p for p in learner.children(recursive=True) if is_worker(p))
+    victim.send_signal(signal.SIGKILL)
+    assert learner.wait(timeout=10) == 1
+    assert gone(learner)
+
+
+def start_long_run(tmp_path: Path, *args: str) -> psutil.Popen:
+    """A run that would take minutes, in iteration 3 or later."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "shmppo.train", "--workers", "2", "--total-steps", "100000000", "--quiet"]
+    process = psutil.Popen([*command, "--run-dir", str(run_dir), *map(str, SMALL), *args], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        metrics = run_dir / "metrics.csv"
+        if metrics.exists() and len(metrics.read_text().splitlines()) > 3:
+            return process
+        assert process.poll() is None, "ended before it was in training"
+        time.sleep(0.05)
+    raise AssertionError("did not begin to train within a minute")
+
+
+def is_worker(process: psutil.Process) -> bool:
+    return shared_mappings(process.pid) > 0
+
+
+def gone(learner: psutil.Popen) -> bool:
+    """Whether no process of the run is left, its fork server included."""
+    _, alive = psutil.wait_procs(worker_processes(), timeout=10)
+    return not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path: Path) -> None:
+    learner = start_long_run(tmp_path)
+    learner.send_signal(number)
+    assert learner.wait(timeout=20) == 0
+    summary = summary_of(tmp_path / "run")
+    with open(tmp_path / "run" / "metrics.csv") as file:
+        assert len(list(csv.DictReader(file))) == summary["iterations"]
+    assert summary["stopped_early"]
+    assert (tmp_path / "run" / "checkpoint.pt").is_file()
+    assert gone(learner)
+
+
+def test_ctrl_c_in_a_terminal_reaches_all_processes_and_still_ends_well(tmp_path: Path) -> None:
+    learner = start_long_run(tmp_path)
+    for process in [learner, *learner.children(recursive=True)]:
+        process.send_signal(signal.SIGINT)
+    assert learner.wait(timeout=20) == 0
+    assert gone(learner)
+
+
+def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    learner = start_long_run(tmp_path, "--rollout-steps", "20000", "--seq-len", "16", "--num-envs", "4")
+    learner.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    learner.send_signal(signal.SIGINT)
+    assert learner.wait(timeout=5) == 130
+    assert gone(learner)
+
+
+def test_workers_end_when_the_learner_is_killed(tmp_path: Path) -> None:
+    learner = start_long_run(tmp_path)
+    workers = [p for p in learner.children(recursive=True) if is_worker(p)]
+    assert len(workers) == 2
+    learner.kill()
+    learner.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+
+
+def test_shared_memory_in_use_is_the_tables_total_and_none_is_left(tmp_path: Path) -> None:
+    before = shared_memory_used()
+    learner = start_long_run(tmp_path, "--num-envs", "64", "--rollout-steps", "256")
+    during = shared_memory_used() - before
+    mapped = {shared_mappings(p.pid) for p in [learner, *learner.children(recursive=True)]} - {0}
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+    total = summary_of(tmp_path / "run")["shared_memory_bytes"]
+    page = 4096
+    arena = -(-total // page) * page
+    assert mapped == {arena}
+    locks = 2 * 2 * 2  # two workers, two queues each, a lock at each end: a page per lock
+    assert during == arena + locks * page
+    assert abs(shared_memory_used() - before) < page
+
+
+def test_nothing_is_written_outside_the_run_directory(run_command: Run, tmp_path: Path) -> None:
+    result = run_command(
+        "shmppo.train", "--env", "HalfCheetah-v5", "--workers", 2, "--total-steps", 128, "--run-dir", tmp_path / "run",
+        *SMALL,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert not list((tmp_path / "cwd").iterdir())
+    assert "settotalmass" in (tmp_path / "run" / "run.log").read_text()
+    for name in ("config.json", "metrics.csv", "summary.json", "checkpoint.pt"):
+        assert (tmp_path / "run" / name).is_file()
+
+
+def test_the_public_machine_interface(run_command: Run, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    result = run_command("shmppo.train", "--total-steps", 1000, "--workers", 1, "--run-dir", run_dir, *SMALL)
+    assert result.returncode == 0, result.stderr
+    assert str(run_dir) in result.stdout
+    summary = summary_of(run_dir)
+    assert set(summary) >= {
+        "weights_sha256", "env_steps", "iterations", "workers", "num_envs", "wall_seconds", "steps_per_second",
+        "phase_seconds", "return_mean_100", "exact",
+    }  # fmt: skip
+    assert (summary["env_steps"], summary["iterations"]) == (1024, 8)
+    phases = summary["phase_seconds"]
+    parts = [p for p in phases if p not in ("sampling", "learning", "communication")]
+    assert sum(phases[p] for p in parts) == pytest.approx(summary["wall_seconds"])
+    config = json.loads((run_dir / "config.json").read_text())
+    assert config["config"]["hide_obs"] == [1, 3]
+    assert set(config["versions"]) >= {"torch", "gymnasium", "numpy", "mujoco", "python"}
+    result = run_command("shmppo.evaluate", run_dir, "--episodes", 3, "--seed", 1, "--json")
+    assert result.returncode == 0, result.stderr
+    assert set(json.loads(result.stdout)) == {"return_mean", "return_std", "episodes"}
+    assert json.loads(result.stdout)["episodes"] == 3
+
+
+def test_a_bad_configuration_is_one_sentence_and_exit_code_2(run_command: Run, tmp_path: Path) -> None:
+    result = run_command("shmppo.train", "--workers", 99, "--run-dir", tmp_path / "run")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: --workers is 99 but --num-envs is 16")
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+    result = run_command("shmppo.evaluate", tmp_path)
+    assert result.returncode == 2
+    assert "checkpoint.pt does not exist" in result.stderr

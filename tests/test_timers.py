@@ -1,0 +1,59 @@
+"""The stopwatch: its parts sum to the whole, always."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from shmppo.timers import COMMUNICATION, LEARNING, PHASES, SAMPLING, PhaseTimer, as_dict
+
+
+def test_parts_sum_to_the_whole() -> None:
+    timer = PhaseTimer()
+    began = timer.switch("other")
+    timer.reset()
+    for phase in PHASES:
+        timer.switch(phase)
+        time.sleep(0.002)
+    ended = timer.switch("other")
+    seconds = timer.reset()
+    assert seconds.sum() == pytest.approx(ended - began, abs=1e-3)
+    assert (seconds > 0.0015).all()
+
+
+def test_reset_starts_again_in_the_same_phase() -> None:
+    timer = PhaseTimer()
+    timer.switch("gradient")
+    timer.reset()
+    time.sleep(0.002)
+    seconds = timer.reset()
+    assert seconds[PHASES.index("gradient")] > 0.0015
+    assert np.count_nonzero(seconds) == 1
+
+
+def test_blocked_time_is_explained_by_the_workers_mean_and_keeps_its_sum() -> None:
+    timer = PhaseTimer()
+    timer.switch("wait")
+    time.sleep(0.02)
+    timer.switch("other")
+    workers = np.zeros((2, len(PHASES)))
+    workers[:, PHASES.index("environment")] = 0.006, 0.010
+    workers[:, PHASES.index("inference")] = 0.002, 0.004
+    before = timer.reset()
+    timer._seconds = before.tolist()
+    timer.add_blocked(before[PHASES.index("wait")], workers)
+    after = timer.reset()
+    assert after.sum() == pytest.approx(before.sum(), abs=1e-3)
+    assert after[PHASES.index("environment")] == pytest.approx(0.008)
+    assert after[PHASES.index("inference")] == pytest.approx(0.003)
+    assert after[PHASES.index("wait")] == pytest.approx(before[PHASES.index("wait")] - 0.011)
+
+
+def test_totals() -> None:
+    named = as_dict(np.arange(len(PHASES), dtype=float))
+    assert set(named) == {*PHASES, "sampling", "learning", "communication"}
+    for total, names in (("sampling", SAMPLING), ("learning", LEARNING), ("communication", COMMUNICATION)):
+        assert named[total] == sum(named[name] for name in names)
+    assert named["sampling"] + named["learning"] + named["communication"] + named["other"] == sum(range(len(PHASES)))
