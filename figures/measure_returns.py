@@ -1,0 +1,101 @@
+"""Train and evaluate the reference tasks: figures/data/returns.csv, and each run's curve in figures/data/curves/.
+
+    python figures/measure_returns.py cartpole_memory cartpole_memoryless pendulum_memory halfcheetah --seeds 1 2 3
+
+Runs one seed after the other, each with `--workers 0`: the result does not depend on it, and several copies of
+this script can share a machine. A row that is in the table already is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TASKS = {
+    "cartpole_memory": ("cartpole_memory.py",),
+    "cartpole_memoryless": ("cartpole_memory.py", "--core", "none"),
+    "pendulum_memory": ("pendulum_memory.py",),
+    "halfcheetah": ("halfcheetah.py",),
+}
+COLUMNS = (
+    "task", "seed", "env_steps", "train_return_100", "evaluate_return", "evaluate_std", "episodes", "wall_seconds",
+    "weights_sha256",
+)  # fmt: skip
+CURVE = ("iteration", "env_steps", "wall_seconds", "return_mean_100", "length_mean_100", "kl", "clip_fraction")
+CURVE_ROWS = 200
+
+
+def train(task: str, seed: int, run_dir: Path) -> dict[str, object]:
+    """One run and its evaluation as a row of the table."""
+    example, *flags = TASKS[task]
+    command = [sys.executable, str(EXAMPLES / example), "--seed", str(seed), "--workers", "0", "--quiet", *flags]
+    subprocess.run([*command, "--run-dir", str(run_dir)], check=True)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    command = [sys.executable, "-m", "shmppo.evaluate", str(run_dir), "--episodes", "20", "--seed", "1", "--json"]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {
+        "task": task,
+        "seed": seed,
+        "env_steps": summary["env_steps"],
+        "train_return_100": round(summary["return_mean_100"], 2),
+        "evaluate_return": round(result["return_mean"], 2),
+        "evaluate_std": round(result["return_std"], 2),
+        "episodes": result["episodes"],
+        "wall_seconds": round(summary["wall_seconds"], 1),
+        "weights_sha256": summary["weights_sha256"],
+    }
+
+
+def keep_curve(task: str, seed: int, run_dir: Path) -> None:
+    """At most CURVE_ROWS rows of metrics.csv, evenly spaced, the last one among them."""
+    with open(run_dir / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    chosen = sorted({(len(rows) - 1) * k // max(CURVE_ROWS - 1, 1) for k in range(CURVE_ROWS)})
+    path = DATA / "curves" / f"{task}-s{seed}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, CURVE, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows[i] for i in chosen)
+
+
+def known(path: Path) -> set[tuple[str, str]]:
+    if not path.exists():
+        return set()
+    with open(path) as file:
+        return {(row["task"], row["seed"]) for row in csv.DictReader(file)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="+", choices=TASKS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    options = parser.parse_args()
+    path = DATA / "returns.csv"
+    DATA.mkdir(exist_ok=True)
+    for task in options.tasks:
+        for seed in options.seeds:
+            if (task, str(seed)) in known(path):
+                continue
+            with tempfile.TemporaryDirectory() as directory:
+                run_dir = Path(directory) / "run"
+                row = train(task, seed, run_dir)
+                keep_curve(task, seed, run_dir)
+            new = not path.exists()
+            with open(path, "a", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS)
+                if new:
+                    writer.writeheader()
+                writer.writerow(row)
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What the README says of the code is so: the glossary, the floors, the flags it names."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+from shmppo.config import TrainConfig
+from shmppo.evaluate import EvaluateConfig
+from shmppo.report import GLOSSARY
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PACKAGE = ROOT / "shmppo"
+
+
+def floors() -> dict[str, int]:
+    """Floor of each module, from the README's table."""
+    table = README.split("## Files and floors")[1].split("\n## ")[0]
+    found = {}
+    for line in table.splitlines():
+        match = re.match(r"\| (\d+) \|", line)
+        if match:
+            found |= {name: int(match[1]) for name in re.findall(r"`(\w+)\.py`", line)}
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of the package that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "shmppo":
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shmppo."):
+            names.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("shmppo.")}
+    return names
+
+
+def test_every_module_has_a_floor_and_imports_from_lower_ones_only() -> None:
+    floor = floors()
+    modules = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
+    assert set(floor) == set(modules)
+    for name, path in modules.items():
+        for imported in imports_of(path):
+            assert floor[imported] < floor[name], f"{name} (floor {floor[name]}) imports {imported}"
+
+
+def test_worker_and_learner_do_not_import_each_other() -> None:
+    assert "learner" not in imports_of(PACKAGE / "worker.py")
+    assert "worker" not in imports_of(PACKAGE / "learner.py")
+
+
+def test_the_glossary_is_the_header_of_metrics_csv() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", README, re.MULTILINE)
+    assert dict(rows) == GLOSSARY
+
+
+def test_every_flag_that_the_readme_names_exists() -> None:
+    known = {"--" + f.name.replace("_", "-") for c in (TrainConfig, EvaluateConfig) for f in dataclasses.fields(c)}
+    for flag in set(re.findall(r"--[a-z][a-z-]+", README)) - {"--help"}:
+        assert flag in known, flag
