@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import mujoco
@@ -81,49 +81,121 @@ def inspect_task(config: TrainConfig) -> Task:
 
 
 class EnvironmentSlot:
-    """Environment n of the run, for ever: its episodes, their seeds, and what the policy may see of it."""
+    """Environment n of the run, for ever: its episodes and their seeds."""
 
     def __init__(self, config: TrainConfig, index: int) -> None:
         self.index = index
         self.episode = 0
         self._run_seed = config.seed
-        self._hidden = list(config.hidden_indices)
         try:
             self._env = make_environment(config)
         except Exception as error:
             raise EnvironmentFault(index, f"could not be made: {error}") from error
-        self._size = int(np.prod(self._env.observation_space.shape or ()))
+        self.step = self._env.step
 
-    def begin(self, episode: int) -> np.ndarray:
-        """Reset to the start of an episode; returns its first observation, float32 [D]."""
+    def begin(self, episode: int) -> Any:
+        """Reset to the start of an episode; returns its first observation."""
         self.episode = episode
         seed = episode_seed(self._run_seed, self.index, episode)
         try:
             observation, _ = self._env.reset(seed=seed)
         except Exception as error:
             raise EnvironmentFault(self.index, f"reset(seed={seed}) raised {error!r}") from error
-        return self._seen(observation)
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
-        """One step; returns (observation float32 [D], reward, terminated, truncated).
-
-        The observation is a copy: environments that reuse their buffer cannot change it later.
-        """
-        try:
-            observation, reward, terminated, truncated, _ = self._env.step(action)
-            return self._seen(observation), float(reward), bool(terminated), bool(truncated)
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(self.index, f"step raised {error!r} in episode {self.episode}") from error
-
-    def _seen(self, observation: Any) -> np.ndarray:
-        seen = np.array(observation, dtype=np.float32)
-        if seen.shape != (self._size,):
-            raise EnvironmentFault(self.index, f"observation of shape {seen.shape}, but its space says ({self._size},)")
-        for i in self._hidden:
-            seen[i] = 0.0
-        return seen
+        return observation
 
     def close(self) -> None:
         self._env.close()
+
+
+class Ended(NamedTuple):
+    """An episode that ended with a step."""
+
+    i: int
+    """Position in the batch."""
+    final: np.ndarray
+    """Its last observation, float32 [D], as the policy would see it."""
+    terminated: bool
+    """False where it was only truncated, so that its value goes on."""
+    total: float
+    """Undiscounted return."""
+    length: int
+
+
+class EnvironmentBatch:
+    """A contiguous range of environments, stepped one after the other; those that end begin their next episode.
+
+    Attributes:
+        obs: [n, D] float32, the present observations with hidden indices 0. The one memory that steps write to:
+            environments that reuse their own buffer cannot change it later.
+        returns, lengths: return and length so far of each episode in progress.
+    """
+
+    def __init__(self, config: TrainConfig, low: int, high: int, observation_size: int) -> None:
+        self.slots = [EnvironmentSlot(config, n) for n in range(low, high)]
+        self.obs = np.zeros((len(self.slots), observation_size), np.float32)
+        self.returns = [0.0] * len(self.slots)
+        self.lengths = [0] * len(self.slots)
+        self._rows = list(self.obs)
+        self._hidden = list(config.hidden_indices)
+        self._steps = [slot.step for slot in self.slots]
+
+    def begin(self, episode: int) -> None:
+        """Begin the same episode everywhere."""
+        for i in range(len(self.slots)):
+            self._begin(i, episode)
+
+    def step(self, actions: list, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> list[Ended]:
+        """Step every environment with its action; fills the three rows [n] and `obs`.
+
+        Raises:
+            EnvironmentFault: naming the environment that raised or broke the contract.
+        """
+        ended = []
+        row_rewards, row_terminated, row_truncated = [], [], []
+        for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
+            try:
+                observation, reward, terminates, truncates, _ = step(action)
+                self._see(i, observation)
+                number = float(reward)
+            except Exception as error:
+                slot = self.slots[i]
+                raise EnvironmentFault(slot.index, f"step raised {error!r} in episode {slot.episode}") from error
+            self.returns[i] += number
+            self.lengths[i] += 1
+            row_rewards.append(number)
+            row_terminated.append(terminates)
+            row_truncated.append(truncates)
+            if terminates or truncates:
+                ended.append(self._end(i, terminates))
+        if self._hidden:
+            self.obs[:, self._hidden] = 0.0
+        rewards[:] = row_rewards
+        terminated[:] = row_terminated
+        truncated[:] = row_truncated
+        return ended
+
+    def _see(self, i: int, observation: Any) -> None:
+        row = self._rows[i]
+        if getattr(observation, "shape", None) != row.shape:  # assignment alone would broadcast a single number
+            shape = np.shape(observation)
+            if shape != row.shape:
+                raise ValueError(f"observation of shape {shape}, but its space says {row.shape}")
+        row[:] = observation
+
+    def _begin(self, i: int, episode: int) -> None:
+        self._see(i, self.slots[i].begin(episode))
+        self.obs[i, self._hidden] = 0.0
+        self.returns[i] = 0.0
+        self.lengths[i] = 0
+
+    def _end(self, i: int, terminated: bool) -> Ended:
+        """Keep what is left of the episode, then begin the next."""
+        final = self._rows[i].copy()
+        final[self._hidden] = 0.0
+        ended = Ended(i, final, bool(terminated), self.returns[i], self.lengths[i])
+        self._begin(i, self.slots[i].episode + 1)
+        return ended
+
+    def close(self) -> None:
+        for slot in self.slots:
+            slot.close()

@@ -16,7 +16,7 @@ from shmppo.checkpoint import NAME as CHECKPOINT
 from shmppo.checkpoint import load_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json
 from shmppo.distributions import Distribution
-from shmppo.envs import EnvironmentFault, EnvironmentSlot, inspect_task
+from shmppo.envs import EnvironmentBatch, EnvironmentFault, inspect_task
 from shmppo.inference import ActingNetwork
 from shmppo.learner import build_model
 from shmppo.normalize import CLIP, RunningMoments
@@ -58,42 +58,38 @@ def evaluate(run_dir: Path, *, episodes: int = 20, seed: int = 1) -> list[float]
     network.load()
     returns: list[float] = []
     while len(returns) < episodes:
+        first = FIRST_INDEX + len(returns)
         count = min(config.tile, episodes - len(returns))
-        slots = [EnvironmentSlot(config, FIRST_INDEX + len(returns) + i) for i in range(count)]
-        returns += _play(config, slots, network, moments, task.distribution)
-        for slot in slots:
-            slot.close()
+        batch = EnvironmentBatch(config, first, first + count, task.observation_size)
+        returns += _play(config, batch, network, moments, task.distribution)
+        batch.close()
     return returns
 
 
 @torch.inference_mode()
 def _play(
     config: TrainConfig,
-    slots: list[EnvironmentSlot],
+    batch: EnvironmentBatch,
     network: ActingNetwork,
     moments: RunningMoments,
     distribution: Distribution,
 ) -> list[float]:
-    """Returns of one episode in each slot, side by side in one tile, most likely actions."""
+    """Returns of the first episode of each environment, side by side in one tile, most likely actions."""
+    count = len(batch.slots)
     network.state.zero_()
-    obs = np.stack([slot.begin(0) for slot in slots])
-    returns = [0.0] * len(slots)
-    playing = set(range(len(slots)))
-    while playing:
-        if config.normalize_obs:
-            mean, scale = moments.mean.astype(np.float32), (1 / moments.std).astype(np.float32)
-            seen = np.clip((obs - mean) * scale, -CLIP, CLIP)
-        else:
-            seen = obs
-        network.obs[0, : len(slots)] = torch.from_numpy(seen)
-        params, _ = network.step(0)
-        actions = distribution.to_env(distribution.mode(params).numpy()[: len(slots)])
-        for i in sorted(playing):
-            obs[i], reward, terminated, truncated = slots[i].step(actions[i])
-            returns[i] += reward
-            if terminated or truncated:
-                playing.discard(i)
-    return returns
+    batch.begin(0)
+    returns: dict[int, float] = {}
+    rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
+    mean, scale = moments.mean.astype(np.float32), (1 / moments.std).astype(np.float32)
+    while len(returns) < count:
+        seen = np.clip((batch.obs - mean) * scale, -CLIP, CLIP) if config.normalize_obs else batch.obs
+        network.obs[0, :count] = torch.from_numpy(seen)
+        network.step(0)
+        actions = distribution.to_env(distribution.mode(network.params).numpy()[:count])
+        for ended in batch.step(actions, rewards, terminated, truncated):
+            returns.setdefault(ended.i, ended.total)
+            network.state[0, ended.i] = 0.0
+    return [returns[i] for i in range(count)]
 
 
 def main() -> int:

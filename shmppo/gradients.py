@@ -16,7 +16,7 @@ from shmppo.layout import SHARD_STATISTICS, Arena
 from shmppo.loss import clipped_objective, kl_estimate, value_loss
 from shmppo.model import ActorCritic, views_of
 from shmppo.normalize import CLIP
-from shmppo.sequences import step_indices
+from shmppo.sequences import ROW_FIELDS, step_indices
 
 ROW_MULTIPLE = 8  # rows per shard are padded to this: each new shape costs the fused LSTM 2–4 ms once
 
@@ -33,6 +33,7 @@ class ShardGradients:
         self._slabs = [views_of(slab, model) for slab in arena.tensor("gradients")]
         self._obs = arena.tensor("obs").flatten(0, 1)
         self._actions = arena.tensor("actions").flatten(0, 1)
+        self._states = arena.tensor("row_state").flatten(0, 1)
         self._targets = arena.tensor("step_targets")
 
     def compute(self, epoch: int, minibatch: int, shard: int) -> None:
@@ -44,16 +45,14 @@ class ShardGradients:
         steps = int(self._arena.array("minibatch_steps")[epoch, minibatch])
         rows = self._rows(epoch, minibatch, shard)
         indices, real = step_indices(rows, row_steps=self._config.row_steps, num_envs=self._config.num_envs)
-        padding = -rows.shape[0] % ROW_MULTIPLE
-        indices = np.pad(indices, ((0, 0), (0, padding)), mode="edge")
-        weights = torch.from_numpy(np.pad(real, ((0, 0), (0, padding))).astype(np.float32))  # [L, R]
+        weights = torch.from_numpy(real.astype(np.float32))  # [L, R]
         flat = torch.from_numpy(indices.reshape(-1))
         shape = indices.shape
         obs = self._normalized(self._obs.index_select(0, flat)).view(*shape, -1)
         actions = self._actions.index_select(0, flat).view(*shape, -1)
         targets = self._targets.index_select(0, flat).view(*shape, -1)
 
-        params, values, _ = self._model(obs, self._row_states(rows, padding))
+        params, values, _ = self._model(obs, self._row_states(rows))
         loss, statistics = self._loss(params, values, actions, targets, weights, epoch, minibatch)
         gradients = torch.autograd.grad(loss / steps, self._parameters)
         torch._foreach_copy_(self._slabs[shard], list(gradients))
@@ -61,19 +60,21 @@ class ShardGradients:
         self._arena.array("shard_statistics")[shard] = statistics
 
     def _rows(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
-        begin, end = self._arena.array("bounds")[epoch, minibatch, shard : shard + 2]
-        return self._arena.array("rows")[self._arena.array("order")[epoch, begin:end]]
+        """The shard's rows [R, 4], R padded to ROW_MULTIPLE by rows of length 0."""
+        begin, end = self._arena.array("bounds")[epoch, minibatch, shard : shard + 2].tolist()
+        count = end - begin
+        rows = np.zeros((count + -count % ROW_MULTIPLE, len(ROW_FIELDS)), np.int64)
+        rows[:count] = self._arena.array("rows")[self._arena.array("order")[epoch, begin:end]]
+        return rows
 
-    def _row_states(self, rows: np.ndarray, padding: int) -> Tensor:
-        """Initial states [R, S]: the stored ones, zero where a row begins an episode and in padding."""
-        states = torch.zeros(len(rows) + padding, self._model.state_size)
-        if self._model.state_size:
-            stored = np.flatnonzero(rows[:, 3] >= 0)
-            if len(stored):
-                table = self._arena.tensor("row_state")
-                slots, envs = (torch.from_numpy(rows[stored, column].astype(np.int64)) for column in (3, 1))
-                states[torch.from_numpy(stored)] = table[slots, envs]
-        return states
+    def _row_states(self, rows: np.ndarray) -> Tensor:
+        """Initial states [R, S]: the stored ones, zero where a row begins an episode."""
+        if not self._model.state_size:
+            return torch.zeros(len(rows), 0)
+        begins = torch.from_numpy(rows[:, 3] < 0)
+        place = np.maximum(rows[:, 3], 0) * self._config.num_envs + rows[:, 1]
+        states = self._states.index_select(0, torch.from_numpy(place))
+        return states.masked_fill_(begins.unsqueeze(-1), 0.0)
 
     def _normalized(self, obs: Tensor) -> Tensor:
         if not self._config.normalize_obs:

@@ -145,6 +145,8 @@ class ActingNetwork:
     Attributes:
         obs: [tiles, B, D] normalised observations, written by the caller.
         state: [tiles, B, S] packed recurrent states, advanced by `step`.
+        params: [B, P] policy parameters and
+        values: [B, 1] values of the tile stepped last.
     """
 
     def __init__(
@@ -158,33 +160,42 @@ class ActingNetwork:
         self._trunks = [
             _TrunkStep(trunk, self.state[:, :, i * size : (i + 1) * size]) for i, trunk in enumerate(trunks)
         ]
-        features = trunks[0].features
-        self._params = aligned_zeros(rows, distribution.num_params)
-        self._free = self._params[:, distribution.num_outputs :]
-        outputs = self._params[:, : distribution.num_outputs]
-        self._policy = _Linear(rows, features, distribution.num_outputs, out=outputs)
-        self._value = _Linear(rows, features, 1)
+        self._obs_of = list(self.obs)
+        # One memory for value, outputs and state-independent parameters: heads of one trunk are one product.
+        outputs, features = distribution.num_outputs, trunks[0].features
+        heads = aligned_zeros(rows, 1 + distribution.num_params)
+        self.values, self.params = heads[:, :1], heads[:, 1:]
+        self._free = heads[:, 1 + outputs :]
+        if len(trunks) == 1:
+            self._heads = [_Linear(rows, features, 1 + outputs, out=heads[:, : 1 + outputs])]
+        else:
+            policy = _Linear(rows, features, outputs, out=heads[:, 1 : 1 + outputs])
+            self._heads = [policy, _Linear(rows, features, 1, out=self.values)]
 
     @torch.inference_mode()
     def load(self) -> None:
         """Take over the model's present weights."""
-        for step, trunk in zip(self._trunks, self._model.trunk_list, strict=True):
+        model = self._model
+        for step, trunk in zip(self._trunks, model.trunk_list, strict=True):
             step.load(trunk)
-        for linear, head in ((self._policy, self._model.policy_head), (self._value, self._model.value_head)):
-            linear.load([head.weight], [head.bias])
-        if self._model.log_std is not None:
-            self._free.copy_(self._model.log_std.expand_as(self._free))
+        policy, value = model.policy_head, model.value_head
+        if len(self._heads) == 1:
+            self._heads[0].weight.copy_(torch.cat([value.weight, policy.weight]).t())
+            self._heads[0].bias.copy_(torch.cat([value.bias, policy.bias]))
+        else:
+            for linear, head in zip(self._heads, (policy, value), strict=True):
+                linear.load([head.weight], [head.bias])
+        if model.log_std is not None:
+            self._free.copy_(model.log_std.expand_as(self._free))
 
-    @torch.inference_mode()
-    def step(self, tile: int) -> tuple[Tensor, Tensor]:
-        """One forward pass of a tile: reads `obs[tile]`, advances `state[tile]`.
+    def step(self, tile: int) -> None:
+        """One forward pass of a tile: reads `obs[tile]`, advances `state[tile]`, fills `params` and `values`.
 
-        Returns:
-            (policy parameters [B, P], values [B, 1]), in memory that the next step overwrites.
+        To be called in inference mode.
         """
-        through = [trunk(self.obs[tile], tile) for trunk in self._trunks]
-        self._policy(through[0])
-        return self._params, self._value(through[-1])
+        obs = self._obs_of[tile]
+        for trunk, head in zip(self._trunks, self._heads, strict=True):
+            head(trunk(obs, tile))
 
 
 @torch.inference_mode()
@@ -193,7 +204,8 @@ def content_free(network: ActingNetwork) -> bool:
 
     This is what lets any worker own any part of a tile; it is checked at start on the layers in use.
     """
-    tile_obs, tile_state = network.obs[-1], network.state[-1]
+    last = len(network.obs) - 1
+    tile_obs, tile_state = network.obs[last], network.state[last]
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(tile_obs.shape, generator=generator)
     state = torch.randn(tile_state.shape, generator=generator).tanh()
@@ -203,7 +215,8 @@ def content_free(network: ActingNetwork) -> bool:
         tile_state.zero_()
         tile_obs[rows] = obs[rows]
         tile_state[rows] = state[rows]
-        return [t[rows].clone() for t in (*network.step(len(network.obs) - 1), tile_state)]
+        network.step(last)
+        return [t[rows].clone() for t in (network.params, network.values, tile_state)]
 
     whole = run(slice(None))
     alone = [run(slice(i, i + 1)) for i in range(len(obs))]

@@ -89,12 +89,12 @@ def step_indices(rows: np.ndarray, *, row_steps: int, num_envs: int) -> tuple[np
     """Flat indices into [T·N, …] of the steps of padded rows, time first.
 
     Args:
-        rows: [R, 4] row table entries.
+        rows: [R, 4] row table entries; a row of length 0 is all padding.
 
     Returns:
         (indices int64 [L, R], real bool [L, R]); padding repeats the row's last step and is not real.
     """
     offset = np.arange(row_steps)[:, None]
     length = rows[:, 2].astype(np.int64)
-    step = rows[:, 0].astype(np.int64) + np.minimum(offset, length - 1)
+    step = rows[:, 0].astype(np.int64) + np.minimum(offset, np.maximum(length - 1, 0))
     return step * num_envs + rows[:, 1], offset < length
