@@ -113,7 +113,7 @@ class TrainConfig:
     workers: int | None = None
     """W, rollout processes. 0: none, the learner samples by itself. None: one per core, at most N."""
     learning: Literal["auto", "central", "sharded"] = "auto"
-    """Who computes gradients: the learner, or the workers, a shard each. auto: sharded if W and G allow."""
+    """Who computes gradients: the learner, or it and the workers. auto: sharded if W and G are 2 or more."""
     device: str = "cpu"
     """Device of the learner's update: cpu or cuda."""
     learner_threads: int = 1
@@ -300,7 +300,7 @@ def _check_processes(c: TrainConfig) -> None:
     )
     _require(c.device == "cpu" or c.device.startswith("cuda"), f"--device is {c.device}; use cpu or cuda")
     if c.learning == "sharded":
-        _require(c.num_workers >= 1, "--learning sharded needs workers, but --workers is 0; use --learning central")
+        _require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")
         _require(
             c.device == "cpu" and c.learner_threads == 1,
             "--learning sharded computes gradients in one-thread CPU workers; "

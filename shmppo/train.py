@@ -27,7 +27,7 @@ from shmppo.layout import Arena, Sizes, allocate, check_shared_memory, shared_fi
 from shmppo.learner import ComputeShards, Learner, TrainingFault, parameter_count
 from shmppo.logs import log_to
 from shmppo.machine import proportional_memory
-from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool
+from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
 from shmppo.report import Display, EpisodeStatistics, MetricsFile, summary_text
 from shmppo.run_directory import LOG, METRICS, SUMMARY, create_run_directory, write_json
 from shmppo.timers import PHASES, PhaseTimer, as_dict
@@ -130,17 +130,23 @@ class Session:
                 signal.signal(number, handler)
 
     def _gradient_source(self, task: Task) -> ComputeShards:
-        """Where gradients come from: the workers, or this process, shard after shard."""
-        if self.config.sharded:
-            return lambda version, epoch, minibatch: self.pool.gradients(version, epoch, minibatch, self.timer)
-        own = ShardGradients(self.config, task.distribution, self.learner.model, self._arena)
+        """Where gradients come from: this process, shard after shard, or it and the workers, each a part of them."""
+        config = self.config
+        gradients = ShardGradients(config, task.distribution, self.learner.model, self._arena)
+        shards = split(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
 
-        def central(version: int, epoch: int, minibatch: int) -> None:
-            self.timer.switch("gradient")
-            for shard in range(self.config.shards):
-                own.compute(epoch, minibatch, shard)
+        def compute(version: int, epoch: int, minibatch: int) -> None:
+            def own() -> None:
+                for shard in shards:
+                    gradients.compute(epoch, minibatch, shard)
 
-        return central
+            if config.sharded:
+                self.pool.gradients(version, epoch, minibatch, own, self.timer)
+            else:
+                self.timer.switch("gradient")
+                own()
+
+        return compute
 
     def _inexact_reasons(self, task: Task) -> list[str]:
         """Why this run is not a pure function of its configuration and seed; empty if it is."""
