@@ -31,19 +31,14 @@ def generalized_advantages(
     Returns:
         Advantages, float32 [T, N]; the value targets are advantages + values.
     """
-    steps = len(rewards)
-    ended = terminated | truncated
-    advantages = np.empty(values.shape, np.float32)
-    following = np.zeros(values.shape[1:], np.float64)
-    for t in reversed(range(steps)):
-        last = t == steps - 1
-        going_on = values[t if last else t + 1]
-        next_value = np.where(truncated[t] | last, bootstraps[t], going_on)
-        next_value = np.where(terminated[t], 0.0, next_value)
-        delta = rewards[t] + gamma * next_value - values[t]
-        following = delta + gamma * gae_lambda * np.where(ended[t], 0.0, following)
-        advantages[t] = following
-    return advantages
+    next_values = np.where(truncated, bootstraps, np.roll(values, -1, axis=0))
+    next_values[-1] = bootstraps[-1]
+    next_values[terminated] = 0.0
+    advantages = rewards + gamma * next_values.astype(np.float64) - values  # δ, then A from behind
+    carried = np.where(terminated | truncated, 0.0, gamma * gae_lambda)
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += carried[t] * advantages[t + 1]
+    return advantages.astype(np.float32)
 
 
 def discounted_returns(rewards: np.ndarray, ended: np.ndarray, start: np.ndarray, gamma: float) -> np.ndarray:
@@ -56,10 +51,10 @@ def discounted_returns(rewards: np.ndarray, ended: np.ndarray, start: np.ndarray
     Returns:
         R, float64 [T + 1, N]: row t for step t, and last the carry for the next rollout.
     """
-    returns = np.empty((len(rewards) + 1, *start.shape), np.float64)
-    carry = start.astype(np.float64)
-    for t in range(len(rewards)):
-        returns[t] = gamma * carry + rewards[t]
-        carry = np.where(ended[t], 0.0, returns[t])
-    returns[-1] = carry
+    returns = np.concatenate([rewards, np.zeros((1, *start.shape))])
+    carried = np.where(ended, 0.0, gamma)
+    returns[0] += gamma * start
+    for t in range(1, len(rewards)):
+        returns[t] += carried[t - 1] * returns[t - 1]
+    returns[-1] = np.where(ended[-1], 0.0, returns[-2])
     return returns

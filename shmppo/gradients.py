@@ -13,7 +13,7 @@ from torch import Tensor
 from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
 from shmppo.layout import SHARD_STATISTICS, Arena
-from shmppo.loss import clipped_objective, kl_estimate, value_loss
+from shmppo.loss import clipped_objective, clipped_objective_slope, kl_estimate, value_loss, value_loss_slope
 from shmppo.model import ActorCritic, views_of
 from shmppo.normalize import CLIP
 from shmppo.sequences import ROW_FIELDS, step_indices
@@ -53,7 +53,14 @@ class ShardGradients:
         targets = self._targets.index_select(0, flat).view(*shape, -1)
 
         params, values, _ = self._model(obs, self._row_states(rows))
-        loss, statistics = self._loss(params, values, actions, targets, weights, epoch, minibatch)
+        log_prob = self._distribution.log_prob(params, actions).sum(-1)
+        with torch.set_grad_enabled(self._config.entropy_coef > 0):
+            entropy = self._distribution.entropy(params)
+        outputs = [log_prob, values, entropy] if self._config.entropy_coef > 0 else [log_prob, values]
+        with torch.no_grad():
+            slopes, statistics = self._slopes(log_prob, values, entropy, targets, weights, epoch, minibatch)
+        # One scalar with these slopes: handing them to autograd directly makes torch import sympy, 60 MB a process.
+        loss = torch.stack([torch.dot(o.flatten(), s.flatten()) for o, s in zip(outputs, slopes, strict=False)]).sum()
         gradients = torch.autograd.grad(loss / steps, self._parameters)
         torch._foreach_copy_(self._slabs[shard], list(gradients))
         statistics[:-2] /= steps
@@ -82,38 +89,48 @@ class ShardGradients:
         mean, scale = self._arena.tensor("obs_mean"), self._arena.tensor("obs_scale")
         return ((obs - mean) * scale).clamp_(-CLIP, CLIP)
 
-    def _loss(
+    def _slopes(
         self,
-        params: Tensor,
+        log_prob: Tensor,
         values: Tensor,
-        actions: Tensor,
+        entropy: Tensor,
         targets: Tensor,
         weights: Tensor,
         epoch: int,
         minibatch: int,
-    ) -> tuple[Tensor, np.ndarray]:
-        """The shard's loss, summed over real steps, and its statistics, likewise."""
+    ) -> tuple[list[Tensor], np.ndarray]:
+        """Derivatives of the loss, summed over real steps, by log π, V and entropy; and its statistics, likewise.
+
+        All tensors are [L, R], targets [L, R, 4]; weights are 1 at real steps and 0 in padding.
+        """
         config = self._config
         clip = float(self._arena.array("clip_range")[0])
+        value_clip = clip if config.value_clip else None
         mean, scale = self._arena.array("advantage_scale")[epoch, minibatch].tolist()
         old_log_prob, advantages, value_targets, old_values = targets.unbind(-1)
         advantages = (advantages - mean) * scale * weights
         # Padding gets log ρ = 0 before the exponential: a weight after it could meet an infinity.
-        log_ratio = (self._distribution.log_prob(params, actions).sum(-1) - old_log_prob) * weights
+        log_ratio = (log_prob - old_log_prob) * weights
         ratio = log_ratio.exp()
-        policy = -clipped_objective(ratio, advantages, clip).sum()
-        value_clip = clip if config.value_clip else None
-        value = (value_loss(values, value_targets, old_values, value_clip) * weights).sum()
-        entropy = (self._distribution.entropy(params) * weights).sum()
-        loss = policy + config.value_coef * value
-        if config.entropy_coef:
-            loss = loss - config.entropy_coef * entropy
-        with torch.no_grad():
-            kl = kl_estimate(log_ratio, ratio).sum()
-            clipped = ((ratio - 1).abs() > clip).sum()
-            largest = log_ratio.abs().max()
-            parts = torch.stack([policy, value, entropy, kl, clipped, largest, weights.sum()])
-        return loss, parts.double().numpy()
+        slopes = [
+            -clipped_objective_slope(ratio, advantages, clip),
+            value_loss_slope(values, value_targets, old_values, value_clip) * weights * config.value_coef,
+            weights * -config.entropy_coef,
+        ]
+        per_step = torch.stack(  # in the order of SHARD_STATISTICS
+            [
+                -clipped_objective(ratio, advantages, clip),
+                value_loss(values, value_targets, old_values, value_clip) * weights,
+                entropy * weights,
+                kl_estimate(log_ratio, ratio),
+                ((ratio - 1).abs() > clip).float(),
+                log_ratio.abs(),
+                weights,
+            ]
+        ).flatten(1)
+        statistics = per_step.sum(-1)
+        statistics[-2] = per_step[-2].max()
+        return slopes, statistics.double().numpy()
 
 
 assert SHARD_STATISTICS[-2:] == ("max_abs_log_ratio", "steps"), "these two are not divided by the steps"

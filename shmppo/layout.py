@@ -65,7 +65,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
     own = "worker, own columns"
     return (
         # what the learner publishes
-        field("learner", "PUBLISH, between minibatches", "weights", f32, P),
+        field("learner", "PUBLISH, between minibatches", "weights", f32, P),  # the learner's own, stepped in place
         field("learner", "PUBLISH, between minibatches", "version", i64, 1),
         field("learner", "PUBLISH", "obs_mean", f32, D),
         field("learner", "PUBLISH", "obs_scale", f32, D),  # 1 / standard deviation
@@ -99,7 +99,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field("learner", "PLAN", "advantage_scale", f64, K, M, 2),  # mean and 1 / standard deviation
         field("learner", "PLAN", "clip_range", f64, 1),
         # gradients
-        field("process of the shard", "LEARN", "gradients", f32, G, P),
+        field("process of the shard", "LEARN", "gradients", f32, G, P),  # the learner adds them up in the first
         field("process of the shard", "LEARN", "shard_statistics", f64, G, len(SHARD_STATISTICS)),
         # measurement, one row per worker (row 0 where the learner samples by itself)
         field("worker, own row", "COLLECT, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),

@@ -57,19 +57,19 @@ class Learner:
         self.obs_moments = RunningMoments(task.observation_size)
         self.return_moments = RunningMoments(1)
         self.discounted_return = np.zeros(config.num_envs)
-        flat = torch.zeros(arena.tensor("weights").shape)
-        move_parameters(self.model, flat, keep=True)
-        self._flat = nn.Parameter(flat)
-        self._flat.grad = torch.zeros_like(flat)
+        # The shared weights are the model's: a step of the optimiser publishes them, with nothing to copy. Workers are
+        # parked whenever it steps.
+        move_parameters(self.model, arena.tensor("weights"), keep=True)
+        self._flat = nn.Parameter(arena.tensor("weights"))
+        self._flat.grad, *self._other_shards = arena.tensor("gradients").unbind(0)
         self.optimizer = torch.optim.Adam([self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True)
 
     def weights_sha256(self) -> str:
         return weights_sha256(self.model.state_dict().values())
 
     def publish(self) -> None:
-        """Copy the weights to shared memory under a new version."""
+        """Give the weights in shared memory a new version: what the optimiser has written may be used."""
         self.version += 1
-        self.arena.tensor("weights").copy_(self._flat.detach())
         self.arena.array("version")[0] = self.version
 
     def publish_statistics(self) -> None:
@@ -148,9 +148,8 @@ class Learner:
                 timer.switch("optimiser")
                 norms.append(self._step(epoch, minibatch))
                 rows.append(np.array(list(total.values())))
-                if self.config.sharded:
-                    timer.switch("publish")
-                    self.publish()
+                timer.switch("publish")
+                self.publish()
             if stopped:
                 break
         timer.switch("other")
@@ -168,12 +167,10 @@ class Learner:
         }
 
     def _reduce(self, *, first: bool) -> dict[str, float]:
-        """Add the shards in shard order: gradients into the flat gradient, statistics into the result."""
+        """Add the shards in shard order: gradients into the first of them, statistics into the result."""
         gradient = self._flat.grad
         assert gradient is not None
-        slab = self.arena.tensor("gradients")
-        gradient.copy_(slab[0])
-        for shard in slab[1:]:
+        for shard in self._other_shards:
             gradient.add_(shard)
         by_shard = self.arena.array("shard_statistics")
         total = dict(zip(SHARD_STATISTICS, by_shard.sum(axis=0).tolist(), strict=True))

@@ -1,4 +1,8 @@
-"""The PPO loss: pure functions of tensors, no configuration, logger or device inside."""
+"""The PPO loss and its slopes: pure functions of tensors, no configuration, logger or device inside.
+
+A slope is the derivative of a per-step term with respect to log π or to the value. The update hands slopes to
+autograd where the network's outputs are, so that the graph holds the network and log π, and nothing of the loss.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,12 @@ def clipped_objective(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
+def clipped_objective_slope(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """∂/∂log π of `clipped_objective`: ρA, or 0 where the clipped term is the smaller."""
+    plain = ratio * advantages
+    return plain * (plain <= ratio.clamp(1 - clip, 1 + clip) * advantages)
+
+
 def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
     """½(V − R)² per step; with `clip`, the larger of that and the same of V clipped to old ± clip."""
     plain = (values - targets).square()
@@ -18,6 +28,15 @@ def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip: float 
         return 0.5 * plain
     near = old_values + (values - old_values).clamp(-clip, clip)
     return 0.5 * torch.max(plain, (near - targets).square())
+
+
+def value_loss_slope(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
+    """∂/∂V of `value_loss`: V − R, or 0 where the clipped term is the larger."""
+    error = values - targets
+    if clip is None:
+        return error
+    near = old_values + (values - old_values).clamp(-clip, clip) - targets
+    return error * (error.square() >= near.square())
 
 
 def kl_estimate(log_ratio: Tensor, ratio: Tensor) -> Tensor:

@@ -84,6 +84,10 @@ class Collector:
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         # The whole rollout's noise, in tiles like everything that enters a numeric call.
         self._noise = torch.zeros(len(self._tiles), T, config.tile, task.distribution.noise_size)
+        self._tile_views = [
+            (self._obs[tile.own], self.network.obs[tile.index, tile.rows], self._noise[tile.index].unbind(0))
+            for tile in self._tiles
+        ]
         self._params = np.zeros((T, count, task.distribution.num_params), np.float32)
         self._row_begin = np.zeros(count, np.int64)  # step at which the row in progress began
         self._next_slot = np.zeros(count, np.int64)
@@ -174,9 +178,8 @@ class Collector:
                 self._next_slot[i] += 1
         return int(self._row_begin.min()) + self._config.row_steps
 
-    def _show(self, tile: Tile, obs: torch.Tensor, to: int) -> None:
-        """Put a tile's own observations [own, D] into the network's tile `to`, normalised as frozen for this phase."""
-        seen = self.network.obs[to, tile.rows]
+    def _show(self, obs: torch.Tensor, seen: torch.Tensor) -> None:
+        """Put own observations [own, D] into their rows `seen` of a tile, normalised as frozen for this phase."""
         if self._config.normalize_obs:
             torch.sub(obs, self._obs_mean, out=seen)
             seen.mul_(self._obs_scale).clamp_(-CLIP, CLIP)
@@ -185,12 +188,13 @@ class Collector:
 
     def _act(self, t: int, value: np.ndarray) -> None:
         """Actions and values [own] of step t; keeps the policy parameters for the log-probabilities."""
-        for tile in self._tiles:
-            self._show(tile, self._obs[tile.own], tile.index)
-            self.network.step(tile.index)
-            sampled = self._distribution.sample(self.network.params, self._noise[tile.index, t])
+        network, params = self.network, self._params[t]
+        for tile, (obs, seen, noise) in zip(self._tiles, self._tile_views, strict=True):
+            self._show(obs, seen)
+            network.step(tile.index)
+            sampled = self._distribution.sample(network.params, noise[t])
             self._actions[tile.own] = sampled.numpy()[tile.rows]
-            self._params[t, tile.own] = self._network_params[tile.rows]
+            params[tile.own] = self._network_params[tile.rows]
             value[tile.own] = self._network_values[tile.rows, 0]
 
     def _end_episodes(self, t: int, ended: list[Ended], own: dict[str, np.ndarray], timer: PhaseTimer) -> None:
@@ -218,7 +222,7 @@ class Collector:
         for tile in self._tiles:
             self.network.state[scratch] = self.network.state[tile.index]
             self.network.obs[scratch] = 0.0
-            self._show(tile, obs[tile.own], scratch)
+            self._show(obs[tile.own], self.network.obs[scratch, tile.rows])
             self.network.step(scratch)
             values[tile.own] = self._network_values[tile.rows, 0]
         return values

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from shmppo.config import ConfigError
 from shmppo.distributions import Categorical, DiagonalGaussian, Distribution, distribution_for
-from shmppo.loss import clipped_objective, kl_estimate, value_loss
+from shmppo.loss import clipped_objective, clipped_objective_slope, kl_estimate, value_loss, value_loss_slope
 
 
 def test_clipped_objective_by_hand() -> None:
@@ -27,6 +27,23 @@ def test_value_loss_by_hand() -> None:
     torch.testing.assert_close(value_loss(values, targets, old, None), torch.tensor([2.0, 0.0]))
     # clipped to 0 ± .5: (.5 − 1)² = .25; the larger of (4, .25) and (0, .25), halved
     torch.testing.assert_close(value_loss(values, targets, old, 0.5), torch.tensor([2.0, 0.125]))
+
+
+def test_slopes_are_the_derivatives_of_what_they_belong_to() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_prob, old, advantages, values, targets, old_values = torch.randn(
+        6, 200, dtype=torch.float64, generator=generator
+    )
+    log_prob.requires_grad_()
+    values.requires_grad_()
+    ratio = (log_prob - old).exp()
+    (expected,) = torch.autograd.grad(clipped_objective(ratio, advantages, 0.2).sum(), log_prob)
+    slope = clipped_objective_slope(ratio.detach(), advantages, 0.2)
+    torch.testing.assert_close(slope, expected)
+    assert 0 < (slope == 0).sum() < 200
+    for clip in (None, 0.2):
+        (expected,) = torch.autograd.grad(value_loss(values, targets, old_values, clip).sum(), values)
+        torch.testing.assert_close(value_loss_slope(values.detach(), targets, old_values, clip), expected)
 
 
 def test_kl_estimate_is_zero_only_without_change_and_never_negative() -> None:
