@@ -9,7 +9,14 @@ from shmppo.config import TrainConfig
 from shmppo.train import train
 
 CONFIG = TrainConfig(
-    env="Pendulum-v1", hide_obs=(2,), num_envs=4, rollout_steps=512, epochs=10, gamma=0.9, total_steps=200_000
+    env="Pendulum-v1",
+    hide_obs=(2,),
+    num_envs=4,
+    rollout_steps=512,
+    epochs=10,
+    gamma=0.9,
+    gae_lambda=0.9,
+    total_steps=200_000,
 )
 
 if __name__ == "__main__":

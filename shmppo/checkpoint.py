@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,49 @@ from shmppo.config import ConfigError
 
 FORMAT = 1
 NAME = "checkpoint.pt"
+BEFORE = "checkpoint-before.pt"  # for when the newest is torn
+
+log = logging.getLogger("shmppo.checkpoint")
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write `state` so that `path` holds either the old checkpoint or the whole new one, never a part.
+def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> None:
+    """Write `state` as the newest checkpoint; the one before is kept. At no moment is there none that is whole.
 
     Raises:
-        OSError: if it cannot be written; the old checkpoint is untouched.
+        OSError: if it cannot be written; what was there is untouched.
     """
+    path = run_dir / NAME
     temporary = path.with_suffix(".partial")
-    with open(temporary, "wb") as file:
-        torch.save({"format": FORMAT, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(temporary, "wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except RuntimeError as error:  # torch's writer hides the system's error
+        raise OSError(f"{temporary}: {error}") from error
+    if path.exists():
+        os.replace(path, run_dir / BEFORE)
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
+    directory = os.open(run_dir, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
+    """The newest checkpoint of a run that is whole.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    try:
+        return load_checkpoint(run_dir / NAME)
+    except ConfigError as error:
+        if not (run_dir / BEFORE).is_file():
+            raise
+        log.warning("%s; going back to the one before", error)
+        return load_checkpoint(run_dir / BEFORE)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

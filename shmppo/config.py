@@ -123,7 +123,13 @@ class TrainConfig:
     stop_at_iteration: int | None = None
     """Stop after this iteration; annealing still aims at its own horizon."""
     worker_timeout: float = 60.0
-    """Seconds without an answer after which a worker counts as stalled."""
+    """Seconds without a step or an answer after which a worker counts as stalled."""
+    max_restarts: int = 3
+    """Times that each worker is replaced within an hour when it fails; then the run ends."""
+    checkpoint_every: int | None = None
+    """Iterations between checkpoints. None: by --checkpoint-minutes alone."""
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints; one is also written at the end and when the run is told to stop."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -270,13 +276,14 @@ def check(config: TrainConfig) -> None:
                  "minibatches", "learner_threads"):  # fmt: skip
         value = getattr(c, name)
         _require(value >= 1, f"{_flag(name)} is {value}; it must be at least 1")
-    for name in ("anneal_steps", "stop_at_iteration", "env_block", "grad_shards", "tile_rows"):
+    _require(c.max_restarts >= 0, f"--max-restarts is {c.max_restarts}; it must be 0 or more")
+    for name in ("anneal_steps", "stop_at_iteration", "checkpoint_every", "env_block", "grad_shards", "tile_rows"):
         value = getattr(c, name)
         _require(value is None or value >= 1, f"{_flag(name)} is {value}; it must be at least 1")
     for name in ("gamma", "gae_lambda"):
         value = getattr(c, name)
         _require(0 <= value <= 1, f"{_flag(name)} is {value}; it must lie in 0 … 1")
-    for name in ("learning_rate", "clip", "max_grad_norm", "adam_eps", "worker_timeout"):
+    for name in ("learning_rate", "clip", "max_grad_norm", "adam_eps", "worker_timeout", "checkpoint_minutes"):
         value = getattr(c, name)
         _require(0 < value < float("inf"), f"{_flag(name)} is {value}; it must be positive and finite")
     for name in ("entropy_coef", "value_coef"):

@@ -7,6 +7,8 @@ number), so any episode can be produced again by any process.
 from __future__ import annotations
 
 import logging
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from shmppo.distributions import Distribution, distribution_for
 from shmppo.streams import episode_seed
 
 log = logging.getLogger("shmppo.envs")
+
+_DOUBLE = struct.Struct("d")
 
 
 class EnvironmentFault(RuntimeError):
@@ -128,6 +132,7 @@ class EnvironmentBatch:
         obs: [n, D] float32, the present observations with hidden indices 0. The one memory that steps write to:
             environments that reuse their own buffer cannot change it later.
         returns, lengths: return and length so far of each episode in progress.
+        hashes: a running CRC-32 over each episode's raw observations, before anything is hidden, and rewards.
     """
 
     def __init__(self, config: TrainConfig, low: int, high: int, observation_size: int) -> None:
@@ -135,6 +140,7 @@ class EnvironmentBatch:
         self.obs = np.zeros((len(self.slots), observation_size), np.float32)
         self.returns = [0.0] * len(self.slots)
         self.lengths = [0] * len(self.slots)
+        self.hashes = [0] * len(self.slots)
         self._rows = list(self.obs)
         self._hidden = list(config.hidden_indices)
         self._steps = [slot.step for slot in self.slots]
@@ -155,8 +161,8 @@ class EnvironmentBatch:
         for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             try:
                 observation, reward, terminates, truncates, _ = step(action)
-                self._see(i, observation)
                 number = float(reward)
+                self._see(i, observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
             except Exception as error:
                 slot = self.slots[i]
                 raise EnvironmentFault(slot.index, f"step raised {error!r} in episode {slot.episode}") from error
@@ -174,16 +180,44 @@ class EnvironmentBatch:
         truncated[:] = row_truncated
         return ended
 
-    def _see(self, i: int, observation: Any) -> None:
+    def _see(self, i: int, observation: Any, hashed: int) -> None:
         row = self._rows[i]
         if getattr(observation, "shape", None) != row.shape:  # assignment alone would broadcast a single number
             shape = np.shape(observation)
             if shape != row.shape:
                 raise ValueError(f"observation of shape {shape}, but its space says {row.shape}")
         row[:] = observation
+        self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
+
+    def replay(self, i: int, number: int, actions: list, expected_hash: int) -> bool:
+        """Bring one environment to where an episode in progress was; whether it got there.
+
+        Where the hash differs (an environment with a history of its own, another build of the simulator) the episode
+        is given up and the next one begun.
+        """
+        slot = self.slots[i]
+        self._begin(i, number)
+        for action in actions:
+            try:
+                observation, reward, terminated, truncated, _ = slot.step(action)
+            except Exception as error:
+                raise EnvironmentFault(
+                    slot.index, f"step raised {error!r} in the replay of episode {number}"
+                ) from error
+            if terminated or truncated:
+                break
+            number_of_reward = float(reward)
+            self.returns[i] += number_of_reward
+            self.lengths[i] += 1
+            self._see(i, observation, zlib.crc32(_DOUBLE.pack(number_of_reward), self.hashes[i]))
+        self.obs[i, self._hidden] = 0.0
+        if self.lengths[i] == len(actions) and self.hashes[i] == expected_hash:
+            return True
+        self._begin(i, number + 1)
+        return False
 
     def _begin(self, i: int, episode: int) -> None:
-        self._see(i, self.slots[i].begin(episode))
+        self._see(i, self.slots[i].begin(episode), 0)
         self.obs[i, self._hidden] = 0.0
         self.returns[i] = 0.0
         self.lengths[i] = 0

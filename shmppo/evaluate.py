@@ -12,8 +12,7 @@ import numpy as np
 import torch
 import tyro
 
-from shmppo.checkpoint import NAME as CHECKPOINT
-from shmppo.checkpoint import load_checkpoint
+from shmppo.checkpoint import load_newest_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json
 from shmppo.distributions import Distribution
 from shmppo.envs import EnvironmentBatch, EnvironmentFault, inspect_task
@@ -47,7 +46,7 @@ def evaluate(run_dir: Path, *, episodes: int = 20, seed: int = 1) -> list[float]
     """
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1")
-    state = load_checkpoint(run_dir / CHECKPOINT)
+    state = load_newest_checkpoint(run_dir)
     config = dataclasses.replace(from_json(json.loads(state["config"])), seed=seed)
     task = inspect_task(config)
     model = build_model(config, task)

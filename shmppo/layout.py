@@ -90,6 +90,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "START, COLLECT", "carry_episode", i64, 2, N),  # number of the episode in progress
         field(own, "START, COLLECT", "carry_return", f64, 2, N),
         field(own, "START, COLLECT", "carry_length", i64, 2, N),
+        field(own, "START, COLLECT", "carry_hash", i64, 2, N),  # of the episode so far, to check a replay by
         # the plan of an update
         field("learner", "PLAN", "step_targets", f32, T * N, len(STEP_TARGETS)),
         field("learner", "PLAN", "rows", i32, N * T, 4),  # ROW_FIELDS of sequences.py
@@ -136,6 +137,11 @@ def check_shared_memory(fields: Iterable[Field]) -> None:
 def allocate(fields: Iterable[Field]) -> Tensor:
     """One zeroed shared tensor for the whole table, uint8 [total_bytes]. Its segment has no name to leak."""
     return torch.zeros(total_bytes(fields), dtype=torch.uint8).share_memory_()
+
+
+CARRY_FIELDS = (
+    "carry_obs", "carry_state", "carry_first", "carry_episode", "carry_return", "carry_length", "carry_hash",
+)  # fmt: skip
 
 
 class Arena:

@@ -215,6 +215,15 @@ class Learner:
             "discounted_return": torch.from_numpy(self.discounted_return.copy()),
         }
 
+    def load(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.version = state["version"]
+        for moments, name in ((self.obs_moments, "obs_moments"), (self.return_moments, "return_moments")):
+            moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
+        self.discounted_return = state["discounted_return"].numpy().copy()
+
 
 def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in state.items()}

@@ -31,7 +31,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker's environments are made and reset."""
+    """The worker's environments are made, and where they have to be."""
+
+    lost: tuple[int, ...] = ()
+    """Global indices of environments that a replay did not bring back; their next episode was begun."""
 
 
 @dataclass(frozen=True)

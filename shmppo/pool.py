@@ -6,9 +6,11 @@ workers, so one that is killed can block nobody.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +20,9 @@ import torch.multiprocessing
 
 from shmppo.config import TrainConfig
 from shmppo.envs import Task
+from shmppo.episodes import ActionLog
 from shmppo.layout import Arena
-from shmppo.messages import Collect, Command, Done, Failed, Gradients, Ready, Report, Stop
+from shmppo.messages import Collect, Done, Failed, Gradients, Ready, Report, Stop
 from shmppo.model import ActorCritic
 from shmppo.rollout import Collector
 from shmppo.timers import PhaseTimer
@@ -29,12 +32,17 @@ log = logging.getLogger("shmppo.pool")
 
 # Imported once by the fork server, so that all workers share the pages. multiprocessing runs the main module again
 # in each child: what `shmppo.train` imports is among them.
-PRELOAD = ["shmppo.worker", "shmppo.learner", "shmppo.checkpoint", "shmppo.report", "shmppo.run_directory"]
+PRELOAD = ["shmppo.worker", "shmppo.learner", "shmppo.checkpoint", "shmppo.report", "shmppo.session"]
+RESTART_WINDOW_SECONDS = 3600.0
 START_SECONDS = 120.0  # making environments may compile or load models
 
 
 class WorkerFault(RuntimeError):
     """A worker raised, died or stopped answering; the message holds its traceback where there is one."""
+
+    def __init__(self, message: str, env_index: int | None = None) -> None:
+        super().__init__(message)
+        self.env_index = env_index
 
 
 class Pool(Protocol):
@@ -42,6 +50,10 @@ class Pool(Protocol):
 
     handshake_seconds: float
     """Seconds spent on signalling alone since it was last set to 0 (see `WorkerPool`)."""
+    restarts: int
+    """Workers replaced so far."""
+    lost: list[int]
+    """Environments whose episode could not be replayed, since it was last emptied."""
 
     @property
     def pids(self) -> list[int]:
@@ -63,12 +75,19 @@ class Pool(Protocol):
 class InProcess:
     """The pool of `--workers 0`: the same collector over all environments, inside the learner."""
 
-    def __init__(self, config: TrainConfig, task: Task, model: ActorCritic, arena: Arena) -> None:
+    def __init__(self, config: TrainConfig, task: Task, model: ActorCritic, arena: Arena, actions: ActionLog) -> None:
         self.handshake_seconds = 0.0
+        self.restarts = 0
+        self.lost: list[int] = []
         self._collector = Collector(
             config, task, model, arena, low=0, high=config.num_envs, progress=arena.array("progress")
         )
-        self._collector.start()
+        if actions.iteration:
+            self.lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
+            for n in self.lost:
+                actions.forget(n)
+        else:
+            self._collector.start()
 
     @property
     def pids(self) -> list[int]:
@@ -102,19 +121,19 @@ class _Worker:
         )
         self.process.start()
 
-    def next_report(self) -> Report:
-        """The report that is due, as its queue or its sentinel is ready. Raises WorkerFault if it failed or died."""
+    def next_report(self) -> Report | WorkerFault:
+        """The report that is due, as its queue or its sentinel is ready; a WorkerFault if it failed or died."""
         # A worker that failed reports first and ends afterwards: look at the report before the death.
         if not self.reports._reader.poll():
             self.process.join()
-            raise WorkerFault(f"worker {self.index} died: {_how(self.process.exitcode)}")
+            return WorkerFault(f"worker {self.index} died: {_how(self.process.exitcode)}")
         try:
             report = self.reports.get()
-        except (EOFError, OSError) as error:
-            raise WorkerFault(f"worker {self.index} died in the middle of a report") from error
+        except (EOFError, OSError):
+            return WorkerFault(f"worker {self.index} died in the middle of a report")
         if isinstance(report, Failed):
             where = "" if report.env_index is None else f" in environment {report.env_index}"
-            raise WorkerFault(f"worker {self.index} failed{where}:\n{report.traceback}")
+            return WorkerFault(f"worker {self.index} failed{where}:\n{report.traceback}", report.env_index)
         assert isinstance(report, (Ready, Done)), report
         return report
 
@@ -150,23 +169,35 @@ class WorkerPool:
     process's start, mean over the processes of the phase, plus from the last one's end to the learner going on.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, arena: Arena, log_file: Path) -> None:
+    def __init__(self, config: TrainConfig, task: Task, arena: Arena, actions: ActionLog, log_file: Path) -> None:
         self.handshake_seconds = 0.0
-        self._timeout = config.worker_timeout
+        self.restarts = 0
+        self.lost: list[int] = []
+        self._config = config
+        self._actions = actions
         self._seconds, self._stamps = arena.array("phase_seconds"), arena.array("stamps")
         self._progress = arena.array("progress")
+        self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
         methods = torch.multiprocessing.get_all_start_methods()
-        context = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self._context = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
-            context.set_forkserver_preload(PRELOAD)
-        self._workers: list[_Worker] = []
-        for w in range(config.num_workers):
-            columns = split(config.num_envs, config.num_workers, w)
-            shards = split(config.shards, config.num_workers, w)
-            setup = WorkerSetup(
-                w, columns.start, columns.stop, shards, config, task, arena.fields, arena.memory, log_file
-            )
-            self._workers.append(_Worker(context, setup))
+            self._context.set_forkserver_preload(PRELOAD)
+        self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file)
+        self._workers = [self._start(w, replay=actions.iteration > 0) for w in range(config.num_workers)]
+
+    def _start(self, index: int, *, replay: bool) -> _Worker:
+        """A new process for part `index`; with `replay`, it first rebuilds its environments."""
+        config = self._config
+        columns = split(config.num_envs, config.num_workers, index)
+        setup = dataclasses.replace(
+            self._setup,
+            index=index,
+            columns=columns,
+            shards=split(config.shards, config.num_workers, index),
+            iteration=self._actions.iteration,
+            episodes=self._actions.episodes(columns) if replay else None,
+        )
+        return _Worker(self._context, setup)
 
     @property
     def pids(self) -> list[int]:
@@ -174,14 +205,24 @@ class WorkerPool:
 
     def wait_ready(self) -> None:
         for worker, report in self._reports(self._workers, START_SECONDS):
-            if not isinstance(report, Ready):
-                raise WorkerFault(f"worker {worker.index} answered {report} before it was ready")
+            self._accept(worker, report)
+
+    def _accept(self, worker: _Worker, report: Report | WorkerFault) -> None:
+        """Take a new worker's first report. Raises WorkerFault if it is anything but Ready."""
+        if isinstance(report, WorkerFault):
+            raise report
+        if not isinstance(report, Ready):
+            raise WorkerFault(f"worker {worker.index} answered {report} before it was ready")
+        for n in report.lost:
+            self._actions.forget(n)
+        self.lost.extend(report.lost)
 
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
         """Signal, workers sample, wait."""
         signalled = timer.switch("wait")
-        self._signal(self._workers, Collect(version, iteration))
-        self._await(self._workers, version)
+        command = Collect(version, iteration)
+        self._signal(self._workers, command)
+        self._await(self._workers, command)
         now = timer.switch("other")
         timer.add_blocked(now - signalled, self._seconds)
         starts, ends = self._stamps.T
@@ -191,11 +232,12 @@ class WorkerPool:
         """Signal, workers and learner compute, wait."""
         others = self._workers[1:]
         signalled = timer.switch("wait")
-        self._signal(others, Gradients(version, epoch, minibatch))
+        command = Gradients(version, epoch, minibatch)
+        self._signal(others, command)
         own_start = timer.switch("gradient")
         own()
         own_end = timer.switch("wait")
-        self._await(others, version)
+        self._await(others, command)
         now = timer.switch("other")
         starts, ends = self._stamps[1:].T
         waited = (own_start - signalled) + float((starts - signalled).sum())
@@ -203,27 +245,57 @@ class WorkerPool:
 
     def _signal(self, workers: list[_Worker], command: Collect | Gradients) -> None:
         for worker in workers:
-            self._send(worker, command)
+            # One that cannot be reached is dead: its sentinel says so when its report is waited for.
+            with contextlib.suppress(OSError):
+                worker.commands.put(command)
 
-    def _await(self, workers: list[_Worker], version: int) -> None:
-        for worker, report in self._reports(workers, self._timeout):
-            if report != Done(version):
-                raise WorkerFault(f"worker {worker.index} answered {report} to a command of version {version}")
+    def _await(self, workers: list[_Worker], command: Collect | Gradients) -> None:
+        """Return when every worker has carried the command out; those that fail are replaced and told again."""
+        while workers:  # those still to be heard from
+            replaced = []
+            for worker, report in self._reports(workers, self._config.worker_timeout):
+                if isinstance(report, WorkerFault):
+                    replaced.append(self._replace(worker, report))
+                elif report != Done(command.version):
+                    raise WorkerFault(f"worker {worker.index} answered {report} to {command}")
+            self._signal(replaced, command)
+            workers = replaced
 
-    def _send(self, worker: _Worker, command: Command) -> None:
-        try:
-            worker.commands.put(command)
-        except (BrokenPipeError, OSError) as error:
-            raise WorkerFault(f"worker {worker.index} cannot be reached: {error}") from error
+    def _replace(self, worker: _Worker, fault: WorkerFault) -> _Worker:
+        """End a worker that failed and start another in its place.
 
-    def _reports(self, workers: list[_Worker], timeout: float) -> list[tuple[_Worker, Report]]:
-        """One report of each of `workers`.
+        What the old one wrote since the last commit is written again from the committed carry; it is reaped before,
+        so that a process that was only stopped cannot wake up and write too.
 
         Raises:
-            WorkerFault: for the first that fails, whichever it is, or that takes no step for `timeout` seconds.
+            WorkerFault: `fault`, if this worker has been replaced too often.
+        """
+        while True:
+            worker.end(deadline=0.0)
+            now = time.monotonic()
+            deaths = [t for t in self._deaths[worker.index] if t > now - RESTART_WINDOW_SECONDS]
+            self._deaths[worker.index] = [*deaths, now]
+            if len(deaths) >= self._config.max_restarts:
+                self._workers = [w for w in self._workers if w is not worker]
+                raise fault
+            log.warning("%s; starting another (%d of %d)", fault, len(deaths) + 1, self._config.max_restarts)
+            self.restarts += 1
+            new = self._start(worker.index, replay=True)
+            self._workers[self._workers.index(worker)] = worker = new
+            try:
+                for one, report in self._reports([new], START_SECONDS):
+                    self._accept(one, report)
+            except WorkerFault as again:
+                fault = again
+            else:
+                return new
+
+    def _reports(self, workers: list[_Worker], timeout: float) -> Iterator[tuple[_Worker, Report | WorkerFault]]:
+        """What becomes of each of `workers`, as it becomes known: its report, or the fault that ended it.
+
+        One that takes no step for `timeout` seconds has a fault.
         """
         waiting = {worker.index: worker for worker in workers}
-        received = []
         silent_since, progress = time.monotonic(), self._progress.copy()
         while waiting:
             watched = [worker.reports._reader for worker in waiting.values()]
@@ -231,18 +303,20 @@ class WorkerPool:
             ready = wait(watched, timeout / 4)
             for index, worker in list(waiting.items()):
                 if worker.reports._reader in ready or worker.process.sentinel in ready:
-                    received.append((worker, worker.next_report()))
                     del waiting[index]
-            stuck = [index for index in waiting if self._progress[index] == progress[index]]
-            if ready or not stuck:
+                    yield worker, worker.next_report()
+            if ready or any(self._progress[index] != progress[index] for index in waiting):
                 silent_since, progress = time.monotonic(), self._progress.copy()
             elif time.monotonic() - silent_since >= timeout:
-                pid = self._workers[stuck[0]].process.pid
-                raise WorkerFault(
-                    f"worker {stuck[0]} (pid {pid}) has not taken a step for {timeout:g} s; if its environment is "
-                    "that slow, raise --worker-timeout"
-                )
-        return received
+                for index, worker in list(waiting.items()):
+                    del waiting[index]
+                    yield (
+                        worker,
+                        WorkerFault(
+                            f"worker {index} (pid {worker.process.pid}) has not taken a step for {timeout:g} s; if its "
+                            "environment is that slow, raise --worker-timeout"
+                        ),
+                    )
 
     def close(self, grace: float = 2.0) -> None:
         """Ask every worker to stop, kill those that have not after `grace` seconds, and reap them all."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import logging
+import os
 import sys
 import time
 from collections import deque
@@ -11,6 +13,8 @@ from typing import Any, TextIO
 
 from shmppo.config import TrainConfig
 from shmppo.timers import PHASES
+
+log = logging.getLogger("shmppo.report")
 
 GLOSSARY: dict[str, str] = {
     "iteration": "iterations finished",
@@ -50,6 +54,14 @@ class EpisodeStatistics:
         self.returns.extend(returns)
         self.lengths.extend(lengths)
 
+    def state(self) -> dict[str, Any]:
+        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        self.returns.extend(state["returns"])
+        self.lengths.extend(state["lengths"])
+
     @property
     def return_mean(self) -> float:
         """NaN before the first episode has ended."""
@@ -61,17 +73,30 @@ class EpisodeStatistics:
 
 
 class MetricsFile:
-    """metrics.csv: one row per iteration, flushed as it is written."""
+    """metrics.csv: one row per iteration, flushed as it is written; a full disk costs rows, not the run."""
 
-    def __init__(self, path: Path) -> None:
-        self._file: TextIO = open(path, "w", newline="")  # noqa: SIM115 (closed by close)
+    def __init__(self, path: Path, iteration: int) -> None:
+        """Cut what is there back to `iteration`, the one that the run goes on from."""
+        kept = []
+        if iteration:
+            with open(path, newline="") as file:
+                kept = [row for row in csv.DictReader(file) if int(row["iteration"]) <= iteration]
+        temporary = path.with_suffix(".partial")
+        with open(temporary, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(GLOSSARY))
+            writer.writeheader()
+            writer.writerows(kept)
+        os.replace(temporary, path)
+        self._file: TextIO = open(path, "a", newline="")  # noqa: SIM115 (closed by close)
         self._writer = csv.DictWriter(self._file, list(GLOSSARY))
-        self._writer.writeheader()
 
     def write(self, row: dict[str, float]) -> None:
         """row: a value for every name of the GLOSSARY."""
-        self._writer.writerow({name: f"{row[name]:.10g}" for name in GLOSSARY})
-        self._file.flush()
+        try:
+            self._writer.writerow({name: f"{row[name]:.10g}" for name in GLOSSARY})
+            self._file.flush()
+        except OSError as error:
+            log.warning("metrics.csv: iteration %d is not written: %s", row["iteration"], error)
 
     def close(self) -> None:
         self._file.close()
@@ -200,5 +225,9 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         lines.append(
             f"note           a minibatch has {steps} steps: one gradient shard, so the learner computes it alone"
         )
+    if summary["worker_restarts"]:
+        lines.append(f"workers        {summary['worker_restarts']} replaced")
+    if summary["stopped_early"]:
+        lines.append(f"go on          python -m shmppo.train --resume {run_dir}")
     lines.append(f"next           python -m shmppo.evaluate {run_dir}")
     return "\n".join(lines)

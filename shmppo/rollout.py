@@ -15,6 +15,7 @@ import torch
 from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
 from shmppo.envs import Ended, EnvironmentBatch, Task
+from shmppo.episodes import EpisodeInProgress
 from shmppo.inference import ActingNetwork
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
@@ -60,7 +61,7 @@ class Collector:
         high: int,
         progress: np.ndarray,
     ) -> None:
-        """progress: [1], counts the steps taken, so that slow can be told from stalled."""
+        """progress: [1], steps begun since the start of the run: tells slow from stalled, and where a step failed."""
         self._config = config
         self._arena = arena
         self._distribution: Distribution = task.distribution
@@ -103,6 +104,29 @@ class Collector:
         self._batch.begin(0)
         self._write_carry(0)
 
+    @torch.inference_mode()
+    def restore(self, iteration: int, episodes: list[EpisodeInProgress]) -> tuple[int, ...]:
+        """Bring every environment to where it was before `iteration`, by replaying its episode in progress.
+
+        Returns:
+            Indices of the environments that did not get there; their carry is that of the next episode's start.
+        """
+        carry, read, lost = iteration % 2, self._arena.array, []
+        for i, episode in enumerate(episodes):
+            n = episode.env_index
+            self._progress += 1  # each environment counts as a sign of life
+            actions = self._distribution.to_env(episode.actions)
+            if not self._batch.replay(i, episode.number, actions, int(read("carry_hash")[carry, n])):
+                lost.append(n)
+                read("carry_obs")[carry, n] = self._batch.obs[i]
+                read("carry_first")[carry, n] = True
+                read("carry_state")[carry, n] = 0.0
+                read("carry_episode")[carry, n] = episode.number + 1
+                read("carry_return")[carry, n] = 0.0
+                read("carry_length")[carry, n] = 0
+                read("carry_hash")[carry, n] = self._batch.hashes[i]
+        return tuple(lost)
+
     def close(self) -> None:
         self._batch.close()
 
@@ -119,7 +143,7 @@ class Collector:
         own = {name: self._arena.array(name)[:, self._own] for name in _STEP_FIELDS}
         next_row = 0  # the earliest step at which a row begins
         for t in range(self._config.rollout_steps):
-            self._progress += 1
+            self._progress[0] = iteration * self._config.rollout_steps + t + 1
             own["obs"][t] = self._batch.obs
             own["first"][t] = self._first
             if t == next_row:
@@ -149,6 +173,7 @@ class Collector:
         self._batch.obs[:] = read("carry_obs")[carry, own]
         self._batch.returns[:] = read("carry_return")[carry, own].tolist()
         self._batch.lengths[:] = read("carry_length")[carry, own].tolist()
+        self._batch.hashes[:] = read("carry_hash")[carry, own].tolist()
         self._first[:] = read("carry_first")[carry, own]
         state = self._arena.tensor("carry_state")[carry, own]
         noise = [
@@ -244,6 +269,7 @@ class Collector:
         write("carry_first")[carry, own] = self._first
         write("carry_return")[carry, own] = batch.returns
         write("carry_length")[carry, own] = batch.lengths
+        write("carry_hash")[carry, own] = batch.hashes
         write("carry_episode")[carry, own] = [slot.episode for slot in batch.slots]
         state = self._arena.tensor("carry_state")[carry, own]
         for tile in self._tiles:

@@ -13,6 +13,7 @@ from shmppo import machine
 from shmppo.config import ConfigError, TrainConfig
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
+FAILED_EPISODE = "failed_episode.json"
 _DERIVED = (
     "batch_steps", "iterations", "last_iteration", "shards", "tile", "block", "num_workers", "sharded", "row_steps",
 )  # fmt: skip
@@ -27,7 +28,7 @@ def create_run_directory(config: TrainConfig) -> Path:
     name = config.run_dir or default_name(config)
     path = Path(name).expanduser().absolute()
     if (path / CONFIG).exists():
-        raise ConfigError(f"--run-dir {path} holds a run already; name another directory")
+        raise ConfigError(f"--run-dir {path} holds a run already; name another directory, or go on with it by --resume")
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / CONFIG, describe(config))

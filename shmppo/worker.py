@@ -20,6 +20,7 @@ import torch
 
 from shmppo.config import TrainConfig
 from shmppo.envs import EnvironmentFault, Task
+from shmppo.episodes import EpisodeInProgress
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, Field
 from shmppo.logs import log_to
@@ -33,17 +34,19 @@ from shmppo.timers import PhaseTimer
 class WorkerSetup:
     """What a worker is told once, at its start."""
 
-    index: int
-    low: int
-    high: int
-    """Environments low … high − 1 are its columns."""
-    shards: range
-    """Shards of each minibatch whose gradients it computes."""
     config: TrainConfig
     task: Task
     fields: tuple[Field, ...]
     memory: torch.Tensor
     log_file: Path
+    index: int = 0
+    columns: range = range(0)
+    """Environments that it samples."""
+    shards: range = range(0)
+    """Shards of each minibatch whose gradients it computes."""
+    iteration: int = 0
+    episodes: list[EpisodeInProgress] | None = None
+    """Where its environments are to be before `iteration`; None at the start of a run."""
 
 
 def run_worker(setup: WorkerSetup, commands: Any, reports: Any) -> None:
@@ -71,15 +74,18 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
         setup.task,
         model,
         arena,
-        low=setup.low,
-        high=setup.high,
+        low=setup.columns.start,
+        high=setup.columns.stop,
         progress=arena.array("progress")[setup.index : setup.index + 1],
     )
     gradients = ShardGradients(setup.config, setup.task.distribution, model, arena)
     seconds, stamps = arena.array("phase_seconds")[setup.index], arena.array("stamps")[setup.index]
     version = arena.array("version")
-    collector.start()
-    reports.put(Ready())
+    if setup.episodes is None:
+        collector.start()
+        reports.put(Ready())
+    else:
+        reports.put(Ready(collector.restore(setup.iteration, setup.episodes)))
     timer = PhaseTimer()
     while not isinstance(command := _next_command(commands), Stop):
         timer.reset()

@@ -56,6 +56,16 @@ class Faulty(Counter):
         return super().step(action)
 
 
+class Unrepeatable(Counter):
+    """Observes something that no seed decides."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, *rest = super().step(action)
+        observation[0] = np.random.default_rng().random()
+        return observation, *rest  # type: ignore[return-value]
+
+
+gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})
 for _how in ("raise", "exit", "hang", "shape"):

@@ -12,6 +12,7 @@ import torch
 
 from shmppo.config import TrainConfig
 from shmppo.envs import inspect_task
+from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, Sizes, allocate, shared_fields
 from shmppo.learner import Learner, TrainingFault, explained_variance, parameter_count
@@ -38,7 +39,7 @@ def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
     learner = Learner(config, task, arena)
     learner.publish_statistics()
     learner.publish()
-    pool = InProcess(config, task, learner.model, arena)
+    pool = InProcess(config, task, learner.model, arena, ActionLog(config.num_envs, 1))
     pool.collect(learner.version, 0, PhaseTimer())
     pool.close()
     return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)

@@ -15,6 +15,7 @@ import torch
 
 from shmppo.config import TrainConfig
 from shmppo.envs import inspect_task
+from shmppo.episodes import ActionLog
 from shmppo.layout import Arena, Sizes, allocate, shared_fields, total_bytes
 from shmppo.learner import Learner, parameter_count
 from shmppo.pool import WorkerPool
@@ -127,7 +128,8 @@ def test_environments_share_tiles_by_index_whoever_owns_them() -> None:
 @contextmanager
 def running_pool(config: TrainConfig, tmp_path: Path) -> Iterator[tuple[Arena, Learner, WorkerPool]]:
     arena, learner, _ = make(config)
-    pool = WorkerPool(config, inspect_task(config), arena, tmp_path / "run.log")
+    actions = ActionLog(config.num_envs, 1)
+    pool = WorkerPool(config, inspect_task(config), arena, actions, tmp_path / "run.log")
     try:
         pool.wait_ready()
         yield arena, learner, pool
@@ -158,7 +160,7 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         assert written == {f.name for f in arena.fields if f.phase == "PLAN"}
 
         before = after
-        pool.gradients(learner.version, 0, 0, PhaseTimer())
+        pool.gradients(learner.version, 0, 0, lambda: None, PhaseTimer())
         after = digests(arena)
         written = {name for name in before if before[name] != after[name]}
         allowed = {f.name for f in arena.fields if "LEARN" in f.phase}

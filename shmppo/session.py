@@ -1,0 +1,293 @@
+"""What one run holds open, and everything of it that is not the path of the data: start, books, checkpoints, end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from shmppo import machine
+from shmppo.checkpoint import save_checkpoint
+from shmppo.config import TrainConfig
+from shmppo.envs import EnvironmentFault, Task
+from shmppo.episodes import ActionLog
+from shmppo.gradients import ShardGradients
+from shmppo.inference import ActingNetwork, content_free
+from shmppo.layout import CARRY_FIELDS, Arena
+from shmppo.learner import ComputeShards, Learner
+from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
+from shmppo.report import Display, EpisodeStatistics, MetricsFile
+from shmppo.run_directory import FAILED_EPISODE, LOG, METRICS, SUMMARY, write_json
+from shmppo.streams import episode_seed
+from shmppo.timers import PHASES, PhaseTimer, as_dict
+
+log = logging.getLogger("shmppo.session")
+
+MEMORY_EVERY = 100  # iterations between two samples of the memory in use; one costs about 5 ms a process
+
+
+class Session:
+    """Processes, files, display and signal handlers of one run. A context manager that ends them."""
+
+    def __init__(
+        self, config: TrainConfig, task: Task, arena: Arena, run_dir: Path, checkpoint: dict[str, Any] | None
+    ) -> None:
+        """checkpoint: where to go on from, or None for the start of a run."""
+        self.config = config
+        self.run_dir = run_dir
+        self.iteration = 0
+        self.stop_requested = False
+        self.timer = PhaseTimer()
+        self.inexact_reasons: list[str] = []
+        self._arena = arena
+        self._actions = ActionLog(config.num_envs, task.distribution.action_size)
+        self._seconds = np.zeros(len(PHASES))
+        self._handshake = 0.0
+        self._episodes = EpisodeStatistics()
+        self._peak_memory = 0
+        self._fingerprint = machine.versions() | {"processor": machine.processor()}
+        self._saved_at = time.monotonic()
+        if checkpoint is not None:
+            self._restore(checkpoint)  # before workers start: they read the carry
+        with ExitStack() as stack:  # undone here if a step fails, else on exit
+            stack.enter_context(self._signals())
+            workers = None
+            if config.num_workers:
+                # Workers start while the learner is built: both import and allocate for a while.
+                workers = WorkerPool(config, task, arena, self._actions, run_dir / LOG)
+                stack.callback(workers.close)
+            self.learner = Learner(config, task, arena)
+            if checkpoint is not None:
+                self.learner.load(checkpoint["learner"])
+            if workers is None:
+                inside = InProcess(config, task, self.learner.model, arena, self._actions)
+                stack.callback(inside.close)
+            self.pool: Pool = workers or inside
+            self.compute = self._gradient_source(task)
+            self._check_inference(task)
+            self.pool.wait_ready()
+            self._give_up_lost()
+            self._metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, self.iteration)))
+            self._display = stack.enter_context(closing(Display(config, run_dir)))
+            self._open = stack.pop_all()
+        self.timer.reset()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            log.error("the run ended early: %r", error)
+            if isinstance(error, (WorkerFault, EnvironmentFault)) and error.env_index is not None:
+                self._keep_failed_episode(error.env_index, str(error))
+            self.pool.close(grace=0.0)
+        self._open.close()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """First SIGINT or SIGTERM: stop after this iteration. Second: leave at once."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stop_requested:
+                raise KeyboardInterrupt
+            self.stop_requested = True
+            log.info("signal %d: stopping after this iteration", number)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may install handlers; the caller stops such a run
+            return
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _gradient_source(self, task: Task) -> ComputeShards:
+        """Where gradients come from: this process, shard after shard, or it and the workers, each a part of them."""
+        config = self.config
+        gradients = ShardGradients(config, task.distribution, self.learner.model, self._arena)
+        shards = split(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
+
+        def compute(version: int, epoch: int, minibatch: int) -> None:
+            def own() -> None:
+                for shard in shards:
+                    gradients.compute(epoch, minibatch, shard)
+
+            if config.sharded:
+                self.pool.gradients(version, epoch, minibatch, own, self.timer)
+            else:
+                self.timer.switch("gradient")
+                own()
+
+        return compute
+
+    def _check_inference(self, task: Task) -> None:
+        """Say so if a row of an inference tile depends on its other rows: then worker counts would change results."""
+        network = ActingNetwork(
+            self.learner.model,
+            task.distribution,
+            tiles=1,
+            rows=self.config.tile,
+            observation_size=task.observation_size,
+        )
+        network.load()
+        if not content_free(network):
+            self._inexact("inference: a row's result depends on its tile's other rows on this processor and build")
+
+    def _inexact(self, reason: str) -> None:
+        """From here on, and for good, this run is not a pure function of its configuration and seed."""
+        if reason not in self.inexact_reasons:
+            log.warning("not exact: %s", reason)
+            self.inexact_reasons.append(reason)
+
+    def _give_up_lost(self) -> None:
+        """Book the environments whose episode a replay did not bring back, so that it was restarted."""
+        for n in self.pool.lost:
+            self.learner.discounted_return[n] = 0.0
+            self._inexact(f"environment {n}: its episode could not be replayed and was restarted")
+        self.pool.lost.clear()
+
+    def commit_rollout(self) -> None:
+        """The rollout is whole: its carry is the one to go on from, its actions are what a replay needs."""
+        read = self._arena.array
+        self._give_up_lost()
+        carry = (self.iteration + 1) % 2
+        self._actions.commit(read("actions"), read("terminated") | read("truncated"), read("carry_episode")[carry])
+
+    def finish_iteration(self, statistics: dict[str, float]) -> None:
+        """Book the iteration: write its row, draw, save a checkpoint if one is due."""
+        config, read = self.config, self._arena.array
+        self.iteration += 1
+        self._give_up_lost()
+        ended = read("terminated") | read("truncated")
+        self._episodes.add(read("ended_return")[ended].tolist(), read("ended_length")[ended].tolist())
+        if self.iteration == 1 or self.iteration % MEMORY_EVERY == 0:
+            self._sample_memory()
+        seconds = self.timer.reset()
+        self._seconds += seconds
+        self._handshake += self.pool.handshake_seconds
+        row = {
+            "iteration": self.iteration,
+            "env_steps": self.iteration * config.batch_steps,
+            "wall_seconds": self._seconds.sum(),
+            "steps_per_second": config.batch_steps / seconds.sum(),
+            "episodes": self._episodes.count,
+            "return_mean_100": self._episodes.return_mean,
+            "length_mean_100": self._episodes.length_mean,
+            "handshake_seconds": self.pool.handshake_seconds,
+            **statistics,
+            **{f"{phase}_seconds": s for phase, s in zip(PHASES, seconds, strict=True)},
+        }
+        self.pool.handshake_seconds = 0.0
+        self._metrics.write(row)
+        by_count = config.checkpoint_every is not None and self.iteration % config.checkpoint_every == 0
+        if by_count or time.monotonic() - self._saved_at > 60 * config.checkpoint_minutes:
+            self.save()
+        self._display.show(row, last=self.iteration == config.last_iteration or self.stop_requested)
+
+    def _sample_memory(self) -> None:
+        in_use = machine.proportional_memory([os.getpid(), *self.pool.pids])
+        self._peak_memory = max(self._peak_memory, in_use)
+
+    def finish(self) -> dict[str, Any]:
+        """Save the checkpoint and the summary; returns the summary."""
+        config = self.config
+        self._sample_memory()
+        self.save()
+        wall = float(self._seconds.sum())
+        steps = self.iteration * config.batch_steps
+        summary = {
+            "run_dir": str(self.run_dir),
+            "config": json.loads(json.dumps(config.to_json())),
+            "weights_sha256": self.learner.weights_sha256(),
+            "exact": not self.inexact_reasons,
+            "inexact_reasons": self.inexact_reasons,
+            "env_steps": steps,
+            "iterations": self.iteration,
+            "episodes": self._episodes.count,
+            "return_mean_100": self._episodes.return_mean if self._episodes.count else None,
+            "workers": config.num_workers,
+            "worker_restarts": self.pool.restarts,
+            "num_envs": config.num_envs,
+            "wall_seconds": wall,
+            "steps_per_second": steps / wall if wall else 0.0,
+            "phase_seconds": as_dict(self._seconds),
+            "handshake_seconds": self._handshake,
+            "peak_memory_bytes": self._peak_memory,
+            "shared_memory_bytes": self._arena.memory.numel(),
+            "stopped_early": self.iteration < config.iterations,
+        }
+        write_json(self.run_dir / SUMMARY, summary)
+        return summary
+
+    def save(self) -> None:
+        """Write a checkpoint: everything that the next iteration depends on. A full disk costs a warning only."""
+        carry = self.iteration % 2
+        state = {
+            "config": json.dumps(self.config.to_json()),
+            "fingerprint": self._fingerprint,
+            "inexact_reasons": self.inexact_reasons,
+            "iteration": self.iteration,
+            "learner": self.learner.state(),
+            "carry": {name: self._arena.tensor(name)[carry].clone() for name in CARRY_FIELDS},
+            "actions": {name: torch.from_numpy(array) for name, array in self._actions.state().items()},
+            "episodes": self._episodes.state(),
+            "seconds": torch.from_numpy(self._seconds.copy()),
+            "handshake_seconds": self._handshake,
+        }
+        self._saved_at = time.monotonic()
+        try:
+            save_checkpoint(self.run_dir, state)
+        except OSError as error:
+            log.warning("no checkpoint was written, the one before is kept: %s", error)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take over a checkpoint, all but the learner's part."""
+        self.iteration = state["iteration"]
+        self.inexact_reasons = list(state["inexact_reasons"])
+        for name, value in self._fingerprint.items():
+            before = state["fingerprint"].get(name)
+            if before != value:
+                self._inexact(f"resumed with {name} {value}, begun with {before}")
+        for name, tensor in state["carry"].items():
+            self._arena.tensor(name)[self.iteration % 2] = tensor
+        self._actions.load({name: tensor.numpy() for name, tensor in state["actions"].items()}, self.iteration)
+        self._episodes.load(state["episodes"])
+        self._seconds = state["seconds"].numpy().copy()
+        self._handshake = state["handshake_seconds"]
+
+    def _keep_failed_episode(self, n: int, message: str) -> None:
+        """Write what `python -m shmppo.replay` needs to bring environment n to the step that failed."""
+        config, read = self.config, self._arena.array
+        worker = next((w for w in range(config.num_workers) if n in split(config.num_envs, config.num_workers, w)), 0)
+        # Steps of this rollout that have begun, the failing one included; its action is in the arena.
+        begun = int(read("progress")[worker]) - self.iteration * config.rollout_steps
+        begun = min(max(begun, 0), config.rollout_steps)
+        first = np.flatnonzero(read("first")[:begun, n])
+        actions = read("actions")[:begun, n]
+        number = int(read("carry_episode")[self.iteration % 2, n]) + int((first > 0).sum())
+        if len(first):
+            actions = actions[first[-1] :]
+        else:
+            actions = np.concatenate([self._actions.episodes(range(n, n + 1))[0].actions, actions])
+        content = {
+            "config": config.to_json(),
+            "env_index": n,
+            "episode": number,
+            "seed": episode_seed(config.seed, n, number),
+            "actions": actions.tolist(),
+            "message": message,
+        }
+        write_json(self.run_dir / FAILED_EPISODE, content)
