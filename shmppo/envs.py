@@ -7,6 +7,7 @@ number), so any episode can be produced again by any process.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 import zlib
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ class EnvironmentSlot:
         try:
             observation, _ = self._env.reset(seed=seed)
         except Exception as error:
-            raise EnvironmentFault(self.index, f"reset(seed={seed}) raised {error!r}") from error
+            rule = "reset(seed=…) must return (observation, info)"
+            raise EnvironmentFault(self.index, f"reset(seed={seed}) raised {error!r}; {rule}") from error
         return observation
 
     def close(self) -> None:
@@ -156,29 +158,60 @@ class EnvironmentBatch:
         Raises:
             EnvironmentFault: naming the environment that raised or broke the contract.
         """
-        ended = []
+        ended: list[Ended] = []
         row_rewards, row_terminated, row_truncated = [], [], []
-        for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
-            try:
-                observation, reward, terminates, truncates, _ = step(action)
-                number = float(reward)
-                self._see(i, observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
-            except Exception as error:
-                slot = self.slots[i]
-                raise EnvironmentFault(slot.index, f"step raised {error!r} in episode {slot.episode}") from error
-            self.returns[i] += number
-            self.lengths[i] += 1
-            row_rewards.append(number)
+        for i, action in enumerate(actions):
+            reward, terminates, truncates = self._advance(i, action)
+            row_rewards.append(reward)
             row_terminated.append(terminates)
             row_truncated.append(truncates)
             if terminates or truncates:
                 ended.append(self._end(i, terminates))
+        if not np.isfinite(self.obs).all():
+            i = int(np.flatnonzero(~np.isfinite(self.obs).all(axis=1))[0])
+            raise self._fault(i, f"observed {self.obs[i].tolist()}: not finite")
         if self._hidden:
             self.obs[:, self._hidden] = 0.0
         rewards[:] = row_rewards
         terminated[:] = row_terminated
         truncated[:] = row_truncated
         return ended
+
+    def replay(self, i: int, number: int, actions: list, expected_hash: int) -> bool:
+        """Bring one environment to where an episode in progress was; whether it got there.
+
+        Where the hash differs (an environment with a history of its own, another build of the simulator) the episode
+        is given up and the next one begun.
+        """
+        self._begin(i, number)
+        for action in actions:
+            _, terminated, truncated = self._advance(i, action)
+            if terminated or truncated:
+                break
+        self.obs[i, self._hidden] = 0.0
+        if self.lengths[i] == len(actions) and self.hashes[i] == expected_hash:
+            return True
+        self._begin(i, number + 1)
+        return False
+
+    def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
+        """One step of one environment; returns (reward, terminated, truncated)."""
+        try:
+            observation, reward, terminated, truncated, _ = self._steps[i](action)
+            number = float(reward)
+            self._see(i, observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
+        except Exception as error:
+            rule = "step must return (observation, reward, terminated, truncated, info)"
+            raise self._fault(i, f"step raised {error!r}; {rule}") from error
+        if not math.isfinite(number):
+            raise self._fault(i, f"rewarded {number}: not finite")
+        self.returns[i] += number
+        self.lengths[i] += 1
+        return number, terminated, truncated
+
+    def _fault(self, i: int, message: str) -> EnvironmentFault:
+        slot = self.slots[i]
+        return EnvironmentFault(slot.index, f"{message} (episode {slot.episode}, after {self.lengths[i]} steps)")
 
     def _see(self, i: int, observation: Any, hashed: int) -> None:
         row = self._rows[i]
@@ -188,33 +221,6 @@ class EnvironmentBatch:
                 raise ValueError(f"observation of shape {shape}, but its space says {row.shape}")
         row[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
-
-    def replay(self, i: int, number: int, actions: list, expected_hash: int) -> bool:
-        """Bring one environment to where an episode in progress was; whether it got there.
-
-        Where the hash differs (an environment with a history of its own, another build of the simulator) the episode
-        is given up and the next one begun.
-        """
-        slot = self.slots[i]
-        self._begin(i, number)
-        for action in actions:
-            try:
-                observation, reward, terminated, truncated, _ = slot.step(action)
-            except Exception as error:
-                raise EnvironmentFault(
-                    slot.index, f"step raised {error!r} in the replay of episode {number}"
-                ) from error
-            if terminated or truncated:
-                break
-            number_of_reward = float(reward)
-            self.returns[i] += number_of_reward
-            self.lengths[i] += 1
-            self._see(i, observation, zlib.crc32(_DOUBLE.pack(number_of_reward), self.hashes[i]))
-        self.obs[i, self._hidden] = 0.0
-        if self.lengths[i] == len(actions) and self.hashes[i] == expected_hash:
-            return True
-        self._begin(i, number + 1)
-        return False
 
     def _begin(self, i: int, episode: int) -> None:
         self._see(i, self.slots[i].begin(episode), 0)
@@ -226,6 +232,8 @@ class EnvironmentBatch:
         """Keep what is left of the episode, then begin the next."""
         final = self._rows[i].copy()
         final[self._hidden] = 0.0
+        if not np.isfinite(final).all():
+            raise self._fault(i, f"ended with the observation {final.tolist()}: not finite")
         ended = Ended(i, final, bool(terminated), self.returns[i], self.lengths[i])
         self._begin(i, self.slots[i].episode + 1)
         return ended

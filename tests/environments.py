@@ -53,6 +53,14 @@ class Faulty(Counter):
                 time.sleep(1000)
             if self.how == "shape":
                 return np.zeros(3), 0.0, False, False, {}
+            if self.how == "four":
+                return np.zeros(2), 0.0, False, {}  # type: ignore[return-value]
+            if self.how == "reward":
+                return np.zeros(2), np.zeros(2), False, False, {}  # type: ignore[return-value]
+            if self.how == "nan":
+                return np.array([0.0, np.nan]), 0.0, False, False, {}
+            if self.how == "infinite":
+                return np.zeros(2), float("inf"), False, False, {}
         return super().step(action)
 
 
@@ -68,5 +76,5 @@ class Unrepeatable(Counter):
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})
-for _how in ("raise", "exit", "hang", "shape"):
+for _how in ("raise", "exit", "hang", "shape", "four", "reward", "nan", "infinite"):
     gymnasium.register(f"Faulty-{_how}-v0", entry_point=Faulty, kwargs={"how": _how})

@@ -7,13 +7,18 @@ import dataclasses
 import re
 from pathlib import Path
 
+from shmppo.bench import Throughput
 from shmppo.config import TrainConfig
 from shmppo.evaluate import EvaluateConfig
 from shmppo.report import GLOSSARY
+from shmppo.train import ResumeConfig
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PACKAGE = ROOT / "shmppo"
+
+
+COMMANDS = (TrainConfig, EvaluateConfig, ResumeConfig, Throughput)
 
 
 def floors() -> dict[str, int]:
@@ -60,6 +65,6 @@ def test_the_glossary_is_the_header_of_metrics_csv() -> None:
 
 
 def test_every_flag_that_the_readme_names_exists() -> None:
-    known = {"--" + f.name.replace("_", "-") for c in (TrainConfig, EvaluateConfig) for f in dataclasses.fields(c)}
+    known = {"--" + f.name.replace("_", "-") for c in COMMANDS for f in dataclasses.fields(c)}
     for flag in set(re.findall(r"--[a-z][a-z-]+", README)) - {"--help"}:
         assert flag in known, flag

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shmppo.config import TrainConfig
-from shmppo.envs import inspect_task
+from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.episodes import ActionLog
 from shmppo.layout import Arena, Sizes, allocate, shared_fields, total_bytes
 from shmppo.learner import Learner, parameter_count
@@ -114,6 +114,28 @@ def test_any_split_of_the_columns_gives_the_same_bytes(ranges: list[tuple[int, i
         return hashlib.sha256(arena.memory.numpy().tobytes()).hexdigest()
 
     assert digest(ranges) == digest([(0, 5)])
+
+
+BROKEN = {
+    "raise": r"step raised ValueError\('the simulation exploded'\)",
+    "shape": r"observation of shape \(3,\), but its space says \(2,\)",
+    "four": r"not enough values to unpack .*; step must return \(observation, reward, terminated, truncated, info\)",
+    "reward": r"only .*scalar.*; step must return",
+    "nan": r"observed \[0\.0, nan\]: not finite",
+    "infinite": r"rewarded inf: not finite",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_contract_names_the_environment_the_rule_and_the_step(how: str) -> None:
+    config = dataclasses.replace(CONFIG, env=f"environments:Faulty-{how}-v0", rollout_steps=48)
+    _, learner, collector = make(config)
+    before = learner.weights_sha256()
+    with pytest.raises(EnvironmentFault, match=BROKEN[how]) as raised:
+        collector(2, 4).collect(0, PhaseTimer())
+    assert raised.value.env_index == 2
+    assert "episode 5, after " in str(raised.value)
+    assert learner.weights_sha256() == before
 
 
 def test_environments_share_tiles_by_index_whoever_owns_them() -> None:
