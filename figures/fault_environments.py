@@ -25,5 +25,7 @@ class RaisesOnce(gymnasium.Wrapper):
 
 for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("HalfCheetah", 5)):
     gymnasium.register(
-        f"{_name}-v0", entry_point=lambda id=f"{_name}-v{_version}": RaisesOnce(gymnasium.make(id)), order_enforce=False
+        f"RaisesOnce{_name}-v0",
+        entry_point=lambda id=f"{_name}-v{_version}": RaisesOnce(gymnasium.make(id)),
+        order_enforce=False,
     )

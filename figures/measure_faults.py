@@ -35,9 +35,9 @@ COMMON = (
     "--num-envs 6 --rollout-steps 64 --minibatches 2 --epochs 2 --grad-shards 4 --hidden-size 32 --seq-len 8 --quiet"
 )
 TASKS = {
-    "CartPole": ("--env fault_environments:CartPole-v0", 60),
-    "Pendulum": ("--env fault_environments:Pendulum-v0 --hide-obs 2 --core gru", 60),
-    "HalfCheetah": ("--env fault_environments:HalfCheetah-v0", 50),
+    "CartPole": ("--env fault_environments:RaisesOnceCartPole-v0", 60),
+    "Pendulum": ("--env fault_environments:RaisesOncePendulum-v0 --hide-obs 2 --core gru", 60),
+    "HalfCheetah": ("--env fault_environments:RaisesOnceHalfCheetah-v0", 50),
 }
 FAULTS = ("KILL", "SEGV", "STOP", "raise")
 TIMEOUT = 1.0  # --worker-timeout: what a stopped worker costs before it is noticed
