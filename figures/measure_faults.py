@@ -11,6 +11,7 @@ learner between checkpoints) and resumed with another number of workers.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import itertools
 import json
@@ -106,6 +107,13 @@ def strike(fault: str, learner: psutil.Popen, flag: Path, draw: random.Random) -
     return True
 
 
+def go_on(pids: set[int]) -> None:
+    """Let stopped processes run."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
 def left_shared(mine: set[int]) -> int:
     """Bytes of torch's shared memory that processes of this run still map."""
     total = 0
@@ -141,6 +149,8 @@ def one_run(run: int) -> dict[str, Any]:
                 learner.send_signal(getattr(signal, f"SIG{stopped_by}"))
         learner.wait(timeout=120)
         flag.unlink(missing_ok=True)
+        if fault == "STOP" and stopped_by == "KILL":
+            go_on(mine)  # frozen from outside while nobody is left to kill it: it ends once it may run
         alive = psutil.wait_procs([psutil.Process(p) for p in mine if psutil.pid_exists(p)], timeout=10)[1]
         summary_file = run_dir / "summary.json"
         done = summary_file.exists() and not json.loads(summary_file.read_text())["stopped_early"]

@@ -1,0 +1,87 @@
+"""Random configurations: each trains an iteration, or is refused in one sentence before anything starts."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.train import train
+
+SIZE = st.integers(-1, 40)
+NUMBER = st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 1)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "env": st.sampled_from(["CartPole-v1", "Pendulum-v1", "environments:Counter-v0", "FrozenLake-v1", "Nothing-v0"]),
+    "hide_obs": st.none() | st.lists(st.integers(-1, 4), max_size=3).map(tuple),
+    "num_envs": st.integers(-1, 12),
+    "seed": st.integers(-1, 2**64),
+    "total_steps": st.integers(-1, 300),
+    "core": st.sampled_from(["lstm", "gru", "none"]),
+    "hidden_size": SIZE,
+    "num_layers": st.integers(0, 3),
+    "encoder_sizes": st.lists(SIZE, max_size=2).map(tuple),
+    "separate_critic": st.booleans(),
+    "log_std_init": NUMBER,
+    "rollout_steps": st.integers(-1, 64),
+    "seq_len": st.integers(0, 80),
+    "epochs": st.integers(0, 3),
+    "minibatches": st.integers(0, 40),
+    "learning_rate": NUMBER,
+    "anneal_clip": st.booleans(),
+    "adam_eps": NUMBER,
+    "gamma": NUMBER,
+    "gae_lambda": NUMBER,
+    "clip": NUMBER,
+    "value_clip": st.booleans(),
+    "entropy_coef": NUMBER,
+    "value_coef": NUMBER,
+    "max_grad_norm": NUMBER,
+    "target_kl": st.none() | NUMBER,
+    "advantage_norm": st.sampled_from(["minibatch", "global", "none"]),
+    "normalize_obs": st.booleans(),
+    "normalize_reward": st.booleans(),
+    "env_block": st.none() | st.integers(0, 6),
+    "grad_shards": st.none() | st.integers(0, 5),
+    "tile_rows": st.none() | st.integers(0, 40),
+    "stop_at_iteration": st.none() | st.integers(0, 3),
+    "checkpoint_minutes": NUMBER,
+}
+# A few at a time: with all of them, nearly every configuration has something to refuse.
+SEVERAL = st.lists(st.sampled_from(sorted(FIELDS)), max_size=5, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
+)
+
+
+def outcome(fields: dict[str, Any]) -> str:
+    """What one iteration of a configuration comes to."""
+    base: dict[str, Any] = {"num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8, "workers": 0}
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory) / "run"
+        try:
+            config = TrainConfig(**base | {"stop_at_iteration": 1} | fields, quiet=True, run_dir=str(run_dir))
+            summary = train(config)
+        except ConfigError as error:
+            return "refused" if "\n" not in str(error) and not run_dir.exists() else f"refused badly: {error}"
+        assert summary["iterations"] >= 1
+        assert math.isfinite(summary["steps_per_second"])
+        return "trained"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(SEVERAL)
+def test_a_random_configuration_trains_or_is_refused(fields: dict[str, Any]) -> None:
+    assert outcome(fields) in ("trained", "refused")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SEVERAL)
+def test_a_thousand_random_configurations(fields: dict[str, Any]) -> None:
+    assert outcome(fields) in ("trained", "refused")
