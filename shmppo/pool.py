@@ -163,7 +163,7 @@ class WorkerPool:
     """W worker processes in lock-step.
 
     In LEARN the learner takes the first of the W parts and worker 0 stays parked: as many processes are busy as in
-    COLLECT, so on W cores nobody waits for a core (measured on two: 4 % of an iteration).
+    COLLECT, so on W cores nobody waits for a core (CHANGELOG: what it costs otherwise).
 
     `handshake_seconds` is the cost of lock-step itself, on one monotonic clock: from the learner's first signal to a
     process's start, mean over the processes of the phase, plus from the last one's end to the learner going on.

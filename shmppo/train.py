@@ -119,7 +119,8 @@ def _from_command_line(arguments: list[str]) -> dict[str, Any]:
 
     prog = "python -m shmppo.train"
     if not any(a == "--resume" or a.startswith("--resume=") for a in arguments):
-        return train(tyro.cli(TrainConfig, args=arguments, prog=prog, description=__doc__))
+        description = "Train recurrent PPO. Without flags: the default job. To go on with a run: --resume RUN_DIR"
+        return train(tyro.cli(TrainConfig, args=arguments, prog=prog, description=description))
     options = tyro.cli(ResumeConfig, args=arguments, prog=prog)
     changes = {k: v for k, v in dataclasses.asdict(options).items() if v is not None and k != "resume"}
     return resume(options.resume, **changes)

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shmppo.config import ConfigError, TrainConfig
+from shmppo.envs import EnvironmentFault
+from shmppo.learner import TrainingFault
 from shmppo.train import train
 
 SIZE = st.integers(-1, 40)
@@ -68,6 +70,9 @@ def outcome(fields: dict[str, Any]) -> str:
             summary = train(config)
         except ConfigError as error:
             return "refused" if "\n" not in str(error) and not run_dir.exists() else f"refused badly: {error}"
+        except (EnvironmentFault, TrainingFault) as error:
+            # A policy that has left the range of floats, by a learning rate of 1e300 say, ends as it should.
+            return "ended" if "not finite" in str(error) or "log ratio" in str(error) else f"ended badly: {error}"
         assert summary["iterations"] >= 1
         assert math.isfinite(summary["steps_per_second"])
         return "trained"
@@ -76,7 +81,7 @@ def outcome(fields: dict[str, Any]) -> str:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(SEVERAL)
 def test_a_random_configuration_trains_or_is_refused(fields: dict[str, Any]) -> None:
-    assert outcome(fields) in ("trained", "refused")
+    assert outcome(fields) in ("trained", "refused", "ended")
 
 
 @pytest.mark.slow
@@ -84,4 +89,4 @@ def test_a_random_configuration_trains_or_is_refused(fields: dict[str, Any]) -> 
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SEVERAL)
 def test_a_thousand_random_configurations(fields: dict[str, Any]) -> None:
-    assert outcome(fields) in ("trained", "refused")
+    assert outcome(fields) in ("trained", "refused", "ended")
