@@ -16,7 +16,7 @@ from torch import nn
 from shmppo.advantages import discounted_returns, generalized_advantages
 from shmppo.config import TrainConfig
 from shmppo.envs import Task
-from shmppo.layout import SHARD_STATISTICS, Arena
+from shmppo.layout import SHARD_STATISTICS, Arena, Field, Sizes, shared_fields
 from shmppo.model import ActorCritic, move_parameters, parameter_offsets, weights_sha256
 from shmppo.normalize import CLIP, RunningMoments, column_moments
 from shmppo.plan import write_plan
@@ -39,11 +39,13 @@ def build_model(config: TrainConfig, task: Task) -> ActorCritic:
         return ActorCritic(config, task.observation_size, task.distribution)
 
 
-def parameter_count(config: TrainConfig, task: Task) -> tuple[int, int]:
-    """(P, S): length of the flat parameter vector and of one environment's packed state."""
+def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
+    """The layout table of a run, which depends on the size of its network."""
     with torch.device("meta"):
         model = ActorCritic(config, task.observation_size, task.distribution)
-    return parameter_offsets(model)[1], model.state_size
+    _, parameters = parameter_offsets(model)
+    sizes = Sizes(task.observation_size, task.distribution.action_size, model.state_size, parameters)
+    return shared_fields(config, sizes)
 
 
 class Learner:

@@ -16,8 +16,8 @@ import torch
 from shmppo.checkpoint import load_newest_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json
 from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.layout import Arena, Sizes, allocate, check_shared_memory, shared_fields
-from shmppo.learner import TrainingFault, parameter_count
+from shmppo.layout import Arena, allocate, check_shared_memory
+from shmppo.learner import TrainingFault, arena_fields
 from shmppo.logs import log_to
 from shmppo.pool import WorkerFault
 from shmppo.report import summary_text
@@ -60,8 +60,7 @@ def resume(run_dir: Path, **changes: Any) -> dict[str, Any]:
 def _run(config: TrainConfig, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
     """The whole path of the data: publish → collect → commit → update → report."""
     task = inspect_task(config)
-    parameters, state = parameter_count(config, task)
-    fields = shared_fields(config, Sizes(task.observation_size, task.distribution.action_size, state, parameters))
+    fields = arena_fields(config, task)
     check_shared_memory(fields)
     run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
     arena = Arena(fields, allocate(fields))

@@ -12,6 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
+from shmppo.config import TrainConfig
+from shmppo.envs import Task
+from shmppo.layout import Arena, allocate
+from shmppo.learner import Learner, arena_fields
+
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
 
@@ -57,3 +62,13 @@ def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
 
 def summary_of(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "summary.json").read_text())
+
+
+def published(config: TrainConfig, task: Task) -> tuple[Arena, Learner]:
+    """An arena and a learner that has published its first weights and statistics."""
+    fields = arena_fields(config, task)
+    arena = Arena(fields, allocate(fields))
+    learner = Learner(config, task, arena)
+    learner.publish_statistics()
+    learner.publish()
+    return arena, learner

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import published
 
 from shmppo.config import TrainConfig
 from shmppo.envs import inspect_task
 from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
-from shmppo.layout import Arena, Sizes, allocate, shared_fields
-from shmppo.learner import Learner, TrainingFault, explained_variance, parameter_count
+from shmppo.layout import Arena
+from shmppo.learner import Learner, TrainingFault, explained_variance
 from shmppo.loss import clipped_objective
 from shmppo.model import views_of
 from shmppo.plan import write_plan
@@ -33,12 +34,7 @@ CONFIG = TrainConfig(
 def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
     """One rollout in the arena, by a policy that has not learned yet."""
     task = inspect_task(config)
-    parameters, state = parameter_count(config, task)
-    fields = shared_fields(config, Sizes(task.observation_size, task.distribution.action_size, state, parameters))
-    arena = Arena(fields, allocate(fields))
-    learner = Learner(config, task, arena)
-    learner.publish_statistics()
-    learner.publish()
+    arena, learner = published(config, task)
     pool = InProcess(config, task, learner.model, arena, ActionLog(config.num_envs, 1))
     pool.collect(learner.version, 0, PhaseTimer())
     pool.close()

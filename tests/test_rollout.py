@@ -12,12 +12,13 @@ import environments
 import numpy as np
 import pytest
 import torch
+from conftest import published
 
 from shmppo.config import TrainConfig
 from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.episodes import ActionLog
-from shmppo.layout import Arena, Sizes, allocate, shared_fields, total_bytes
-from shmppo.learner import Learner, parameter_count
+from shmppo.layout import Arena, total_bytes
+from shmppo.learner import Learner
 from shmppo.pool import WorkerPool
 from shmppo.rollout import Collector, tiles_of
 from shmppo.sequences import cut_rows
@@ -32,12 +33,7 @@ CONFIG = TrainConfig(
 
 def make(config: TrainConfig) -> tuple[Arena, Learner, Callable[..., Collector]]:
     task = inspect_task(config)
-    parameters, state = parameter_count(config, task)
-    fields = shared_fields(config, Sizes(task.observation_size, task.distribution.action_size, state, parameters))
-    arena = Arena(fields, allocate(fields))
-    learner = Learner(config, task, arena)
-    learner.publish_statistics()
-    learner.publish()
+    arena, learner = published(config, task)
 
     def collector(low: int, high: int) -> Collector:
         made = Collector(config, task, learner.model, arena, low=low, high=high, progress=np.zeros(1, np.int64))
