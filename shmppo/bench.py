@@ -47,7 +47,7 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
 
     Returns:
         steps_per_second, and seconds per iteration of each phase, as medians over the counted iterations;
-        peak_memory_bytes of all processes together (proportional set size); worker_start_seconds.
+        peak_memory_bytes of all processes together (proportional set size); weights_sha256.
     """
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"

@@ -18,7 +18,7 @@ from shmppo.distributions import Distribution
 from shmppo.envs import EnvironmentBatch, EnvironmentFault, inspect_task
 from shmppo.inference import ActingNetwork
 from shmppo.learner import build_model
-from shmppo.normalize import CLIP, RunningMoments
+from shmppo.normalize import RunningMoments, normalize_observations
 
 FIRST_INDEX = 2**40  # environment indices that no training run reaches, so no stream is shared with one
 
@@ -79,10 +79,10 @@ def _play(
     batch.begin(0)
     returns: dict[int, float] = {}
     rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-    mean, scale = moments.mean.astype(np.float32), (1 / moments.std).astype(np.float32)
+    mean, scale = (torch.from_numpy(a.astype(np.float32)) for a in (moments.mean, 1 / moments.std))
     while len(returns) < count:
-        seen = np.clip((batch.obs - mean) * scale, -CLIP, CLIP) if config.normalize_obs else batch.obs
-        network.obs[0, :count] = torch.from_numpy(seen)
+        obs = torch.from_numpy(batch.obs)
+        network.obs[0, :count] = normalize_observations(obs, mean, scale) if config.normalize_obs else obs
         network.step(0)
         actions = distribution.to_env(distribution.mode(network.params).numpy()[:count])
         for ended in batch.step(actions, rewards, terminated, truncated):

@@ -15,7 +15,7 @@ from shmppo.distributions import Distribution
 from shmppo.layout import SHARD_STATISTICS, Arena
 from shmppo.loss import clipped_objective, clipped_objective_slope, kl_estimate, value_loss, value_loss_slope
 from shmppo.model import ActorCritic, views_of
-from shmppo.normalize import CLIP
+from shmppo.normalize import normalize_observations
 from shmppo.sequences import ROW_FIELDS, step_indices
 
 ROW_MULTIPLE = 8  # rows per shard are padded to this: each new shape costs the fused LSTM 2–4 ms once
@@ -86,8 +86,7 @@ class ShardGradients:
     def _normalized(self, obs: Tensor) -> Tensor:
         if not self._config.normalize_obs:
             return obs
-        mean, scale = self._arena.tensor("obs_mean"), self._arena.tensor("obs_scale")
-        return ((obs - mean) * scale).clamp_(-CLIP, CLIP)
+        return normalize_observations(obs, self._arena.tensor("obs_mean"), self._arena.tensor("obs_scale"))
 
     def _slopes(
         self,

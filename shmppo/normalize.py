@@ -7,9 +7,20 @@ number of workers nor the order in which they finish can change a bit.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 CLIP = 10.0
 _EPSILON = 1e-8
+
+
+def normalize_observations(
+    obs: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """(obs − mean) · scale, clipped to ± 10; obs [..., D], mean and scale = 1 / standard deviation [D].
+
+    Acting, learning and evaluation share it: the first ratio of an update is 1 only if they see the same bits.
+    """
+    return torch.sub(obs, mean, out=out).mul_(scale).clamp_(-CLIP, CLIP)
 
 
 class RunningMoments:

@@ -19,7 +19,7 @@ from shmppo.episodes import EpisodeInProgress
 from shmppo.inference import ActingNetwork
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
-from shmppo.normalize import CLIP, column_moments
+from shmppo.normalize import column_moments, normalize_observations
 from shmppo.streams import action_noise
 from shmppo.timers import PhaseTimer
 
@@ -206,8 +206,7 @@ class Collector:
     def _show(self, obs: torch.Tensor, seen: torch.Tensor) -> None:
         """Put own observations [own, D] into their rows `seen` of a tile, normalised as frozen for this phase."""
         if self._config.normalize_obs:
-            torch.sub(obs, self._obs_mean, out=seen)
-            seen.mul_(self._obs_scale).clamp_(-CLIP, CLIP)
+            normalize_observations(obs, self._obs_mean, self._obs_scale, out=seen)
         else:
             seen.copy_(obs)
 

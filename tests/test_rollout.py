@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import environments
 import numpy as np
 import pytest
 import torch
@@ -215,4 +214,3 @@ def test_streams_are_told_apart_by_all_their_keys() -> None:
     assert len(set(draws)) == len(draws)
     seeds = {episode_seed(s, n, e) for s in range(5) for n in range(40) for e in range(40)}
     assert len(seeds) == 5 * 40 * 40
-    assert environments.Counter.observation_space.shape == (2,)
