@@ -1,0 +1,184 @@
+"""The fields of a configuration by subject, each with its unit and meaning, and the checks that need one subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+class ConfigError(Exception):
+    """A configuration that cannot run; the message says what, where, and what to do.
+
+    Not a ValueError: the command line's parser turns those into messages of its own.
+    """
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ConfigError with `message` unless the condition holds."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], bool], rule: str) -> None:
+    """Raises ConfigError for the first of the named fields whose value breaks the rule; None always passes."""
+    for name in names:
+        value = getattr(options, name)
+        require(value is None or holds(value), f"{flag(name)} is {value}; it must {rule}")
+
+
+def flag(name: str) -> str:
+    """The command line's name of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def _at_least_1(value: float) -> bool:
+    return value >= 1
+
+
+def _positive(value: float) -> bool:
+    return 0 < value < float("inf")
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What is learned, and for how long."""
+
+    env: str | None = None
+    """Gymnasium id. None: the default job, CartPole-v1 with its velocities (indices 1 and 3) hidden."""
+    hide_obs: tuple[int, ...] | None = None
+    """Observation indices set to 0, so that the policy needs memory. None: none (but see --env)."""
+    num_envs: int = 16
+    """N, environments stepped side by side."""
+    seed: int = 1
+    """Seed of everything random: weights, environments, actions, minibatches."""
+    total_steps: int = 200_000
+    """Environment steps to train for, over all environments; rounded up to whole iterations."""
+
+    def check_task(self) -> None:
+        require_fields(self, ("num_envs", "total_steps"), _at_least_1, "be at least 1")
+        require(0 <= self.seed < 2**63, f"--seed is {self.seed}; it must lie in 0 … 2^63 - 1")
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """The policy and the critic."""
+
+    core: Literal["lstm", "gru", "none"] = "lstm"
+    """Recurrent core; none is a feed-forward policy."""
+    hidden_size: int = 64
+    """H, units of each recurrent layer (unused with --core none)."""
+    num_layers: int = 1
+    """Recurrent layers (unused with --core none)."""
+    encoder_sizes: tuple[int, ...] = (64,)
+    """Units of the tanh layers before the core."""
+    separate_critic: bool = False
+    """Give the critic an encoder and a core of its own instead of sharing the actor's."""
+    log_std_init: float = 0.0
+    """Initial log standard deviation of Box actions (state-independent, learned)."""
+
+    def check_network(self) -> None:
+        require_fields(self, ("hidden_size", "num_layers"), _at_least_1, "be at least 1")
+        require(abs(self.log_std_init) <= 20, f"--log-std-init is {self.log_std_init}; it must lie in -20 … 20")
+        sizes = self.encoder_sizes
+        require(all(size >= 1 for size in sizes), f"--encoder-sizes is {sizes}; each must be at least 1")
+
+
+@dataclass(frozen=True)
+class UpdateOptions:
+    """The rollout and what is learned from it."""
+
+    rollout_steps: int = 128
+    """T, steps per environment and iteration."""
+    seq_len: int = 32
+    """L, longest sequence for backpropagation through time, in steps."""
+    epochs: int = 4
+    """K, passes over each rollout."""
+    minibatches: int = 8
+    """M, optimiser steps per epoch."""
+    learning_rate: float = 1e-3
+    """Adam's step size at the start."""
+    anneal_lr: bool = True
+    """Lower the learning rate linearly to 0 over --anneal-steps."""
+    anneal_clip: bool = False
+    """Lower the clip range linearly to 0 over --anneal-steps."""
+    anneal_steps: int | None = None
+    """Horizon of the annealing, in environment steps. None: --total-steps."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """λ of generalised advantage estimation (arXiv 1506.02438)."""
+    clip: float = 0.2
+    """ε of PPO-Clip: the ratio's range is 1 ± ε (arXiv 1707.06347)."""
+    value_clip: bool = False
+    """Clip the value's change to ± --clip as well."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this L2 norm."""
+    target_kl: float | None = None
+    """End an update before the first step whose minibatch shows a larger KL (k3 estimate). None: never."""
+    advantage_norm: Literal["minibatch", "global", "none"] = "minibatch"
+    """Over what advantages are brought to mean 0 and standard deviation 1."""
+    normalize_obs: bool = True
+    """Normalise observations by running mean and standard deviation, clipped to ± 10."""
+    normalize_reward: bool = True
+    """Divide rewards by the running standard deviation of the discounted return, clipped to ± 10."""
+    env_block: int | None = None
+    """Environments per shuffling block: each block fills its share of each minibatch. None: all N in one."""
+    grad_shards: int | None = None
+    """G, parts of a minibatch whose gradients are computed apart. None: one per 256 steps."""
+    tile_rows: int | None = None
+    """B, rows of an inference batch; environment n is always row n mod B. None: 8 to 32, by N."""
+
+    def check_update(self) -> None:
+        counts = (
+            "rollout_steps", "seq_len", "epochs", "minibatches", "anneal_steps", "env_block", "grad_shards",
+            "tile_rows",
+        )  # fmt: skip
+        require_fields(self, counts, _at_least_1, "be at least 1")
+        require_fields(self, ("gamma", "gae_lambda"), lambda v: 0 <= v <= 1, "lie in 0 … 1")
+        positive = ("learning_rate", "clip", "max_grad_norm", "adam_eps")
+        require_fields(self, positive, _positive, "be positive and finite")
+        weights = ("entropy_coef", "value_coef")
+        require_fields(self, weights, lambda v: 0 <= v < float("inf"), "be finite and not negative")
+        require_fields(self, ("target_kl",), lambda v: v > 0, "be positive")
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """Where it runs and what is kept of it; of these, only the learner's device and threads touch the weights."""
+
+    workers: int | None = None
+    """W, rollout processes. 0: none, the learner samples by itself. None: one per core, at most N."""
+    learning: Literal["auto", "central", "sharded"] = "auto"
+    """Who computes gradients: the learner, or it and the workers. auto: sharded if W and G are 2 or more."""
+    device: str = "cpu"
+    """Device of the learner's update: cpu or cuda."""
+    learner_threads: int = 1
+    """Threads of the learner's gradient (central learning only). Other than 1: another run, exact for itself."""
+    run_dir: str | None = None
+    """Where everything of this run is written. None: runs/<env>-<seed>-<time>."""
+    stop_at_iteration: int | None = None
+    """Stop after this iteration; annealing still aims at its own horizon."""
+    worker_timeout: float = 60.0
+    """Seconds without a step or an answer after which a worker counts as stalled."""
+    max_restarts: int = 3
+    """Times that each worker is replaced within an hour when it fails; then the run ends."""
+    checkpoint_every: int | None = None
+    """Iterations between checkpoints. None: by --checkpoint-minutes alone."""
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints; one is also written at the end and when the run is told to stop."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+    def check_processes(self) -> None:
+        counts = ("learner_threads", "stop_at_iteration", "checkpoint_every")
+        require_fields(self, counts, _at_least_1, "be at least 1")
+        require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
+        require_fields(self, ("worker_timeout", "checkpoint_minutes"), _positive, "be positive and finite")
+        require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
