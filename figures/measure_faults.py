@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from provenance import DATA, HERE, record
 
-HERE = Path(__file__).parent
-DATA = HERE / "data"
 COMMON = (
     "--num-envs 6 --rollout-steps 64 --minibatches 2 --epochs 2 --grad-shards 4 --hidden-size 32 --seq-len 8 --quiet"
 )
@@ -189,6 +188,7 @@ def main() -> None:
             writer.writerow(row)
             file.flush()
             print(row, flush=True)
+    record(DATA / "faults.csv")
 
 
 if __name__ == "__main__":

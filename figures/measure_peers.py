@@ -20,9 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-DATA = Path(__file__).parent / "data"
+from provenance import DATA, record
+
 NETWORK = "--hidden-size 128 --encoder-sizes 128 --epochs 4 --minibatches 4 --seq-len 16 --rollout-steps 128"
 TASKS = {"A": f"--env HalfCheetah-v5 --num-envs 16 {NETWORK}", "B": f"--env CartPole-v1 --num-envs 64 {NETWORK}"}
 OURS = {"shmppo, 2 workers": "--workers 2", "shmppo, 1 process": "--workers 0"}
@@ -73,6 +73,7 @@ def main() -> None:
             numbers = (statistics.median(values), min(values), max(values))
             row = (options.task, name, *(round(v) for v in numbers), len(values), processor(), usable_cores())
             writer.writerow(dict(zip(COLUMNS, row, strict=True)))
+    record(path)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-DATA = Path(__file__).parent / "data"
+from provenance import DATA, record
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TASKS = {
     "cartpole_memory": ("cartpole_memory.py",),
@@ -94,6 +95,7 @@ def main() -> None:
                 if new:
                     writer.writeheader()
                 writer.writerow(row)
+            record(path)
             print(row, flush=True)
 
 

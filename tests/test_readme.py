@@ -10,6 +10,7 @@ from pathlib import Path
 from shmppo.bench import Throughput
 from shmppo.config import TrainConfig
 from shmppo.evaluate import EvaluateConfig
+from shmppo.plot import Plot
 from shmppo.report import GLOSSARY
 from shmppo.train import ResumeConfig
 
@@ -18,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 PACKAGE = ROOT / "shmppo"
 
 
-COMMANDS = (TrainConfig, EvaluateConfig, ResumeConfig, Throughput)
+COMMANDS = (TrainConfig, EvaluateConfig, ResumeConfig, Throughput, Plot)
 
 
 def floors() -> dict[str, int]:

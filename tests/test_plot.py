@@ -1,0 +1,138 @@
+"""Curves: numbers by hand, runs grouped by what tells them apart, files that any browser shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shmppo.config import ConfigError
+from shmppo.curves import Run, aggregate, group_runs, interquartile_mean, phase_shares, read_columns, read_run
+from shmppo.plot import new_figure, plot_curves, save
+from shmppo.report import GLOSSARY
+from shmppo.timers import PHASES
+
+ROOT = Path(__file__).parent.parent
+FIGURES = ROOT / "figures"
+SHOWN = sorted(set(re.findall(r"\]\(figures/(\w+)\.svg\)", (ROOT / "README.md").read_text())))
+
+
+def texts(svg: Path) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text())
+
+
+def written_run(run_dir: Path, *, iterations: int = 4, level: float = 0.0, **fields: object) -> Path:
+    """A run's directory as training leaves it: returns rise from `level` by 1 each iteration of 10 steps."""
+    run_dir.mkdir()
+    (run_dir / "config.json").write_text(json.dumps({"config": {"env": "Some-v0", "seed": 1} | fields}))
+    lines = [",".join(GLOSSARY)]
+    for i in range(1, iterations + 1):
+        row = dict.fromkeys(GLOSSARY, 0.5) | {"iteration": i, "env_steps": 10 * i, "wall_seconds": i / 4}
+        row["return_mean_100"] = float("nan") if i == 1 else level + i
+        lines.append(",".join(str(row[name]) for name in GLOSSARY))
+    (run_dir / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return run_dir
+
+
+def test_the_interquartile_mean_drops_a_quarter_at_each_end() -> None:
+    values = np.array([[100.0], [1], [2], [3], [4], [5], [6], [-100]])  # 8 runs: the outer 2 at each end go
+    assert interquartile_mean(values) == pytest.approx([(2 + 3 + 4 + 5) / 4])
+    assert interquartile_mean(values[1:4]) == pytest.approx([2.0])  # 3 runs: nothing goes
+
+
+def test_runs_are_aggregated_over_the_stretch_that_all_of_them_cover() -> None:
+    runs = [
+        Run("a", {}, {"x": np.array([0.0, 10, 20]), "y": np.array([0.0, 10, 20])}),
+        Run("b", {}, {"x": np.array([5.0, 15, 30]), "y": np.array([np.nan, 4, 4])}),
+    ]
+    curve = aggregate(runs, "y", "x")
+    assert curve is not None
+    assert (curve.x[0], curve.x[-1], curve.runs) == (15, 20, 2)
+    np.testing.assert_allclose(curve.mean, (curve.x + 4) / 2)
+    np.testing.assert_allclose(curve.low, 4)  # of 2 runs, a quarter of the draws is the lower one twice
+    np.testing.assert_allclose(curve.high, curve.x)
+    assert aggregate(runs, "unknown", "x") is None
+
+
+def test_the_bootstrap_interval_is_that_of_the_drawn_means() -> None:
+    rng = np.random.default_rng(1)
+    levels = rng.normal(size=16)
+    runs = [Run("r", {}, {"x": np.array([0.0, 1]), "y": np.array([level, level])}) for level in levels]
+    curve = aggregate(runs, "y", "x")
+    assert curve is not None
+    inner = np.sort(levels)[4:12]
+    assert curve.iqm[0] == pytest.approx(inner.mean())
+    assert inner.min() < curve.low[0] < curve.iqm[0] < curve.high[0] < inner.max()
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> None:
+    runs = [
+        read_run(written_run(tmp_path / "a", core="lstm", gamma=0.9)),
+        read_run(written_run(tmp_path / "b", core="none", gamma=0.9)),
+        read_run(written_run(tmp_path / "c", core="lstm", gamma=0.9, seed=2)),
+    ]
+    groups = group_runs(runs)
+    assert {label: [run.name for run in members] for label, members in groups.items()} == {
+        "core lstm": ["a", "c"],
+        "core none": ["b"],
+    }
+    assert list(group_runs(runs[:1])) == ["Some-v0"]
+
+
+def test_a_row_still_being_written_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("iteration,kl\n1,0.5\n2,\n3")
+    columns = read_columns(file)
+    np.testing.assert_array_equal(columns["iteration"], [1, 2])
+    np.testing.assert_array_equal(columns["kl"], [0.5, np.nan])
+
+
+def test_shares_of_the_phases_sum_to_one(tmp_path: Path) -> None:
+    shares = phase_shares(read_run(written_run(tmp_path / "a")), PHASES)
+    assert shares.shape == (len(PHASES), 4)
+    np.testing.assert_allclose(shares, 1 / len(PHASES))
+
+
+def test_the_command_compares_runs(tmp_path: Path) -> None:
+    dirs = [
+        written_run(tmp_path / f"{core}{s}", core=core, seed=s, level=s) for core in ("lstm", "gru") for s in (1, 2)
+    ]
+    command = [sys.executable, "-m", "shmppo.plot", *map(str, dirs), "--out", str(tmp_path / "two.svg")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = texts(tmp_path / "two.svg")
+    for text in ("core lstm (2 seeds)", "core gru (2 seeds)", "time of core gru", "wall time (s)", "clip fraction"):
+        assert text in found
+
+
+def test_png_and_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [read_run(written_run(tmp_path / "a"))]
+    plot_curves(runs, tmp_path / "new" / "one.png")
+    assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="ending must be one of"):
+        save(new_figure(1, 1)[0], tmp_path / "one.doc")
+    with pytest.raises(ConfigError, match="they hold metrics"):
+        read_run(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"shmppo\[plot\]"):
+        plot_curves(runs, tmp_path / "none.svg")
+
+
+def test_the_readme_shows_every_figure() -> None:
+    assert sorted(path.stem for path in FIGURES.glob("*.svg")) == SHOWN
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_figure_is_what_one_command_makes_of_its_csv(name: str, tmp_path: Path) -> None:
+    assert (FIGURES / "data" / f"{name}.csv").exists()
+    out = tmp_path / "figure.svg"
+    command = [sys.executable, str(FIGURES / f"plot_{name}.py"), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert texts(out) == texts(FIGURES / f"{name}.svg")
+    assert any("commit" in text for text in texts(out))
