@@ -6,6 +6,7 @@ number), so any episode can be produced again by any process.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import struct
@@ -20,9 +21,13 @@ from gymnasium import spaces
 
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.distributions import Distribution, distribution_for
+from shmppo.plugins import load_object, parse_call
 from shmppo.streams import episode_seed
 
 log = logging.getLogger("shmppo.envs")
+
+EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid", "Box2D": "box2d", "shimmy": "dm_control"}
+"""Modules that environments need, and the extra of this package that installs them."""
 
 _DOUBLE = struct.Struct("d")
 
@@ -48,10 +53,47 @@ class Task:
 
 
 def make_environment(config: TrainConfig) -> gymnasium.Env:
-    """One plain environment; its time limit truncates, nothing resets it automatically."""
+    """One plain environment in its wrappers; its time limit truncates, nothing resets it automatically.
+
+    Raises:
+        ConfigError: if a wrapper cannot be found, or the name is that of something else than an environment.
+        Exception: what making it raises.
+    """
     # MuJoCo prints its warnings and drops MUJOCO_LOG.TXT in the working directory unless it is given a handler.
     mujoco.set_mju_user_warning(log.warning)
-    return gymnasium.make(config.env_id, disable_env_checker=True)
+    env = _make_plain(config)
+    for text in config.wrappers:
+        name, arguments = parse_call(text, "--wrappers")
+        env = _wrapper(name)(env, **arguments)
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(f"--env {config.env_id} makes {type(env).__name__}, which is not a gymnasium.Env")
+    return env
+
+
+def _make_plain(config: TrainConfig) -> gymnasium.Env:
+    module, colon, name = config.env_id.partition(":")
+    if colon:
+        factory = getattr(importlib.import_module(module), name, None)  # ids such as "Pong-v5" are not attributes
+        if callable(factory):
+            return factory(**config.env_kwargs)
+    return gymnasium.make(config.env_id, disable_env_checker=True, **config.env_kwargs)
+
+
+def _wrapper(name: str) -> Any:
+    if ":" in name:
+        return load_object(name, "--wrappers")
+    wrapper = getattr(gymnasium.wrappers, name, None)
+    if wrapper is None:
+        raise ConfigError(f"--wrappers {name}: gymnasium.wrappers has none of this name; name others as module:Wrapper")
+    return wrapper
+
+
+def _not_made(config: TrainConfig, error: Exception) -> ConfigError:
+    """Why the environment could not be made, in one line that says what to install where that is the cause."""
+    reason = str(error).splitlines()[0] if str(error) else repr(error)
+    extra = next((extra for module, extra in EXTRAS.items() if module in reason), None)
+    hint = f"; pip install 'shmppo[{extra}]'" if extra else ""
+    return ConfigError(f"--env {config.env_id} could not be made: {reason}{hint}")
 
 
 def inspect_task(config: TrainConfig) -> Task:
@@ -62,10 +104,10 @@ def inspect_task(config: TrainConfig) -> Task:
     """
     try:
         env = make_environment(config)
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"--env {config.env_id}: {str(error).splitlines()[0]}") from error
-    except (ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"--env {config.env_id} could not be made: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the environment's own code raises
+        raise _not_made(config, error) from error
     where = f"--env {config.env_id}"
     try:
         space = env.observation_space

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from tyro.constructors import PrimitiveConstructorSpec
 
 
 class ConfigError(Exception):
@@ -40,12 +43,44 @@ def _positive(value: float) -> bool:
     return 0 < value < float("inf")
 
 
+def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
+    """`key=value` texts as a mapping; a value is read as JSON where it is JSON, else as text."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        require(bool(equals) and key.isidentifier(), f"{pair!r} is not of the form key=value, such as frame_skip=4")
+        try:
+            arguments[key] = json.loads(text)
+        except json.JSONDecodeError:
+            arguments[key] = text
+    return arguments
+
+
+KeywordArguments = Annotated[
+    Mapping[str, Any],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="KEY=VALUE …",
+        instance_from_str=_keyword_arguments,
+        is_instance=lambda value: isinstance(value, Mapping),
+        str_from_instance=lambda mapping: [f"{key}={json.dumps(value)}" for key, value in mapping.items()],
+    ),
+]
+"""A mapping that the command line takes as key=value pairs, each value JSON or plain text."""
+
+
 @dataclass(frozen=True)
 class TaskOptions:
     """What is learned, and for how long."""
 
     env: str | None = None
-    """Gymnasium id. None: the default job, CartPole-v1 with its velocities (indices 1 and 3) hidden."""
+    """Gymnasium id, `module:Id` to import the module first, or `module:factory` to call. None: the default job,
+    CartPole-v1 with its velocities (indices 1 and 3) hidden."""
+    env_kwargs: KeywordArguments = field(default_factory=dict)
+    """Arguments that the environment is made with, such as frame_skip=4."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`, with
+    arguments in parentheses where they need some, such as "TimeLimit(max_episode_steps=200)"."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices set to 0, so that the policy needs memory. None: none (but see --env)."""
     num_envs: int = 16
@@ -57,6 +92,11 @@ class TaskOptions:
 
     def check_task(self) -> None:
         require_fields(self, ("num_envs", "total_steps"), _at_least_1, "be at least 1")
+        try:
+            same = json.loads(json.dumps(self.env_kwargs)) == self.env_kwargs
+        except (TypeError, ValueError):
+            same = False
+        require(same, f"--env-kwargs is {self.env_kwargs}; its values must be numbers, text, lists or mappings of them")
         require(0 <= self.seed < 2**63, f"--seed is {self.seed}; it must lie in 0 … 2^63 - 1")
 
 

@@ -26,7 +26,7 @@ SMALL = ("--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-s
 
 @pytest.fixture(autouse=True)
 def _environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
 
 
 def shared_memory_used() -> int:

@@ -1,0 +1,111 @@
+"""Making environments: by id, by factory, with arguments and wrappers; what cannot be made is refused in a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import tyro
+
+from shmppo.config import ConfigError, TrainConfig, from_json
+from shmppo.envs import inspect_task, make_environment
+from shmppo.plugins import parse_call
+
+TESTS = Path(__file__).parent
+
+
+def test_an_environment_by_id_and_by_factory_with_arguments() -> None:
+    for name in ("environments:Counter-v0", "environments:Counter"):
+        env: Any = make_environment(TrainConfig(env=name, env_kwargs={"length": 3}))
+        env.reset(seed=1)
+        ends = [env.step(0)[2] for _ in range(3)]
+        assert (env.unwrapped.length, ends) == (3, [False, False, True])
+
+
+def test_wrappers_are_put_on_in_their_order() -> None:
+    wrappers = ("TimeLimit(max_episode_steps=2)", "gymnasium.wrappers:RescaleObservation(min_obs=0, max_obs=1)")
+    env = make_environment(TrainConfig(env="MountainCar-v0", wrappers=wrappers))
+    assert isinstance(env, gymnasium.wrappers.RescaleObservation)
+    assert isinstance(env.env, gymnasium.wrappers.TimeLimit)
+    env.reset(seed=1)
+    assert [env.step(1)[3] for _ in range(2)] == [False, True]
+
+
+def test_calls_as_text() -> None:
+    assert parse_call("Name", "x") == ("Name", {})
+    assert parse_call("a.b:Name(n=4, s='(x', t=(1, 2))", "x") == ("a.b:Name", {"n": 4, "s": "(x", "t": (1, 2)})
+    for wrong in ("Name(4)", "Name(a=f())", "Name(a=1", "Name(a=1).b"):
+        with pytest.raises(ConfigError, match=r"--wrappers .*: write it as Name or as Name\(argument=value\)"):
+            parse_call(wrong, "--wrappers")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"env": "nowhere:make"}, r"--env nowhere:make could not be made: No module named 'nowhere'"),
+    ({"env": "environments:gymnasium"}, r"--env environments:gymnasium could not be made: .*gymnasium"),
+    ({"env": "builtins:dict"}, r"--env builtins:dict makes dict, which is not a gymnasium.Env"),
+    (
+        {"env": "environments:Counter", "env_kwargs": {"size": 1}},
+        r"--env environments:Counter could not be made: .*unexpected keyword argument 'size'",
+    ),
+    ({"env": "CartPole-v1", "wrappers": ("Nothing",)}, r"--wrappers Nothing: gymnasium.wrappers has none of this name"),
+    ({"env": "CartPole-v1", "wrappers": ("json:Nothing",)}, r"--wrappers json:Nothing: module json has no Nothing"),
+    ({"env": "CartPole-v1", "wrappers": ("nowhere:W",)}, r"--wrappers nowhere:W: No module named 'nowhere'; install"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_what_cannot_be_made_is_refused_in_a_sentence(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        inspect_task(TrainConfig(**fields))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed, you can install it by …\nmore")
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(ConfigError, match=r"^--env LunarLander-v3 could .*; pip install 'shmppo\[box2d\]'$"):
+        inspect_task(TrainConfig(env="LunarLander-v3"))
+
+
+def test_arguments_from_the_command_line_and_through_the_file() -> None:
+    pairs = ["a=1", "b=false", "c=text", "d=[1,2]", 'e={"x": null}', "f="]
+    config = tyro.cli(TrainConfig, args=["--env", "CartPole-v1", "--env-kwargs", *pairs])
+    assert config.env_kwargs == {"a": 1, "b": False, "c": "text", "d": [1, 2], "e": {"x": None}, "f": ""}
+    again = from_json(json.loads(json.dumps(config.to_json())))
+    assert again.env_kwargs == config.env_kwargs
+    with pytest.raises(ConfigError, match=r"'4' is not of the form key=value"):
+        tyro.cli(TrainConfig, args=["--env-kwargs", "4"])
+    for unfit in ((1, 2), object()):
+        with pytest.raises(ConfigError, match=r"--env-kwargs is .*; its values must be numbers, text, lists"):
+            dataclasses.replace(config, env_kwargs={"a": unfit})
+
+
+def test_workers_make_the_environment_from_the_configuration(
+    run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+    result = run_command(
+        "shmppo.train", "--env", "environments:Counter", "--env-kwargs", "length=5", "truncate=true",
+        "--wrappers", "TransformReward(func=abs)", "--run-dir", tmp_path / "run",
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "write it as Name" in result.stderr
+    result = run_command(
+        "shmppo.train", "--env", "environments:Counter", "--env-kwargs", "length=5", "truncate=true",
+        "--wrappers", "TimeLimit(max_episode_steps=4)", "--run-dir", tmp_path / "run", "--workers", 2,
+        "--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-size", 8, "--stop-at-iteration", 1,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["return_mean_100"] == 4
+    assert summary["config"]["env_kwargs"] == {"length": 5, "truncate": True}
+    result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 2)
+    assert result.stdout.startswith("return 4.0 ")
