@@ -3,12 +3,12 @@
 Reaches a return of 475 within 200,000 steps. Try `--core none` to see it fail.
 """
 
-import tyro
+import sys
 
 from shmppo.config import TrainConfig
-from shmppo.train import train
+from shmppo.train import main
 
 CONFIG = TrainConfig(env="CartPole-v1", hide_obs=(1, 3), total_steps=200_000)
 
 if __name__ == "__main__":  # workers import this file too
-    train(tyro.cli(TrainConfig, default=CONFIG))
+    sys.exit(main(CONFIG))

@@ -3,10 +3,10 @@
 Reaches a return of 1350 and more within 1,000,000 steps; some seeds find a gait worth three times as much.
 """
 
-import tyro
+import sys
 
 from shmppo.config import TrainConfig
-from shmppo.train import train
+from shmppo.train import main
 
 CONFIG = TrainConfig(
     env="HalfCheetah-v5",
@@ -23,4 +23,4 @@ CONFIG = TrainConfig(
 )
 
 if __name__ == "__main__":
-    train(tyro.cli(TrainConfig, default=CONFIG))
+    sys.exit(main(CONFIG))

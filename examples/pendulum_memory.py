@@ -3,10 +3,10 @@
 Reaches a return of -250 within 200,000 steps. γ = 0.99 fails here: a swing-up is worth too little so far ahead.
 """
 
-import tyro
+import sys
 
 from shmppo.config import TrainConfig
-from shmppo.train import train
+from shmppo.train import main
 
 CONFIG = TrainConfig(
     env="Pendulum-v1",
@@ -20,4 +20,4 @@ CONFIG = TrainConfig(
 )
 
 if __name__ == "__main__":
-    train(tyro.cli(TrainConfig, default=CONFIG))
+    sys.exit(main(CONFIG))

@@ -164,10 +164,13 @@ def report(options: Throughput) -> dict[str, Any]:
     return result
 
 
+COMMANDS: dict[str, Callable[..., Any]] = {"throughput": Throughput}
+
+
 def main() -> int:
     """The command line; returns the exit code."""
     try:
-        report(tyro.extras.subcommand_cli_from_dict({"throughput": Throughput}, prog="python -m shmppo.bench"))
+        report(tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m shmppo.bench"))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -6,15 +6,28 @@ K epochs, M minibatches, G gradient shards, H hidden size, D observation size, A
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shmppo.options import ConfigError, NetworkOptions, ProcessOptions, TaskOptions, UpdateOptions, require
+from shmppo.options import (
+    ConfigError,
+    NetworkOptions,
+    ProcessOptions,
+    ReportOptions,
+    TaskOptions,
+    UpdateOptions,
+    flag,
+    nearest,
+    require,
+)
 
 __all__ = ["ConfigError", "TrainConfig", "check", "from_json", "load_config", "usable_cores"]
 
@@ -26,7 +39,7 @@ MIN_TILE, MAX_TILE = 8, 32
 
 
 @dataclass(frozen=True)
-class TrainConfig(ProcessOptions, UpdateOptions, NetworkOptions, TaskOptions):
+class TrainConfig(ReportOptions, ProcessOptions, UpdateOptions, NetworkOptions, TaskOptions):
     """One training run. The run's weights are a pure function of this and the build of its libraries."""
 
     # The fields are those of the bases, the last base's first.
@@ -141,14 +154,42 @@ def usable_cores() -> int:
 def from_json(fields: Mapping[str, Any]) -> TrainConfig:
     """The inverse of `TrainConfig.to_json` after a round trip through JSON.
 
-    Raises ConfigError for fields that this version does not know.
+    Raises ConfigError for fields that this version does not know, and for values of another type than the field's.
     """
-    known = {f.name for f in dataclasses.fields(TrainConfig)}
-    unknown = sorted(set(fields) - known)
-    if unknown:
-        raise ConfigError(f"configuration: unknown fields {', '.join(unknown)}; this version cannot read it")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return TrainConfig(**values)
+    kinds = typing.get_type_hints(TrainConfig)
+    for name in fields:
+        require(
+            name in kinds, f"there is no field {name}{nearest(name, kinds)}; the flags of train --help are the fields"
+        )
+    return TrainConfig(**{name: _typed(name, kinds[name], value) for name, value in fields.items()})
+
+
+def _typed(name: str, kind: Any, value: Any) -> Any:
+    """A value from a file as its field's type: lists become tuples, and numbers floats where the field is one."""
+    if isinstance(value, list):
+        value = tuple(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if float in (kind, *typing.get_args(kind)) and (number or isinstance(value, str)):
+        with contextlib.suppress(ValueError):  # 1e-3 is text to YAML
+            return float(value)
+    wanted = str(kind) if typing.get_origin(kind) else kind.__name__
+    wanted = wanted.replace("typing.", "").replace("NoneType", "None")
+    require(_fits(kind, value), f"{flag(name)} is {value!r}; it must be {wanted}")
+    return value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a value is of a field's type."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(part, value) for part in parts)
+    if origin is typing.Literal:
+        return value in parts
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(parts[0], element) for element in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, origin or kind)
 
 
 def load_config(run_dir: Path) -> TrainConfig:

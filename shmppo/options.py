@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,12 @@ def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], 
 def flag(name: str) -> str:
     """The command line's name of a field."""
     return "--" + name.replace("_", "-")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like `name`; empty if none is."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _at_least_1(value: float) -> bool:
@@ -213,8 +220,6 @@ class ProcessOptions:
     """Iterations between checkpoints. None: by --checkpoint-minutes alone."""
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints; one is also written at the end and when the run is told to stop."""
-    quiet: bool = False
-    """Print nothing but errors."""
 
     def check_processes(self) -> None:
         counts = ("learner_threads", "stop_at_iteration", "checkpoint_every")
@@ -222,3 +227,11 @@ class ProcessOptions:
         require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
         require_fields(self, ("worker_timeout", "checkpoint_minutes"), _positive, "be positive and finite")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What is shown of a run."""
+
+    quiet: bool = False
+    """Print nothing but errors."""

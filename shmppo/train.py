@@ -112,23 +112,25 @@ class ResumeConfig:
     """Print nothing but errors."""
 
 
-def _from_command_line(arguments: list[str]) -> dict[str, Any]:
+def _from_command_line(arguments: list[str], default: TrainConfig | None) -> dict[str, Any]:
     """Train or resume as the command line says; returns the summary."""
     import tyro
 
+    from shmppo.command_line import option_value, parse_config
+
     prog = "python -m shmppo.train"
-    if not any(a == "--resume" or a.startswith("--resume=") for a in arguments):
-        description = "Train recurrent PPO. Without flags: the default job. To go on with a run: --resume RUN_DIR"
-        return train(tyro.cli(TrainConfig, args=arguments, prog=prog, description=description))
+    if option_value(arguments, "--resume") is None:
+        description = "Train recurrent PPO. Without flags: the default job."
+        return train(parse_config(arguments, prog=prog, description=description, default=default))
     options = tyro.cli(ResumeConfig, args=arguments, prog=prog)
     changes = {k: v for k, v in dataclasses.asdict(options).items() if v is not None and k != "resume"}
     return resume(options.resume, **changes)
 
 
-def main() -> int:
-    """The command line; returns the exit code."""
+def main(default: TrainConfig | None = None) -> int:
+    """The command line, with `default` in place of the default job; returns the exit code."""
     try:
-        summary = _from_command_line(sys.argv[1:])
+        summary = _from_command_line(sys.argv[1:], default)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

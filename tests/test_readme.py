@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import re
 from pathlib import Path
+from typing import Any
 
-from shmppo.bench import Throughput
-from shmppo.config import TrainConfig
-from shmppo.evaluate import EvaluateConfig
-from shmppo.plot import Plot
+from shmppo import cli
+from shmppo.command_line import StartOptions
 from shmppo.report import GLOSSARY
 from shmppo.train import ResumeConfig
 
@@ -19,7 +19,10 @@ README = (ROOT / "README.md").read_text()
 PACKAGE = ROOT / "shmppo"
 
 
-COMMANDS = (TrainConfig, EvaluateConfig, ResumeConfig, Throughput, Plot)
+def options_of(name: str) -> list[Any]:
+    """The options of a command of the console script, each a dataclass."""
+    options = getattr(importlib.import_module(f"shmppo.{name}"), cli.COMMANDS[name].options)
+    return list(options.values()) if isinstance(options, dict) else [options]
 
 
 def floors() -> dict[str, int]:
@@ -66,6 +69,7 @@ def test_the_glossary_is_the_header_of_metrics_csv() -> None:
 
 
 def test_every_flag_that_the_readme_names_exists() -> None:
-    known = {"--" + f.name.replace("_", "-") for c in COMMANDS for f in dataclasses.fields(c)}
+    kinds = [StartOptions, ResumeConfig, *(kind for name in cli.COMMANDS for kind in options_of(name))]
+    known = {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
     for flag in set(re.findall(r"--[a-z][a-z-]+", README)) - {"--help"}:
         assert flag in known, flag

@@ -1,0 +1,85 @@
+"""The console script: `shmppo COMMAND …` is `python -m shmppo.COMMAND …`. What a command needs is imported with it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated, Any, NamedTuple, Union
+
+from shmppo.options import nearest
+from shmppo.version import __version__
+
+
+class Command(NamedTuple):
+    """A module with a `main`."""
+
+    meaning: str
+    options: str
+    """Name in the module of its options: a dataclass, or a dictionary of those by subcommand."""
+
+
+COMMANDS = {
+    "train": Command("train a policy, or go on with a run", "TrainConfig"),
+    "evaluate": Command("play episodes with a run's policy", "EvaluateConfig"),
+    "plot": Command("curves of runs, over seeds", "Plot"),
+    "bench": Command("measure speed, and where the time goes", "COMMANDS"),
+    "replay": Command("bring an environment back to the step that failed", "ReplayConfig"),
+}
+COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
+
+
+def usage() -> str:
+    """What `shmppo --help` prints."""
+    lines = [f"  {name:<10}{command.meaning}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: shmppo COMMAND [flags]      (the same as python -m shmppo.COMMAND)",
+            "",
+            *lines,
+            "",
+            "shmppo COMMAND --help names its flags. Completion of commands and flags for bash, zsh or tcsh:",
+            "shmppo --tyro-write-completion bash ~/.local/share/bash-completion/completions/shmppo",
+        ]
+    )
+
+
+def options_type(name: str) -> Any:
+    """The type of a command's options as tyro takes it."""
+    options = getattr(importlib.import_module(f"shmppo.{name}"), COMMANDS[name].options)
+    if not isinstance(options, dict):
+        return options
+    if len(options) == 1:
+        return next(iter(options.values()))
+    import tyro
+
+    parts = tuple(Annotated[kind, tyro.conf.subcommand(part)] for part, kind in options.items())
+    return Union[parts]  # noqa: UP007 (made of a tuple)
+
+
+def complete(arguments: list[str]) -> None:
+    """Write the shell's completion script for all commands, as `arguments` say (see `tyro.cli`)."""
+    import tyro
+
+    types = {name: options_type(name) for name in COMMANDS}
+    tyro.extras.subcommand_cli_from_dict(types, prog="shmppo", args=arguments)
+
+
+def main() -> int:
+    """The command line; returns the exit code of the command, 2 for one that does not exist."""
+    arguments = sys.argv[1:]
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        print(f"shmppo {__version__}")
+        return 0
+    if name in COMPLETION:
+        complete(arguments)
+        return 0
+    if name not in COMMANDS:
+        print(f"error: shmppo has no command {name}{nearest(name, COMMANDS)}; see shmppo --help", file=sys.stderr)
+        return 2
+    sys.argv = [f"shmppo {name}", *arguments[1:]]
+    code: int = importlib.import_module(f"shmppo.{name}").main()
+    return code

@@ -1,0 +1,121 @@
+"""Command lines: the flags of a configuration grouped by subject, and files that hold flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from shmppo.config import ConfigError, TrainConfig, from_json
+
+OF_ANOTHER_RUN = ("run_dir", "stop_at_iteration")
+"""Fields that a new run does not take over from a run's config.json."""
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """Where the configuration comes from."""
+
+    config: Path | None = None
+    """File of flags: YAML or JSON of names and values, or the config.json of a run. Flags given here go on top of it.
+    None: the defaults below."""
+    resume: Path | None = None
+    """Directory of a run to go on with, from its newest checkpoint. Its other flags: --resume RUN_DIR --help. None: a
+    new run."""
+
+
+def subjects() -> dict[str, type]:
+    """The groups of fields that a configuration is made of, by name, in the order of the help text."""
+    return {base.__name__.removesuffix("Options").lower(): base for base in reversed(TrainConfig.__bases__)}
+
+
+def flags_type(default: TrainConfig) -> type:
+    """A dataclass with one field per subject, so that the help text has a box for each."""
+    fields: list[tuple[str, type, Any]] = [("start", StartOptions, dataclasses.field(default=StartOptions()))]
+    for name, subject in subjects().items():
+        values = {f.name: getattr(default, f.name) for f in dataclasses.fields(subject)}
+        fields.append((name, subject, dataclasses.field(default=subject(**values))))
+    return dataclasses.make_dataclass("Flags", fields, frozen=True)
+
+
+def parse_config(
+    arguments: Sequence[str], *, prog: str, description: str, default: TrainConfig | None = None
+) -> TrainConfig:
+    """The configuration that a command line names: `default`, then the file of --config, then the flags.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or a configuration that cannot run.
+        SystemExit: with code 0 after --help, 2 after a flag that does not exist or a value of another type.
+    """
+    file = option_value(arguments, "--config")
+    base = default or TrainConfig()
+    if file is not None:
+        base = dataclasses.replace(base, **read_config_file(Path(file)))
+    parsed: Any = tyro.cli(
+        flags_type(base),
+        args=list(arguments),
+        prog=prog,
+        description=description,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    groups = [getattr(parsed, name) for name in subjects()]
+    return TrainConfig(**{f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)})
+
+
+def option_value(arguments: Sequence[str], option: str) -> str | None:
+    """What follows `option` on a command line, as the next argument or behind "="; None where it is not named."""
+    for given, following in itertools.pairwise([*arguments, ""]):
+        if given == option:
+            return following
+        if given.startswith(option + "="):
+            return given.partition("=")[2]
+    return None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Fields of a configuration from a YAML or JSON file, or from the config.json of a run (then less its directory).
+
+    Raises:
+        ConfigError: if it cannot be read, is no mapping, or names a field that does not exist.
+    """
+    content = _read(path)
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        content = {k: v for k, v in content["config"].items() if k not in OF_ANOTHER_RUN}
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {path} holds no names and values; write one `name: value` per line")
+    fields = {str(name).replace("-", "_"): value for name, value in content.items()}
+    try:
+        config = from_json(fields)
+    except ConfigError as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    return {name: getattr(config, name) for name in fields}
+
+
+def _read(path: Path) -> Any:
+    """Whatever a JSON or YAML file holds."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read ({error}); name a YAML or JSON file") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if path.suffix == ".json":
+            raise ConfigError(f"--config {path} is not JSON ({error}); correct it") from error
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigError(
+            f"--config {path} is YAML, and pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config {path} is neither JSON nor YAML ({reason}); correct it") from error

@@ -1,0 +1,144 @@
+"""The command line: files of flags, flags on top, help by subject, near misses, the console script, completion."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo import cli
+from shmppo.command_line import flags_type, parse_config, read_config_file, subjects
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.run_directory import create_run_directory
+
+
+def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:
+    return parse_config([str(a) for a in arguments], prog="train", description="", default=default)
+
+
+def test_flags_go_on_top_of_the_file_and_the_file_on_top_of_the_default(tmp_path: Path) -> None:
+    default = TrainConfig(num_envs=4, epochs=3, gamma=0.9)
+    file = tmp_path / "flags.yaml"
+    file.write_text("env: Pendulum-v1\nhide_obs: [2]\nlearning-rate: 1e-4\nepochs: 7\nanneal_lr: false\ngamma: 1\n")
+    config = parse("--config", file, "--epochs", 9, default=default)
+    expected = dataclasses.replace(
+        default, env="Pendulum-v1", hide_obs=(2,), learning_rate=1e-4, epochs=9, anneal_lr=False, gamma=1.0
+    )
+    assert config == expected
+    assert parse(f"--config={file}").epochs == 7
+    assert parse(default=default) == default
+
+
+def test_the_configuration_of_a_run_makes_another_run(tmp_path: Path) -> None:
+    run = TrainConfig(env="Pendulum-v1", seed=3, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
+    file = create_run_directory(run) / "config.json"
+    config = parse("--config", file, "--seed", 4)
+    assert config.to_json() == run.to_json() | {"seed": 4, "run_dir": None, "stop_at_iteration": None}
+
+
+FILES_REFUSED: list[tuple[str, str, str]] = [
+    ("a.json", "{", r"--config .*a\.json is not JSON .*; correct it"),
+    ("a.yaml", "a: [", r"--config .*a\.yaml is neither JSON nor YAML .*; correct it"),
+    ("a.yaml", "- 1", r"--config .*a\.yaml holds no names and values; write one"),
+    ("a.yaml", "num_evns: 3", r"there is no field num_evns \(did you mean num_envs\?\)"),
+    ("a.yaml", "num_envs: many", r"--num-envs is 'many'; it must be int"),
+    ("a.yaml", "num_envs: 2.5", r"--num-envs is 2\.5; it must be int"),
+    ("a.yaml", "seed: true", r"--seed is True; it must be int"),
+    ("a.yaml", "target_kl: high", r"--target-kl is 'high'; it must be float \| None"),
+    ("a.yaml", "core: rnn", r"--core is 'rnn'; it must be Literal\['lstm', 'gru', 'none'\]"),
+    ("a.yaml", "encoder_sizes: 64", r"--encoder-sizes is 64; it must be tuple\[int, \.\.\.\]"),
+    ("a.yaml", "gamma: 2", r"--config .*a\.yaml: --gamma is 2\.0; it must lie in 0 … 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), FILES_REFUSED)
+def test_a_file_is_refused_by_name_in_one_sentence(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message) as raised:
+        read_config_file(tmp_path / name)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config_file(tmp_path / "none")
+
+
+def test_yaml_without_its_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "a.yaml").write_text("seed: 3")
+    with pytest.raises(ConfigError, match=r"pip install 'shmppo\[yaml\]', or write JSON"):
+        read_config_file(tmp_path / "a.yaml")
+    (tmp_path / "a.json").write_text('{"seed": 3}')
+    assert read_config_file(tmp_path / "a.json") == {"seed": 3}
+
+
+def test_a_flag_that_does_not_exist_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        parse("--toal-steps", 5)
+    assert raised.value.code == 2
+    assert "--total-steps" in capsys.readouterr().err
+
+
+def test_help_has_a_box_per_subject_and_each_flag_a_meaning_and_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--help")
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name, subject in subjects().items():
+        assert f"{name} options" in text
+        assert subject.__doc__ is not None
+        assert subject.__doc__ in text, "the subject's docstring is the box's first line"
+    for field in dataclasses.fields(TrainConfig):
+        described = text.split(f"--{field.name.replace('_', '-')}", 1)[1]
+        assert "(default:" in described.split(" --")[0] + described[:400], field.name
+
+
+def test_every_field_of_a_configuration_has_one_subject() -> None:
+    grouped = [f.name for subject in subjects().values() for f in dataclasses.fields(subject)]
+    assert grouped == [f.name for f in dataclasses.fields(TrainConfig)]
+    defaults: Any = flags_type(TrainConfig(seed=9))()
+    assert defaults.task.seed == 9
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.argv = ['shmppo', *{arguments!r}]; from shmppo.cli import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_the_console_script_knows_its_commands(tmp_path: Path) -> None:
+    result = script("--help")
+    assert result.returncode == 0
+    assert all(f"  {name} " in result.stdout for name in cli.COMMANDS)
+    result = script("evluate")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "error: shmppo has no command evluate (did you mean evaluate?); see shmppo --help\n",
+    )
+    result = script("evaluate", str(tmp_path))
+    assert result.returncode == 2
+    assert "does not exist" in result.stderr
+    (tmp_path / "a.json").write_text(json.dumps({"total_steps": 64}))
+    small = ("--num-envs", "2", "--rollout-steps", "32", "--minibatches", "1", "--workers", "1", "--quiet")
+    result = script("train", "--config", str(tmp_path / "a.json"), *small, "--run-dir", str(tmp_path / "run"))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_the_console_script_imports_nothing_heavy() -> None:
+    code = "import shmppo.cli, sys; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"torch", "gymnasium", "numpy"} & set(result.stdout.split())
+
+
+def test_completion_knows_commands_and_flags(tmp_path: Path) -> None:
+    completions = tmp_path / "completions"
+    assert script("--tyro-write-completion", "bash", str(completions)).returncode == 0
+    ask = """
+    source "$1"; function=$(complete -p shmppo | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+    ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); $function; echo "${COMPREPLY[*]}"; }
+    ask shmppo ev; ask shmppo train --tot; ask shmppo evaluate --epi
+    """
+    result = subprocess.run(["bash", "-c", ask, "bash", str(completions)], capture_output=True, text=True, check=False)
+    assert result.stdout.split("\n")[:3] == ["evaluate", "--total-steps", "--episodes"]
