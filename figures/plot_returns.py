@@ -28,7 +28,7 @@ def main() -> None:
     for axis, (title, (tasks, target)) in zip(axes, PANELS.items(), strict=True):
         axis.axhline(target, color="#888888", linewidth=0.8, linestyle=":", label=f"target {target}")
         for (task, name), colour in zip(tasks.items(), COLOURS, strict=False):
-            runs = [Run(path.stem, {}, read_columns(path)) for path in sorted((DATA / "curves").glob(f"{task}-s*.csv"))]
+            runs = [Run(path, {}, read_columns(path)) for path in sorted((DATA / "curves").glob(f"{task}-s*.csv"))]
             curve = aggregate(runs, "return_mean_100", "env_steps")
             if curve is not None:
                 draw_aggregate(axis, curve, name, colour)

@@ -209,6 +209,7 @@ def check(config: TrainConfig) -> None:
     config.check_network()
     config.check_update()
     config.check_processes()
+    config.check_report()
     _check_workers(config)
     _check_minibatches(config)
 

@@ -16,6 +16,7 @@ POINTS = 200
 RESAMPLES = 1000
 NOT_COMPARED = (
     "seed", "run_dir", "quiet", "worker_timeout", "max_restarts", "checkpoint_every", "checkpoint_minutes",
+    "kl_profile_every",
 )  # fmt: skip
 """Fields in which runs of one group may differ: the seed, and what cannot change a curve."""
 
@@ -24,7 +25,7 @@ NOT_COMPARED = (
 class Run:
     """One run as its directory tells it."""
 
-    name: str
+    directory: Path
     config: dict[str, Any]
     """Fields of the configuration; empty where there is no config.json."""
     columns: dict[str, np.ndarray]
@@ -46,14 +47,14 @@ def read_run(run_dir: Path) -> Run:
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")
     fields = json.loads(config.read_text())["config"] if config.is_file() else {}
-    return Run(run_dir.name, fields, read_columns(metrics))
+    return Run(run_dir, fields, read_columns(metrics))
 
 
 def group_runs(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but NOT_COMPARED, under a label that names what tells the groups apart."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        fields = {k: v for k, v in run.config.items() if k not in NOT_COMPARED} or {"run": run.name}
+        fields = {k: v for k, v in run.config.items() if k not in NOT_COMPARED} or {"run": run.directory.name}
         groups.setdefault(json.dumps(fields, sort_keys=True), []).append(run)
     every = [json.loads(key) for key in groups]
     names = sorted(set().union(*every))

@@ -44,10 +44,8 @@ class ShardGradients:
         """
         steps = int(self._arena.array("minibatch_steps")[epoch, minibatch])
         rows = self._rows(epoch, minibatch, shard)
-        indices, real = step_indices(rows, row_steps=self._config.row_steps, num_envs=self._config.num_envs)
-        weights = torch.from_numpy(real.astype(np.float32))  # [L, R]
-        flat = torch.from_numpy(indices.reshape(-1))
-        shape = indices.shape
+        flat, real = self._steps(rows)
+        weights, shape = real.float(), real.shape  # [L, R]
         obs = self._normalized(self._obs.index_select(0, flat)).view(*shape, -1)
         actions = self._actions.index_select(0, flat).view(*shape, -1)
         targets = self._targets.index_select(0, flat).view(*shape, -1)
@@ -65,6 +63,22 @@ class ShardGradients:
         torch._foreach_copy_(self._slabs[shard], list(gradients))
         statistics[:-2] /= steps
         self._arena.array("shard_statistics")[shard] = statistics
+
+    @torch.no_grad()
+    def policy(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The policy with the weights as they are at the steps of rows [R, 4].
+
+        Returns:
+            (policy parameters [L, R, P], which of the steps are real, bool [L, R]).
+        """
+        flat, real = self._steps(rows)
+        obs = self._normalized(self._obs.index_select(0, flat)).view(*real.shape, -1)
+        return self._model(obs, self._row_states(rows))[0], real
+
+    def _steps(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Flat indices [L·R] into [T·N, …] of the steps of padded rows, and which are real, bool [L, R]."""
+        indices, real = step_indices(rows, row_steps=self._config.row_steps, num_envs=self._config.num_envs)
+        return torch.from_numpy(indices.reshape(-1)), torch.from_numpy(real)
 
     def _rows(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
         """The shard's rows [R, 4], R padded to ROW_MULTIPLE by rows of length 0."""

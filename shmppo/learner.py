@@ -15,7 +15,9 @@ from torch import nn
 
 from shmppo.advantages import discounted_returns, generalized_advantages
 from shmppo.config import TrainConfig
+from shmppo.diagnostics import KLProfile, KLRecorder
 from shmppo.envs import Task
+from shmppo.gradients import ShardGradients
 from shmppo.layout import SHARD_STATISTICS, Arena, Field, Sizes, shared_fields
 from shmppo.model import ActorCritic, move_parameters, parameter_offsets, weights_sha256
 from shmppo.normalize import CLIP, RunningMoments, column_moments
@@ -64,6 +66,11 @@ class Learner:
         move_parameters(self.model, arena.tensor("weights"), keep=True)
         self._flat = nn.Parameter(arena.tensor("weights"))
         self._flat.grad, *self._other_shards = arena.tensor("gradients").unbind(0)
+        self.kl_profile: KLProfile | None = None  # of the last update, if it was recorded
+        self._recorder: KLRecorder | None = None
+        if config.kl_profile_every is not None:
+            gradients = ShardGradients(config, task.distribution, self.model, arena)
+            self._recorder = KLRecorder(config, task.distribution, gradients, arena)
         self.optimizer = torch.optim.Adam([self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True)
 
     def weights_sha256(self) -> str:
@@ -99,7 +106,12 @@ class Learner:
         advantages = self._advantages()
         write_plan(self.config, self.arena, iteration=iteration, advantages=advantages, clip=clip)
         timer.switch("other")
-        statistics = self._epochs(compute, timer)
+        every = self.config.kl_profile_every
+        recorder = self._recorder if every is not None and iteration % every == 0 else None
+        if recorder is not None:
+            recorder.begin()
+        statistics = self._epochs(compute, timer, recorder)
+        self.kl_profile = recorder.end(int(statistics["optimiser_steps"])) if recorder is not None else None
         statistics["learning_rate"] = rate
         statistics["clip_range"] = clip
         statistics["explained_variance"] = explained_variance(
@@ -133,7 +145,7 @@ class Learner:
             gae_lambda=self.config.gae_lambda,
         )
 
-    def _epochs(self, compute: ComputeShards, timer: PhaseTimer) -> dict[str, float]:
+    def _epochs(self, compute: ComputeShards, timer: PhaseTimer, recorder: KLRecorder | None) -> dict[str, float]:
         """Every minibatch of every epoch, or those up to the target KL."""
         rows: list[np.ndarray] = []
         norms: list[float] = []
@@ -152,6 +164,9 @@ class Learner:
                 rows.append(np.array(list(total.values())))
                 timer.switch("publish")
                 self.publish()
+                if recorder is not None:
+                    timer.switch("other")
+                    recorder.record(len(rows))
             if stopped:
                 break
         timer.switch("other")

@@ -231,7 +231,12 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What is shown of a run."""
+    """What is shown and recorded of a run."""
 
     quiet: bool = False
     """Print nothing but errors."""
+    kl_profile_every: int | None = None
+    """Record the KL profile of every K-th update, from the first on: kl.csv and kl/*.npz. None: of none."""
+
+    def check_report(self) -> None:
+        require_fields(self, ("kl_profile_every",), _at_least_1, "be at least 1")

@@ -1,4 +1,7 @@
-"""Plots of runs: `python -m shmppo.plot RUN_DIR…`. Reads metrics.csv, and config.json for the labels."""
+"""Plots of runs: `python -m shmppo.plot RUN_DIR…` and `python -m shmppo.plot kl RUN_DIR…`.
+
+Reads metrics.csv or the recorded KL profiles, and config.json for the labels.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import tyro
 
 from shmppo.config import ConfigError
 from shmppo.curves import Aggregate, Run, aggregate, group_runs, phase_shares, read_run
+from shmppo.diagnostics import KLProfile, mean_profile, read_profiles
 from shmppo.timers import PHASES
 
 if TYPE_CHECKING:
@@ -44,6 +48,16 @@ class Plot:
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Directories of the runs."""
     out: Path = Path("curves.svg")
+    """File to write; its ending decides the format: svg, png or pdf."""
+
+
+@dataclass(frozen=True)
+class KLPlot:
+    """KL profiles of one or several runs: sequential and reference KL against the share of data processed."""
+
+    run_dirs: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of runs with --kl-profile-every."""
+    out: Path = Path("kl.svg")
     """File to write; its ending decides the format: svg, png or pdf."""
 
 
@@ -109,13 +123,13 @@ def draw_phases(axis: Axes, run: Run, title: str) -> None:
     label(axis, "iteration", "share of time (%)", f"time of {title}")
 
 
-def plot_curves(runs: list[Run], out: Path) -> None:
+def plot_curves(run_dirs: tuple[Path, ...], out: Path) -> None:
     """Returns against steps and time, KL and clip fraction; and each group's phases, those of its first run.
 
     Raises:
         ConfigError: without matplotlib, or for an unknown file format.
     """
-    groups = group_runs(runs)
+    groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
     figure, axes = new_figure(2 + -(-len(groups) // 2), 2)
     for axis, (column, over) in zip(axes, SHARED_PANELS, strict=False):
         for i, (name, members) in enumerate(groups.items()):
@@ -135,13 +149,48 @@ def plot_curves(runs: list[Run], out: Path) -> None:
     save(figure, out, SEEDS_CAPTION if several else "")
 
 
+def draw_profiles(axes: list[Axes], profiles: list[tuple[int, KLProfile]], name: str, colour: str) -> None:
+    """Both KLs of (iteration, profile) pairs, thin, and their means; monotonic share by iteration."""
+    for axis, kind in zip(axes, ("sequential", "reference"), strict=False):
+        for _, profile in profiles:
+            values = getattr(profile, kind)[:-1]
+            logs = np.log10(values, where=values > 0, out=np.full(len(values), np.nan))
+            axis.plot(profile.share[:-1], logs, color=colour, linewidth=0.5, alpha=0.25)
+        axis.plot(*mean_profile([profile for _, profile in profiles], kind), color=colour, linewidth=1.6, label=name)
+    axes[2].plot(*zip(*((i, p.monotonic_share) for i, p in profiles), strict=True), ".", color=colour, label=name)
+
+
+def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
+    """KL profiles of runs, one colour for those that differ only in their seed. Raises ConfigError as `plot_curves`."""
+    figure, axes = new_figure(1, 3, width=3.6)
+    groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
+    for i, (name, members) in enumerate(groups.items()):
+        profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
+        draw_profiles(axes, profiles, name, COLOURS[i % len(COLOURS)])
+    label_profiles(axes)
+    axes[0].legend(fontsize=7, frameon=False)
+    save(figure, out, "Thin: each recorded update. Bold: their mean.")
+
+
+def label_profiles(axes: list[Axes]) -> None:
+    """Name the axes of the panels of `draw_profiles`."""
+    label(axes[0], "share of the update's data", "log₁₀ nats", "sequential KL(next policy ‖ this)")
+    label(axes[1], "share of the update's data", "log₁₀ nats", "reference KL(last policy ‖ this)")
+    label(axes[2], "iteration", "share of steps", "steps at which the reference KL falls")
+    axes[2].set_ylim(0, 1.05)
+
+
 def main() -> int:
-    """The command line; returns the exit code."""
+    """The command line; returns the exit code. A directory named kl is ./kl."""
+    arguments = sys.argv[1:]
+    profiles = arguments[:1] == ["kl"]
     try:
-        options = tyro.cli(Plot, prog="python -m shmppo.plot", description=__doc__)
+        prog = "python -m shmppo.plot kl" if profiles else "python -m shmppo.plot"
+        kind: type[Plot] | type[KLPlot] = KLPlot if profiles else Plot
+        options = tyro.cli(kind, args=arguments[profiles:], prog=prog)
         if not options.run_dirs:
             raise ConfigError("no run is named; give the directories of one or several runs")
-        plot_curves([read_run(run_dir) for run_dir in options.run_dirs], options.out)
+        (plot_profiles if profiles else plot_curves)(options.run_dirs, options.out)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -20,6 +20,7 @@ import torch
 from shmppo import machine
 from shmppo.checkpoint import save_checkpoint
 from shmppo.config import TrainConfig
+from shmppo.diagnostics import write_profile
 from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
@@ -192,6 +193,8 @@ class Session:
         }
         self.pool.handshake_seconds = 0.0
         self._metrics.write(row)
+        if self.learner.kl_profile is not None:
+            write_profile(self.run_dir, self.iteration, self.learner.kl_profile)
         by_count = config.checkpoint_every is not None and self.iteration % config.checkpoint_every == 0
         if by_count or time.monotonic() - self._saved_at > 60 * config.checkpoint_minutes:
             self.save()

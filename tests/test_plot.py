@@ -47,8 +47,8 @@ def test_the_interquartile_mean_drops_a_quarter_at_each_end() -> None:
 
 def test_runs_are_aggregated_over_the_stretch_that_all_of_them_cover() -> None:
     runs = [
-        Run("a", {}, {"x": np.array([0.0, 10, 20]), "y": np.array([0.0, 10, 20])}),
-        Run("b", {}, {"x": np.array([5.0, 15, 30]), "y": np.array([np.nan, 4, 4])}),
+        Run(Path("a"), {}, {"x": np.array([0.0, 10, 20]), "y": np.array([0.0, 10, 20])}),
+        Run(Path("b"), {}, {"x": np.array([5.0, 15, 30]), "y": np.array([np.nan, 4, 4])}),
     ]
     curve = aggregate(runs, "y", "x")
     assert curve is not None
@@ -62,7 +62,7 @@ def test_runs_are_aggregated_over_the_stretch_that_all_of_them_cover() -> None:
 def test_the_bootstrap_interval_is_that_of_the_drawn_means() -> None:
     rng = np.random.default_rng(1)
     levels = rng.normal(size=16)
-    runs = [Run("r", {}, {"x": np.array([0.0, 1]), "y": np.array([level, level])}) for level in levels]
+    runs = [Run(Path("r"), {}, {"x": np.array([0.0, 1]), "y": np.array([level, level])}) for level in levels]
     curve = aggregate(runs, "y", "x")
     assert curve is not None
     inner = np.sort(levels)[4:12]
@@ -77,7 +77,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> No
         read_run(written_run(tmp_path / "c", core="lstm", gamma=0.9, seed=2)),
     ]
     groups = group_runs(runs)
-    assert {label: [run.name for run in members] for label, members in groups.items()} == {
+    assert {label: [run.directory.name for run in members] for label, members in groups.items()} == {
         "core lstm": ["a", "c"],
         "core none": ["b"],
     }
@@ -111,7 +111,7 @@ def test_the_command_compares_runs(tmp_path: Path) -> None:
 
 
 def test_png_and_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [read_run(written_run(tmp_path / "a"))]
+    runs = (written_run(tmp_path / "a"),)
     plot_curves(runs, tmp_path / "new" / "one.png")
     assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match="ending must be one of"):

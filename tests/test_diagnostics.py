@@ -1,0 +1,174 @@
+"""The KL profile: closed forms against Monte Carlo, the recorder against every policy kept, no bit changed."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import summary_of
+from gymnasium import spaces
+from torch import distributions as torch_distributions
+
+from shmppo import diagnostics
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.diagnostics import KLProfile, KLRecorder, probe_rows, read_profiles, recorded_steps
+from shmppo.distributions import distribution_for
+from shmppo.learner import Learner
+from shmppo.train import resume, train
+
+SMALL = TrainConfig(
+    env="CartPole-v1", hide_obs=(1, 3), hidden_size=16, encoder_sizes=(16,), num_envs=4, rollout_steps=32, seq_len=8,
+    minibatches=2, epochs=3, workers=0, quiet=True, stop_at_iteration=2,
+)  # fmt: skip
+NONE = dataclasses.replace(SMALL, env="HalfCheetah-v5", hide_obs=(), core="none")
+SPACES = {"box": spaces.Box(-1, 1, (3,)), "discrete": spaces.Discrete(4)}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_closed_form_is_what_samples_say(name: str) -> None:
+    head = distribution_for(SPACES[name], "test")
+    generator = torch.Generator().manual_seed(3)
+    p, q = torch.randn(2, 5, head.num_params, generator=generator, dtype=torch.float64) * 0.3
+    noise = torch.from_numpy(head.noise(np.random.default_rng(4), 200_000)).double().unsqueeze(1)
+    p_all, q_all = (params.expand(len(noise), -1, -1) for params in (p, q))
+    actions = head.sample(p_all, noise)
+    log_ratio = (head.log_prob(p_all, actions) - head.log_prob(q_all, actions)).sum(-1)
+    error = log_ratio.std(0) / len(noise) ** 0.5
+    assert ((log_ratio.mean(0) - head.kl(p, q)).abs() < 4 * error).all()
+
+
+def test_which_policies_are_kept() -> None:
+    assert recorded_steps(5).tolist() == [0, 1, 2, 3, 4, 5]
+    many = recorded_steps(10_000)
+    assert len(many) <= 256
+    assert (many[0], many[-1]) == (0, 10_000)
+    assert many[:10].tolist() == list(range(10))
+    late = many[many > 1000]
+    np.testing.assert_allclose(late[1:] / late[:-1], (late[1:] / late[:-1]).mean(), rtol=2e-3)
+
+
+def test_the_probe_is_whole_rows_over_the_whole_rollout() -> None:
+    rows = np.stack([np.arange(400), np.arange(400), np.full(400, 8), np.zeros(400)], axis=1).astype(int)
+    probe = probe_rows(rows)
+    assert probe[:, 2].sum() == 512
+    assert probe[0, 0] == 0
+    assert set(np.diff(probe[:, 0])) == {6, 7}
+    assert len(probe_rows(rows[:3])) == 3
+
+
+def test_the_fit_finds_the_contraction_and_the_share_that_falls() -> None:
+    steps = np.arange(41)
+    reference = 0.01 * 0.9**steps
+    reference[-1] = 0.0
+    profile = KLProfile(steps, np.append(np.full(40, 1e-5), np.nan), reference, 512, 0.0)
+    assert profile.gamma == pytest.approx(0.9)
+    assert profile.slope == pytest.approx(40 * np.log10(0.9))
+    assert profile.monotonic_share == 1
+    assert profile.sequential_mean == pytest.approx(1e-5)
+    hump = dataclasses.replace(profile, reference=np.where(steps == 4, 1.0, reference))
+    assert hump.monotonic_share == pytest.approx(39 / 40)
+
+
+@pytest.mark.parametrize("config", [SMALL, NONE], ids=["lstm", "none"])
+def test_recording_changes_no_bit(config: TrainConfig, tmp_path: Path) -> None:
+    plain = train(dataclasses.replace(config, run_dir=str(tmp_path / "plain")))
+    recorded = train(dataclasses.replace(config, run_dir=str(tmp_path / "kl"), kl_profile_every=1, workers=2))
+    assert recorded["weights_sha256"] == plain["weights_sha256"]
+    assert list(read_profiles(tmp_path / "kl")) == [1, 2]
+    assert not (tmp_path / "plain" / "kl.csv").exists()
+
+
+def test_the_recorder_agrees_with_every_policy_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights: list[torch.Tensor] = []
+    expected: dict[str, list[float]] = {}
+    publish, end = Learner.publish, KLRecorder.end
+
+    def keep(learner: Learner) -> None:
+        weights.append(learner.arena.tensor("weights").clone())
+        publish(learner)
+
+    def twin(recorder: KLRecorder, taken: int) -> KLProfile:
+        policies, now = [], recorder._arena.tensor("weights").clone()
+        for flat in weights:
+            recorder._arena.tensor("weights").copy_(flat)
+            params, real = recorder._gradients.policy(recorder._rows)
+            policies.append(torch_distributions.Categorical(logits=params[real].double()))
+        recorder._arena.tensor("weights").copy_(now)
+        kl: Callable[..., torch.Tensor] = torch_distributions.kl_divergence
+        expected["sequential"] = [float(kl(b, a).mean()) for a, b in itertools.pairwise(policies)]
+        expected["reference"] = [float(kl(policies[-1], a).mean()) for a in policies]
+        return end(recorder, taken)
+
+    monkeypatch.setattr(Learner, "publish", keep)
+    monkeypatch.setattr(KLRecorder, "end", twin)
+    train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), kl_profile_every=1, stop_at_iteration=1))
+    profile = read_profiles(tmp_path / "run")[1]
+    assert profile.steps.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(profile.sequential[:-1], expected["sequential"], rtol=1e-6)
+    np.testing.assert_allclose(profile.reference, expected["reference"], rtol=1e-6, atol=1e-15)
+    assert np.isnan(profile.sequential[-1])
+    assert profile.reference[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_with_fewer_kept_the_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = dataclasses.replace(SMALL, kl_profile_every=1, stop_at_iteration=1)
+    train(dataclasses.replace(every, run_dir=str(tmp_path / "all")))
+    monkeypatch.setattr(diagnostics, "MOST_RECORDED", 4)
+    train(dataclasses.replace(every, run_dir=str(tmp_path / "some")))
+    whole, some = read_profiles(tmp_path / "all")[1], read_profiles(tmp_path / "some")[1]
+    assert some.steps.tolist() == [0, 1, 2, 6]
+    np.testing.assert_array_equal(some.sequential, whole.sequential[some.steps])
+    np.testing.assert_array_equal(some.reference, whole.reference[some.steps])
+
+
+def test_a_learning_rate_of_zero_moves_nothing(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, anneal_steps=SMALL.batch_steps, kl_profile_every=1, run_dir=str(tmp_path / "r"))
+    train(config)
+    moved, still = read_profiles(tmp_path / "r").values()
+    assert (moved.sequential[:-1] > 1e-9).all()
+    np.testing.assert_allclose(still.sequential[:-1], 0, atol=1e-14)
+    np.testing.assert_allclose(still.reference, 0, atol=1e-14)
+
+
+def test_a_target_kl_stop_ends_the_profile_where_the_update_ended(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
+    train(config)
+    with open(tmp_path / "run" / "metrics.csv") as metrics, open(tmp_path / "run" / "kl.csv") as table:
+        taken = [row["optimiser_steps"] for row in csv.DictReader(metrics)]
+        assert [row["optimiser_steps"] for row in csv.DictReader(table)] == taken
+    assert all(
+        profile.reference[-1] == pytest.approx(0, abs=1e-12) for profile in read_profiles(tmp_path / "run").values()
+    )
+
+
+def test_a_resumed_run_leaves_the_table_of_the_undisturbed_one(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, kl_profile_every=2, stop_at_iteration=5)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(dataclasses.replace(config, run_dir=str(whole)))
+    train(dataclasses.replace(config, run_dir=str(stopped), stop_at_iteration=3))
+    resume(stopped, stop_at_iteration=5)
+    assert summary_of(stopped)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+
+    def table(run_dir: Path) -> list[dict[str, Any]]:
+        with open(run_dir / "kl.csv") as file:
+            return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+    assert table(stopped) == table(whole)
+    assert [row["iteration"] for row in table(whole)] == ["1", "3", "5"]
+
+
+def test_profiles_are_plotted(tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    train(dataclasses.replace(SMALL, kl_profile_every=1, run_dir=str(tmp_path / "run")))
+    done = run_command("shmppo.plot", "kl", tmp_path / "run", "--out", tmp_path / "kl.svg")
+    assert done.returncode == 0, done.stderr
+    assert "sequential KL" in (tmp_path / "kl.svg").read_text()
+    with pytest.raises(ConfigError, match="--kl-profile-every"):
+        read_profiles(tmp_path)
