@@ -20,6 +20,8 @@ from typing import Any
 from shmppo.options import (
     ConfigError,
     NetworkOptions,
+    ObjectiveOptions,
+    OptimiserOptions,
     ProcessOptions,
     ReportOptions,
     TaskOptions,
@@ -39,7 +41,9 @@ MIN_TILE, MAX_TILE = 8, 32
 
 
 @dataclass(frozen=True)
-class TrainConfig(ReportOptions, ProcessOptions, UpdateOptions, NetworkOptions, TaskOptions):
+class TrainConfig(
+    ReportOptions, ProcessOptions, OptimiserOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions
+):
     """One training run. The run's weights are a pure function of this and the build of its libraries."""
 
     # The fields are those of the bases, the last base's first.
@@ -208,6 +212,8 @@ def check(config: TrainConfig) -> None:
     config.check_task()
     config.check_network()
     config.check_update()
+    config.check_objective()
+    config.check_optimiser()
     config.check_processes()
     config.check_report()
     _check_workers(config)

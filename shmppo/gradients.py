@@ -6,19 +6,45 @@ them in shard order, so central and sharded learning give the same bits.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
-from shmppo.layout import SHARD_STATISTICS, Arena
-from shmppo.loss import clipped_objective, clipped_objective_slope, kl_estimate, value_loss, value_loss_slope
+from shmppo.layout import SHARD_STATISTICS, STEP_TARGETS, Arena, UpdateNumbers
+from shmppo.loss import (
+    clipped_objective,
+    clipped_objective_slope,
+    dimension_clipped_objective,
+    dimension_clipped_objective_slope,
+    dual_clipped,
+    dual_clipped_slope,
+    kl_estimate,
+    unclipped_objective,
+    value_loss,
+    value_loss_slope,
+)
 from shmppo.model import ActorCritic, views_of
 from shmppo.normalize import normalize_observations
 from shmppo.sequences import ROW_FIELDS, step_indices
 
+_FIRST_LOG_PROB = STEP_TARGETS.index("log_prob")
 ROW_MULTIPLE = 8  # rows per shard are padded to this: each new shape costs the fused LSTM 2–4 ms once
+
+
+class _Outputs(NamedTuple):
+    """What of a shard's policy and critic the loss is a function of, each [L, R]."""
+
+    log_prob: Tensor
+    """[L, R, Q]: of the action, or of each of its dimensions with --ratio per-dimension."""
+    values: Tensor
+    entropy: Tensor
+    """Without a graph where it has no weight."""
+    kl: Tensor | None
+    """KL(old ‖ new) in closed form, of --objective penalty only."""
 
 
 class ShardGradients:
@@ -33,6 +59,7 @@ class ShardGradients:
         self._slabs = [views_of(slab, model) for slab in arena.tensor("gradients")]
         self._obs = arena.tensor("obs").flatten(0, 1)
         self._actions = arena.tensor("actions").flatten(0, 1)
+        self._old_params = arena.tensor("policy_params").flatten(0, 1)
         self._states = arena.tensor("row_state").flatten(0, 1)
         self._targets = arena.tensor("step_targets")
 
@@ -47,22 +74,42 @@ class ShardGradients:
         flat, real = self._steps(rows)
         weights, shape = real.float(), real.shape  # [L, R]
         obs = self._normalized(self._obs.index_select(0, flat)).view(*shape, -1)
-        actions = self._actions.index_select(0, flat).view(*shape, -1)
         targets = self._targets.index_select(0, flat).view(*shape, -1)
 
-        params, values, _ = self._model(obs, self._row_states(rows))
-        log_prob = self._distribution.log_prob(params, actions).sum(-1)
-        with torch.set_grad_enabled(self._config.entropy_coef > 0):
-            entropy = self._distribution.entropy(params)
-        outputs = [log_prob, values, entropy] if self._config.entropy_coef > 0 else [log_prob, values]
+        outputs = self._forward(obs, self._row_states(rows), flat)
         with torch.no_grad():
-            slopes, statistics = self._slopes(log_prob, values, entropy, targets, weights, epoch, minibatch)
+            slopes, statistics = self._slopes(outputs, targets, weights, epoch, minibatch)
         # One scalar with these slopes: handing them to autograd directly makes torch import sympy, 60 MB a process.
-        loss = torch.stack([torch.dot(o.flatten(), s.flatten()) for o, s in zip(outputs, slopes, strict=False)]).sum()
+        pairs = [(o, s) for o, s in zip(outputs, slopes, strict=True) if o is not None and o.requires_grad]
+        loss = torch.stack([torch.dot(o.flatten(), s.flatten()) for o, s in pairs]).sum()
         gradients = torch.autograd.grad(loss / steps, self._parameters)
         torch._foreach_copy_(self._slabs[shard], list(gradients))
         statistics[:-2] /= steps
         self._arena.array("shard_statistics")[shard] = statistics
+
+    def _forward(self, obs: Tensor, states: Tensor, flat: Tensor) -> _Outputs:
+        """Outputs for normalised observations [L, R, D] from states [R, S]; `flat` [L·R] are the steps' indices."""
+        config, distribution = self._config, self._distribution
+        params, values = self._network(obs, states)
+        actions = self._actions.index_select(0, flat).view(*params.shape[:2], -1)
+        log_prob = distribution.log_prob(params, actions)
+        if config.ratio == "joint":
+            log_prob = log_prob.sum(-1, keepdim=True)
+        with torch.set_grad_enabled(config.entropy_coef > 0):
+            entropy = distribution.entropy(params)
+        kl = None
+        if config.objective == "penalty":
+            kl = distribution.kl(self._old_params.index_select(0, flat).view(params.shape), params)
+        return _Outputs(log_prob, values, entropy, kl)
+
+    def _network(self, obs: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Policy parameters [L, R, P] and values [L, R]; only the network's own products are in bfloat16."""
+        if self._config.autocast == "none":
+            params, values, _ = self._model(obs, states)
+            return params, values
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            params, values, _ = self._model(obs, states)
+        return params.float(), values.float()
 
     @torch.no_grad()
     def policy(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -73,7 +120,7 @@ class ShardGradients:
         """
         flat, real = self._steps(rows)
         obs = self._normalized(self._obs.index_select(0, flat)).view(*real.shape, -1)
-        return self._model(obs, self._row_states(rows))[0], real
+        return self._network(obs, self._row_states(rows))[0], real
 
     def _steps(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Flat indices [L·R] into [T·N, …] of the steps of padded rows, and which are real, bool [L, R]."""
@@ -103,40 +150,43 @@ class ShardGradients:
         return normalize_observations(obs, self._arena.tensor("obs_mean"), self._arena.tensor("obs_scale"))
 
     def _slopes(
-        self,
-        log_prob: Tensor,
-        values: Tensor,
-        entropy: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        epoch: int,
-        minibatch: int,
+        self, outputs: _Outputs, targets: Tensor, weights: Tensor, epoch: int, minibatch: int
     ) -> tuple[list[Tensor], np.ndarray]:
-        """Derivatives of the loss, summed over real steps, by log π, V and entropy; and its statistics, likewise.
+        """Derivatives of the loss, summed over real steps, by each of the outputs; and its statistics, likewise.
 
-        All tensors are [L, R], targets [L, R, 4]; weights are 1 at real steps and 0 in padding.
+        targets are [L, R, columns of "step_targets"]; weights [L, R] are 1 at real steps and 0 in padding.
         """
         config = self._config
-        clip = float(self._arena.array("clip_range")[0])
-        value_clip = clip if config.value_clip else None
+        numbers = UpdateNumbers(*self._arena.array("update_numbers").tolist())
+        value_clip = numbers.clip_range if config.value_clip else None
         mean, scale = self._arena.array("advantage_scale")[epoch, minibatch].tolist()
-        old_log_prob, advantages, value_targets, old_values = targets.unbind(-1)
+        advantages, value_targets, old_values = targets[..., :_FIRST_LOG_PROB].unbind(-1)
         advantages = (advantages - mean) * scale * weights
         # Padding gets log ρ = 0 before the exponential: a weight after it could meet an infinity.
-        log_ratio = (log_prob - old_log_prob) * weights
+        log_ratios = (outputs.log_prob - targets[..., _FIRST_LOG_PROB:]) * weights.unsqueeze(-1)
+        log_ratio = log_ratios.sum(-1)
         ratio = log_ratio.exp()
+        ratios = ratio.unsqueeze(-1) if config.ratio == "joint" else log_ratios.exp()
+        objective, slope = self._objective(ratios, advantages, numbers.clip_range)
+        critic = (outputs.values, value_targets, old_values, value_clip)
         slopes = [
-            -clipped_objective_slope(ratio, advantages, clip),
-            value_loss_slope(values, value_targets, old_values, value_clip) * weights * config.value_coef,
-            weights * -config.entropy_coef,
+            -slope,
+            value_loss_slope(*critic) * weights * config.value_coef,
+            weights * -numbers.entropy_coef,
+            weights * numbers.penalty_coef,
         ]
+        if outputs.kl is None:
+            kl = kl_estimate(log_ratio, ratio)
+        else:
+            kl = outputs.kl * weights
+            objective = objective - numbers.penalty_coef * kl
         per_step = torch.stack(  # in the order of SHARD_STATISTICS
             [
-                -clipped_objective(ratio, advantages, clip),
-                value_loss(values, value_targets, old_values, value_clip) * weights,
-                entropy * weights,
-                kl_estimate(log_ratio, ratio),
-                ((ratio - 1).abs() > clip).float(),
+                -objective,
+                value_loss(*critic) * weights,
+                outputs.entropy * weights,
+                kl,
+                ((ratios - 1).abs() > numbers.clip_range).float().mean(-1),
                 log_ratio.abs(),
                 weights,
             ]
@@ -144,6 +194,23 @@ class ShardGradients:
         statistics = per_step.sum(-1)
         statistics[-2] = per_step[-2].max()
         return slopes, statistics.double().numpy()
+
+    def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        """What is maximised per step [L, R], and its derivatives by log π [L, R, Q]; ratios are [L, R, Q]."""
+        config = self._config
+        if config.ratio == "per-dimension":
+            objective = dimension_clipped_objective(ratios, advantages, clip)
+            slope = dimension_clipped_objective_slope(ratios, advantages, clip)
+        elif config.objective == "clip":
+            ratio = ratios.squeeze(-1)
+            objective = clipped_objective(ratio, advantages, clip)
+            slope = clipped_objective_slope(ratio, advantages, clip)
+        else:
+            objective = slope = unclipped_objective(ratios.squeeze(-1), advantages)
+        if config.dual_clip is not None:
+            slope = dual_clipped_slope(slope, objective, advantages, config.dual_clip)
+            objective = dual_clipped(objective, advantages, config.dual_clip)
+        return objective, slope
 
 
 assert SHARD_STATISTICS[-2:] == ("max_abs_log_ratio", "steps"), "these two are not divided by the steps"

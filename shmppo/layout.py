@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,18 @@ from shmppo.timers import PHASES
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 SHARED_MEMORY = "/dev/shm"
 SHARD_STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "max_abs_log_ratio", "steps")
-STEP_TARGETS = ("log_prob", "advantage", "value_target", "value")
-"""The columns of "step_targets": what the loss needs of each step."""
+STEP_TARGETS = ("advantage", "value_target", "value", "log_prob")
+"""The columns of "step_targets": what the loss needs of each step; the last is Q columns, see "log_prob"."""
+
+
+class UpdateNumbers(NamedTuple):
+    """What the loss weighs its terms with in one update; the columns of "update_numbers"."""
+
+    clip_range: float
+    """ε"""
+    entropy_coef: float
+    penalty_coef: float
+    """β"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,7 @@ class Sizes:
 
     observation: int  # D
     action: int  # A
+    params: int  # width of the policy's parameters
     state: int  # S, the packed recurrent state of one environment; 0 without a core
     parameters: int  # P, the flat parameter vector, padding included
 
@@ -57,6 +69,8 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
     T, N, W = config.rollout_steps, config.num_envs, config.num_workers
     K, M, G = config.epochs, config.minibatches, config.shards
     D, A, S, P = sizes.observation, sizes.action, sizes.state, sizes.parameters
+    Q = A if config.ratio == "per-dimension" else 1  # ratios per step
+    old_params = sizes.params if config.objective == "penalty" else 0
     f32, f64, i64, i32, flag = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
 
     def field(writer: str, phase: str, name: str, dtype: torch.dtype, *shape: int) -> Field:
@@ -72,7 +86,8 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         # the rollout
         field(own, "COLLECT", "obs", f32, T, N, D),  # raw, hidden indices 0
         field(own, "COLLECT", "actions", f32, T, N, A),  # as sampled, before clipping
-        field(own, "COLLECT", "log_prob", f32, T, N),
+        field(own, "COLLECT", "log_prob", f32, T, N, Q),  # of the action, or of each of its dimensions
+        field(own, "COLLECT", "policy_params", f32, T, N, old_params),  # for the closed-form KL
         field(own, "COLLECT", "value", f32, T, N),
         field(own, "COLLECT", "bootstrap", f32, T, N),  # V after a truncated step, and after step T − 1
         field(own, "COLLECT", "reward", f64, T, N),  # raw
@@ -92,13 +107,13 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "START, COLLECT", "carry_length", i64, 2, N),
         field(own, "START, COLLECT", "carry_hash", i64, 2, N),  # of the episode so far, to check a replay by
         # the plan of an update
-        field("learner", "PLAN", "step_targets", f32, T * N, len(STEP_TARGETS)),
+        field("learner", "PLAN", "step_targets", f32, T * N, len(STEP_TARGETS) - 1 + Q),
         field("learner", "PLAN", "rows", i32, N * T, 4),  # ROW_FIELDS of sequences.py
         field("learner", "PLAN", "order", i32, K, N * T),  # rows in the order of each epoch
         field("learner", "PLAN", "bounds", i32, K, M, G + 1),  # shard g is order[k, bounds[g]:bounds[g + 1]]
         field("learner", "PLAN", "minibatch_steps", i64, K, M),
         field("learner", "PLAN", "advantage_scale", f64, K, M, 2),  # mean and 1 / standard deviation
-        field("learner", "PLAN", "clip_range", f64, 1),
+        field("learner", "PLAN", "update_numbers", f64, len(UpdateNumbers._fields)),
         # gradients
         field("process of the shard", "LEARN", "gradients", f32, G, P),  # the learner adds them up in the first
         field("process of the shard", "LEARN", "shard_statistics", f64, G, len(SHARD_STATISTICS)),

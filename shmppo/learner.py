@@ -22,9 +22,11 @@ from shmppo.layout import SHARD_STATISTICS, Arena, Field, Sizes, shared_fields
 from shmppo.model import ActorCritic, move_parameters, parameter_offsets, weights_sha256
 from shmppo.normalize import CLIP, RunningMoments, column_moments
 from shmppo.plan import write_plan
+from shmppo.schedules import Schedule
 from shmppo.timers import PhaseTimer
 
-LARGEST_FIRST_LOG_RATIO = 1e-3  # acting and learning disagree beyond rounding: a fault, not noise
+LARGEST_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
+"""By --autocast: where acting and learning disagree by more than rounding, it is a fault, not noise."""
 
 ComputeShards = Callable[[int, int, int], None]
 """(version, epoch, minibatch) → every shard's gradient and statistics are in the arena."""
@@ -41,12 +43,31 @@ def build_model(config: TrainConfig, task: Task) -> ActorCritic:
         return ActorCritic(config, task.observation_size, task.distribution)
 
 
+def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim.Optimizer:
+    """The optimiser of the one flat parameter."""
+    rate, decay, eps = config.learning_rate, config.weight_decay, config.adam_eps
+    if config.optimizer == "adam":
+        return torch.optim.Adam([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD([parameter], lr=rate, weight_decay=decay)
+    return torch.optim.RMSprop([parameter], lr=rate, eps=eps, weight_decay=decay)
+
+
 def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     """The layout table of a run, which depends on the size of its network."""
     with torch.device("meta"):
         model = ActorCritic(config, task.observation_size, task.distribution)
     _, parameters = parameter_offsets(model)
-    sizes = Sizes(task.observation_size, task.distribution.action_size, model.state_size, parameters)
+    distribution = task.distribution
+    sizes = Sizes(
+        observation=task.observation_size,
+        action=distribution.action_size,
+        params=distribution.num_params,
+        state=model.state_size,
+        parameters=parameters,
+    )
     return shared_fields(config, sizes)
 
 
@@ -58,6 +79,7 @@ class Learner:
         self.arena = arena
         self.model = build_model(config, task)
         self.version = 0
+        self.schedule = Schedule(config)
         self.obs_moments = RunningMoments(task.observation_size)
         self.return_moments = RunningMoments(1)
         self.discounted_return = np.zeros(config.num_envs)
@@ -71,7 +93,7 @@ class Learner:
         if config.kl_profile_every is not None:
             gradients = ShardGradients(config, task.distribution, self.model, arena)
             self._recorder = KLRecorder(config, task.distribution, gradients, arena)
-        self.optimizer = torch.optim.Adam([self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True)
+        self.optimizer = build_optimizer(config, self._flat)
 
     def weights_sha256(self) -> str:
         return weights_sha256(self.model.state_dict().values())
@@ -98,13 +120,11 @@ class Learner:
         Raises:
             TrainingFault: for a non-finite gradient, or a first |log ratio| above 1e-3; the weights are untouched.
         """
-        remaining = self._remaining(iteration)
         timer.switch("advantage")
-        rate = self.config.learning_rate * (remaining if self.config.anneal_lr else 1.0)
-        clip = self.config.clip * (remaining if self.config.anneal_clip else 1.0)
+        rate, numbers = self.schedule.learning_rate(iteration), self.schedule.numbers(iteration)
         self.optimizer.param_groups[0]["lr"] = rate
         advantages = self._advantages()
-        write_plan(self.config, self.arena, iteration=iteration, advantages=advantages, clip=clip)
+        write_plan(self.config, self.arena, iteration=iteration, advantages=advantages, numbers=numbers)
         timer.switch("other")
         every = self.config.kl_profile_every
         recorder = self._recorder if every is not None and iteration % every == 0 else None
@@ -112,43 +132,42 @@ class Learner:
             recorder.begin()
         statistics = self._epochs(compute, timer, recorder)
         self.kl_profile = recorder.end(int(statistics["optimiser_steps"])) if recorder is not None else None
-        statistics["learning_rate"] = rate
-        statistics["clip_range"] = clip
+        self.schedule.adapt(statistics["kl_last_epoch"])
+        statistics |= {"learning_rate": rate, **numbers._asdict()}
         statistics["explained_variance"] = explained_variance(
             self.arena.array("value"), advantages + self.arena.array("value")
         )
         self._merge_observations()
         return statistics
 
-    def _remaining(self, iteration: int) -> float:
-        """What is left of the annealing's horizon at the start of an iteration, 1 … 0."""
-        return max(0.0, 1.0 - iteration * self.config.batch_steps / self.config.anneal_horizon)
-
     def _advantages(self) -> np.ndarray:
         """Advantages [T, N] of the rollout, of scaled rewards where the configuration says so."""
-        read = self.arena.array
-        rewards = read("reward")
-        ended = read("terminated") | read("truncated")
-        if self.config.normalize_reward:
-            returns = discounted_returns(rewards, ended, self.discounted_return, self.config.gamma)
+        config, read = self.config, self.arena.array
+        rewards, terminated, truncated = read("reward"), read("terminated"), read("truncated")
+        ended = terminated | truncated
+        if config.clip_reward is not None:
+            rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
+        if config.normalize_reward:
+            returns = discounted_returns(rewards, ended, self.discounted_return, config.gamma)
             self.discounted_return = returns[-1].copy()
-            for n in range(self.config.num_envs):  # in environment order, whoever sampled them
+            for n in range(config.num_envs):  # in environment order, whoever sampled them
                 self.return_moments.merge(len(rewards), *column_moments(returns[:-1, n : n + 1]))
             rewards = np.clip(rewards / self.return_moments.std, -CLIP, CLIP)
         return generalized_advantages(
             rewards=rewards,
             values=read("value"),
             bootstraps=read("bootstrap"),
-            terminated=read("terminated"),
-            truncated=read("truncated"),
-            gamma=self.config.gamma,
-            gae_lambda=self.config.gae_lambda,
+            terminated=ended if config.truncation_is_termination else terminated,
+            truncated=truncated,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
         )
 
     def _epochs(self, compute: ComputeShards, timer: PhaseTimer, recorder: KLRecorder | None) -> dict[str, float]:
         """Every minibatch of every epoch, or those up to the target KL."""
         rows: list[np.ndarray] = []
         norms: list[float] = []
+        kls: list[float] = []
         stopped = False
         for epoch in range(self.config.epochs):
             for minibatch in range(self.config.minibatches):
@@ -156,6 +175,7 @@ class Learner:
                 compute(self.version, epoch, minibatch)
                 timer.switch("reduce")
                 total = self._reduce(first=not rows)
+                kls.append(total["kl"])
                 if self.config.target_kl is not None and total["kl"] > self.config.target_kl:
                     stopped = True
                     break
@@ -177,6 +197,7 @@ class Learner:
             "value_loss": named["value_loss"],
             "entropy": named["entropy"],
             "kl": named["kl"],
+            "kl_last_epoch": float(np.mean(kls[-self.config.minibatches :])),
             "clip_fraction": named["clipped"],
             "gradient_norm": float(np.mean(norms)) if norms else float("nan"),
             "first_log_ratio": float(rows[0][SHARD_STATISTICS.index("max_abs_log_ratio")]) if rows else 0.0,
@@ -192,10 +213,11 @@ class Learner:
         by_shard = self.arena.array("shard_statistics")
         total = dict(zip(SHARD_STATISTICS, by_shard.sum(axis=0).tolist(), strict=True))
         total["max_abs_log_ratio"] = float(by_shard[:, SHARD_STATISTICS.index("max_abs_log_ratio")].max())
-        if first and not total["max_abs_log_ratio"] <= LARGEST_FIRST_LOG_RATIO:
+        limit = LARGEST_FIRST_LOG_RATIO[self.config.autocast]
+        if first and not total["max_abs_log_ratio"] <= limit:
             raise TrainingFault(
                 f"before the first gradient step of an update |log ratio| is {total['max_abs_log_ratio']:.2e} but must "
-                f"be below {LARGEST_FIRST_LOG_RATIO:.0e}: acting and learning disagree; lower --learning-rate if the "
+                f"be below {limit:.0e}: acting and learning disagree; lower --learning-rate if the "
                 "policy has diverged, else please report it"
             )
         return total
@@ -213,6 +235,9 @@ class Learner:
         if norm > self.config.max_grad_norm:
             gradient.mul_(self.config.max_grad_norm / norm)
         self.optimizer.step()
+        if self.config.log_std_min is not None and self.model.log_std is not None:
+            # The parameter itself, not the network's use of it: its gradient can bring it up again.
+            self.model.log_std.data.clamp_(min=self.config.log_std_min)
         return norm
 
     def _merge_observations(self) -> None:
@@ -227,6 +252,7 @@ class Learner:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "version": self.version,
+            "schedule": self.schedule.state(),
             "obs_moments": _tensors(self.obs_moments.state()),
             "return_moments": _tensors(self.return_moments.state()),
             "discounted_return": torch.from_numpy(self.discounted_return.copy()),
@@ -237,6 +263,7 @@ class Learner:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.version = state["version"]
+        self.schedule.load(state["schedule"])
         for moments, name in ((self.obs_moments, "obs_moments"), (self.return_moments, "return_moments")):
             moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
         self.discounted_return = state["discounted_return"].numpy().copy()

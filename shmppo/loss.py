@@ -21,6 +21,56 @@ def clipped_objective_slope(ratio: Tensor, advantages: Tensor, clip: float) -> T
     return plain * (plain <= ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
+def dimension_clipped_objective(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """Dimension-wise clipping per step, to be maximised: A · Π_d s·min(s·ρ_d, s·clip(ρ_d, 1 − ε, 1 + ε)), s = sign(A).
+
+    One dimension out of range keeps the others' gradient, where the joint ratio would lose all of it; with one
+    dimension it is `clipped_objective` (DISC: Han and Sung, ICML 2019, arXiv 1905.02363).
+
+    Args:
+        ratios: [..., A], of each action dimension; advantages: [...].
+
+    Returns:
+        [...].
+    """
+    return advantages * _bounded(ratios, advantages, clip).prod(-1)
+
+
+def dimension_clipped_objective_slope(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """∂/∂log π_d of `dimension_clipped_objective` [..., A]: its value, or 0 where d's clipped term is taken."""
+    bounded = _bounded(ratios, advantages, clip)
+    return (advantages * bounded.prod(-1)).unsqueeze(-1) * (bounded == ratios)
+
+
+def _bounded(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """s·min(s·ρ_d, s·clip(ρ_d)): at most 1 + ε where the advantage is positive, at least 1 − ε where it is not."""
+    positive = (advantages > 0).unsqueeze(-1)
+    return torch.where(positive, ratios.clamp(max=1 + clip), ratios.clamp(min=1 - clip))
+
+
+def dual_clipped(objective: Tensor, advantages: Tensor, limit: float) -> Tensor:
+    """Dual clip of an objective per step: at least cA where A < 0, so that a large ratio cannot dominate.
+
+    limit: c > 1 (Ye et al., arXiv 1912.09729, eq. 3).
+    """
+    return torch.where(advantages < 0, torch.max(objective, limit * advantages), objective)
+
+
+def dual_clipped_slope(slope: Tensor, objective: Tensor, advantages: Tensor, limit: float) -> Tensor:
+    """∂/∂log π of `dual_clipped`: the slope of the objective, or 0 where the limit is taken.
+
+    Args:
+        slope: [...] or, per action dimension, [..., A]; the others: [...].
+    """
+    kept = (advantages >= 0) | (objective >= limit * advantages)
+    return slope * (kept if slope.dim() == kept.dim() else kept.unsqueeze(-1))
+
+
+def unclipped_objective(ratio: Tensor, advantages: Tensor) -> Tensor:
+    """ρA per step, what PPO-Penalty maximises less β·KL (arXiv 1707.06347, eq. 8); also its own slope by log π."""
+    return ratio * advantages
+
+
 def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
     """½(V − R)² per step; with `clip`, the larger of that and the same of V clipped to old ± clip."""
     plain = (values - targets).square()

@@ -123,17 +123,24 @@ class NetworkOptions:
     """Give the critic an encoder and a core of its own instead of sharing the actor's."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions (state-independent, learned)."""
+    log_std_min: float | None = None
+    """Floor of the log standard deviation: after each optimiser step what lies below is put back on it. None: none."""
 
     def check_network(self) -> None:
         require_fields(self, ("hidden_size", "num_layers"), _at_least_1, "be at least 1")
         require(abs(self.log_std_init) <= 20, f"--log-std-init is {self.log_std_init}; it must lie in -20 … 20")
+        floor = self.log_std_min
+        require(
+            floor is None or -20 <= floor <= self.log_std_init,
+            f"--log-std-min is {floor}; it must lie in -20 … --log-std-init {self.log_std_init}",
+        )
         sizes = self.encoder_sizes
         require(all(size >= 1 for size in sizes), f"--encoder-sizes is {sizes}; each must be at least 1")
 
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """The rollout and what is learned from it."""
+    """The rollout, and how it is laid out for learning."""
 
     rollout_steps: int = 128
     """T, steps per environment and iteration."""
@@ -143,36 +150,19 @@ class UpdateOptions:
     """K, passes over each rollout."""
     minibatches: int = 8
     """M, optimiser steps per epoch."""
-    learning_rate: float = 1e-3
-    """Adam's step size at the start."""
-    anneal_lr: bool = True
-    """Lower the learning rate linearly to 0 over --anneal-steps."""
-    anneal_clip: bool = False
-    """Lower the clip range linearly to 0 over --anneal-steps."""
-    anneal_steps: int | None = None
-    """Horizon of the annealing, in environment steps. None: --total-steps."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
     """λ of generalised advantage estimation (arXiv 1506.02438)."""
-    clip: float = 0.2
-    """ε of PPO-Clip: the ratio's range is 1 ± ε (arXiv 1707.06347)."""
-    value_clip: bool = False
-    """Clip the value's change to ± --clip as well."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this L2 norm."""
-    target_kl: float | None = None
-    """End an update before the first step whose minibatch shows a larger KL (k3 estimate). None: never."""
+    truncation_is_termination: bool = False
+    """Treat a truncated episode as one that ended: no bootstrap from its last observation. For environments that
+    mark a natural end as truncated."""
     advantage_norm: Literal["minibatch", "global", "none"] = "minibatch"
     """Over what advantages are brought to mean 0 and standard deviation 1."""
     normalize_obs: bool = True
     """Normalise observations by running mean and standard deviation, clipped to ± 10."""
+    clip_reward: float | None = None
+    """Clip each reward to ± this before anything is learned from it; reported returns stay as they are. None: never."""
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, clipped to ± 10."""
     env_block: int | None = None
@@ -183,17 +173,83 @@ class UpdateOptions:
     """B, rows of an inference batch; environment n is always row n mod B. None: 8 to 32, by N."""
 
     def check_update(self) -> None:
-        counts = (
-            "rollout_steps", "seq_len", "epochs", "minibatches", "anneal_steps", "env_block", "grad_shards",
-            "tile_rows",
-        )  # fmt: skip
+        counts = ("rollout_steps", "seq_len", "epochs", "minibatches", "env_block", "grad_shards", "tile_rows")
         require_fields(self, counts, _at_least_1, "be at least 1")
         require_fields(self, ("gamma", "gae_lambda"), lambda v: 0 <= v <= 1, "lie in 0 … 1")
-        positive = ("learning_rate", "clip", "max_grad_norm", "adam_eps")
-        require_fields(self, positive, _positive, "be positive and finite")
+        require_fields(self, ("clip_reward",), _positive, "be positive and finite")
+
+
+@dataclass(frozen=True)
+class ObjectiveOptions:
+    """What is maximised."""
+
+    objective: Literal["clip", "penalty"] = "clip"
+    """PPO-Clip, or PPO-Penalty: the ratio unclipped, less β times the KL divergence (arXiv 1707.06347)."""
+    ratio: Literal["joint", "per-dimension"] = "joint"
+    """Clip the ratio of the whole action, or that of each action dimension (DISC, arXiv 1905.02363)."""
+    clip: float = 0.2
+    """ε of PPO-Clip: the ratio's range is 1 ± ε (arXiv 1707.06347)."""
+    anneal_clip: bool = False
+    """Lower the clip range linearly to 0 over --anneal-steps."""
+    dual_clip: float | None = None
+    """c > 1: where the advantage A is negative, the objective is at least c·A (arXiv 1912.09729). None: no limit."""
+    penalty_coef: float = 1.0
+    """β of --objective penalty at the start; it then halves and doubles to keep the KL near --desired-kl."""
+    desired_kl: float = 0.01
+    """KL in nats that --objective penalty and --lr-schedule kl-adaptive aim at."""
+    target_kl: float | None = None
+    """End an update before the first step whose minibatch shows a larger KL. None: never."""
+    value_clip: bool = False
+    """Clip the value's change to ± --clip as well."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    anneal_entropy: bool = False
+    """Lower the entropy bonus linearly to 0 over --anneal-steps."""
+
+    def check_objective(self) -> None:
+        require_fields(self, ("clip", "penalty_coef", "desired_kl"), _positive, "be positive and finite")
         weights = ("entropy_coef", "value_coef")
         require_fields(self, weights, lambda v: 0 <= v < float("inf"), "be finite and not negative")
         require_fields(self, ("target_kl",), lambda v: v > 0, "be positive")
+        require_fields(self, ("dual_clip",), lambda v: 1 < v < float("inf"), "be finite and above 1")
+        if self.objective == "penalty":
+            clips = "clips, and --objective penalty does not; use --objective clip"
+            require(self.ratio == "joint", f"--ratio per-dimension {clips}")
+            require(self.dual_clip is None, f"--dual-clip {clips}")
+
+
+@dataclass(frozen=True)
+class OptimiserOptions:
+    """How a gradient becomes a step."""
+
+    optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    """Optimiser, by torch's name; sgd has no momentum, rmsprop averages squares over about 100 steps (α = 0.99)."""
+    learning_rate: float = 1e-3
+    """The optimiser's step size at the start."""
+    lr_schedule: Literal["linear", "constant", "kl-adaptive"] = "linear"
+    """linear: fall to 0 over --anneal-steps. kl-adaptive: after each update, divide by 1.5 if its KL was above twice
+    --desired-kl, multiply by 1.5 if below half of it, within 1e-5 … 1e-2."""
+    warmup_steps: int = 0
+    """Environment steps over which the step size rises linearly to what --lr-schedule says. 0: none."""
+    anneal_steps: int | None = None
+    """Horizon of the annealing, in environment steps. None: --total-steps."""
+    adam_eps: float = 1e-5
+    """Epsilon of adam, adamw and rmsprop."""
+    weight_decay: float = 0.0
+    """Pull of every parameter towards 0: decoupled from the gradient with adamw, added to it (L2) with the others."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this L2 norm."""
+    autocast: Literal["none", "bf16"] = "none"
+    """bf16: the network's products of the update in bfloat16, acting in float32. Another run, exact for itself."""
+
+    def check_optimiser(self) -> None:
+        require_fields(self, ("anneal_steps",), _at_least_1, "be at least 1")
+        positive = ("learning_rate", "max_grad_norm", "adam_eps")
+        require_fields(self, positive, _positive, "be positive and finite")
+        at_least_0 = ("weight_decay", "warmup_steps")
+        require_fields(self, at_least_0, lambda v: 0 <= v < float("inf"), "be finite and not negative")
 
 
 @dataclass(frozen=True)

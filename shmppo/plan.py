@@ -8,26 +8,28 @@ from __future__ import annotations
 import numpy as np
 
 from shmppo.config import TrainConfig
-from shmppo.layout import Arena
+from shmppo.layout import Arena, UpdateNumbers
 from shmppo.sequences import cut_rows, equal_cuts, shuffled_order
 
 _EPSILON = 1e-8
 
 
-def write_plan(config: TrainConfig, arena: Arena, *, iteration: int, advantages: np.ndarray, clip: float) -> None:
+def write_plan(
+    config: TrainConfig, arena: Arena, *, iteration: int, advantages: np.ndarray, numbers: UpdateNumbers
+) -> None:
     """Write every field of phase PLAN.
 
     Args:
         advantages: [T, N] float32.
-        clip: the clip range of this iteration.
+        numbers: what the loss weighs its terms with in this iteration.
     """
-    values, log_prob = arena.array("value"), arena.array("log_prob")
+    values = arena.array("value")
     targets = arena.array("step_targets").reshape(*advantages.shape, -1)  # columns: layout.STEP_TARGETS
-    targets[..., 0] = log_prob
-    targets[..., 1] = advantages
-    targets[..., 2] = advantages + values
-    targets[..., 3] = values
-    arena.array("clip_range")[0] = clip
+    targets[..., 0] = advantages
+    targets[..., 1] = advantages + values
+    targets[..., 2] = values
+    targets[..., 3:] = arena.array("log_prob")
+    arena.array("update_numbers")[:] = numbers
 
     rows = cut_rows(arena.array("first"), config.row_steps)
     count = len(rows)

@@ -24,7 +24,7 @@ from shmppo.streams import action_noise
 from shmppo.timers import PhaseTimer
 
 _STEP_FIELDS = (
-    "obs", "first", "value", "actions", "reward", "terminated", "truncated", "bootstrap", "log_prob",
+    "obs", "first", "value", "actions", "reward", "terminated", "truncated", "bootstrap", "log_prob", "policy_params",
     "ended_return", "ended_length",
 )  # fmt: skip
 
@@ -254,11 +254,16 @@ class Collector:
     def _finish_rollout(self, own: dict[str, np.ndarray]) -> None:
         """What is computed once per rollout: the values after it, log-probabilities, observation moments."""
         np.copyto(own["bootstrap"][-1], self._values_ahead(self._obs), where=~self._first)
+        if self._config.objective == "penalty":
+            own["policy_params"][:] = self._params
         moments = self._arena.array("obs_moments")
         for i, slot in enumerate(self._batch.slots):
             params = torch.from_numpy(self._params[:, i].copy())
             actions = torch.from_numpy(own["actions"][:, i].copy())
-            own["log_prob"][:, i] = self._distribution.log_prob(params, actions).sum(-1).numpy()
+            log_prob = self._distribution.log_prob(params, actions)
+            if self._config.ratio == "joint":
+                log_prob = log_prob.sum(-1, keepdim=True)
+            own["log_prob"][:, i] = log_prob.numpy()
             if self._config.normalize_obs:
                 moments[slot.index, 0], moments[slot.index, 1] = column_moments(own["obs"][:, i])
 

@@ -24,10 +24,10 @@ def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig
 def test_flags_go_on_top_of_the_file_and_the_file_on_top_of_the_default(tmp_path: Path) -> None:
     default = TrainConfig(num_envs=4, epochs=3, gamma=0.9)
     file = tmp_path / "flags.yaml"
-    file.write_text("env: Pendulum-v1\nhide_obs: [2]\nlearning-rate: 1e-4\nepochs: 7\nanneal_lr: false\ngamma: 1\n")
+    file.write_text("env: Pendulum-v1\nhide_obs: [2]\nlearning-rate: 1e-4\nepochs: 7\nnormalize_obs: false\ngamma: 1\n")
     config = parse("--config", file, "--epochs", 9, default=default)
     expected = dataclasses.replace(
-        default, env="Pendulum-v1", hide_obs=(2,), learning_rate=1e-4, epochs=9, anneal_lr=False, gamma=1.0
+        default, env="Pendulum-v1", hide_obs=(2,), learning_rate=1e-4, epochs=9, normalize_obs=False, gamma=1.0
     )
     assert config == expected
     assert parse(f"--config={file}").epochs == 7

@@ -35,6 +35,15 @@ REFUSED = [
     ({"workers": 0, "learning": "sharded"}, r"--learning sharded needs workers, but --workers is 0"),
     ({"learner_threads": 2, "learning": "sharded"}, r"with --device cuda or --learner-threads above 1 use"),
     ({"env_block": 3}, r"--num-envs 16 is not a multiple of --env-block 3"),
+    ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension clips, and --objective penalty"),
+    ({"objective": "penalty", "dual_clip": 3.0}, r"--dual-clip clips, and .* use --objective clip"),
+    ({"dual_clip": 1.0}, r"--dual-clip is 1.0; it must be finite and above 1"),
+    ({"desired_kl": 0.0}, r"--desired-kl is 0.0; it must be positive"),
+    ({"penalty_coef": float("inf")}, r"--penalty-coef is inf; it must be positive and finite"),
+    ({"weight_decay": -1.0}, r"--weight-decay is -1.0; it must be finite and not negative"),
+    ({"warmup_steps": -1}, r"--warmup-steps is -1; it must be finite and not negative"),
+    ({"clip_reward": 0.0}, r"--clip-reward is 0.0; it must be positive"),
+    ({"log_std_min": 1.0}, r"--log-std-min is 1.0; it must lie in -20 … --log-std-init 0.0"),
     ({"seed": -1}, r"--seed is -1; it must lie in 0"),
 ]
 
@@ -85,7 +94,7 @@ def test_not_enough_shared_memory_is_refused_before_it_is_allocated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = TrainConfig()
-    fields = shared_fields(config, Sizes(observation=4, action=1, state=128, parameters=1000))
+    fields = shared_fields(config, Sizes(observation=4, action=1, params=2, state=128, parameters=1000))
 
     class Full:
         f_bavail, f_frsize = 1, 4096

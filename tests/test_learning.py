@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ from shmppo.envs import inspect_task
 from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena
-from shmppo.learner import Learner, TrainingFault, explained_variance
-from shmppo.loss import clipped_objective
+from shmppo.learner import Learner, TrainingFault, build_optimizer, explained_variance
+from shmppo.loss import clipped_objective, dimension_clipped_objective, dual_clipped
 from shmppo.model import views_of
 from shmppo.plan import write_plan
 from shmppo.pool import InProcess
@@ -35,18 +37,29 @@ def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
     """One rollout in the arena, by a policy that has not learned yet."""
     task = inspect_task(config)
     arena, learner = published(config, task)
-    pool = InProcess(config, task, learner.model, arena, ActionLog(config.num_envs, 1))
+    actions = ActionLog(config.num_envs, task.distribution.action_size)
+    pool = InProcess(config, task, learner.model, arena, actions)
     pool.collect(learner.version, 0, PhaseTimer())
     pool.close()
     return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)
 
 
-@pytest.mark.parametrize("core", ["lstm", "none"])
-def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(core: str) -> None:
-    config = dataclasses.replace(CONFIG, core=core)  # type: ignore[arg-type]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lstm": {},
+    "none": {"core": "none"},
+    "penalty": {"objective": "penalty", "penalty_coef": 3.0},
+    "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
+    "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str) -> None:
+    config = dataclasses.replace(CONFIG, **VARIANTS[variant])
     arena, learner, gradients = sampled(config)
     advantages = learner._advantages()
-    write_plan(config, arena, iteration=0, advantages=advantages, clip=config.clip)
+    write_plan(config, arena, iteration=0, advantages=advantages, numbers=learner.schedule.numbers(0))
+    old_model = copy.deepcopy(learner.model)
     with torch.no_grad():  # another policy than the one that sampled, so that ratios differ from 1
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
@@ -69,13 +82,24 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(core: 
         if slot >= 0 and learner.model.state_size:
             state[0] = arena.tensor("row_state")[slot, n]
         obs = torch.from_numpy(read("obs")[span, n].copy()).unsqueeze(1)
+        with torch.no_grad():
+            before, _, _ = old_model(obs, state)
         params, values, _ = learner.model(obs, state)
         actions = torch.from_numpy(read("actions")[span, n].copy())
-        log_prob = distribution.log_prob(params[:, 0], actions).sum(-1)
-        ratio = torch.exp(log_prob - torch.from_numpy(read("log_prob")[span, n].copy()))
+        log_prob = distribution.log_prob(params[:, 0], actions)
+        log_ratio = log_prob - distribution.log_prob(before[:, 0], actions)
         scaled = torch.from_numpy(((advantages[span, n] - mean) / (std + 1e-8)).astype(np.float32))
         target = torch.from_numpy(advantages[span, n] + read("value")[span, n])
-        total = total - clipped_objective(ratio, scaled, config.clip).sum()
+        ratio = log_ratio.sum(-1).exp()
+        if config.objective == "penalty":
+            objective = ratio * scaled - 3.0 * distribution.kl(before[:, 0], params[:, 0])
+        elif config.ratio == "per-dimension":
+            objective = dimension_clipped_objective(log_ratio.exp(), scaled, config.clip)
+        else:
+            objective = clipped_objective(ratio, scaled, config.clip)
+        if config.dual_clip is not None:
+            objective = dual_clipped(objective, scaled, config.dual_clip)
+        total = total - objective.sum()
         total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
         total = total - config.entropy_coef * distribution.entropy(params[:, 0]).sum()
     plain = torch.autograd.grad(total / len(steps), list(learner.model.parameters()))
@@ -89,7 +113,7 @@ def test_advantage_scales_against_numpy(over: str) -> None:
     config = dataclasses.replace(CONFIG, advantage_norm=over)  # type: ignore[arg-type]
     arena, learner, _ = sampled(config)
     advantages = learner._advantages()
-    write_plan(config, arena, iteration=0, advantages=advantages, clip=0.2)
+    write_plan(config, arena, iteration=0, advantages=advantages, numbers=learner.schedule.numbers(0))
     read = arena.array
     for epoch in range(config.epochs):
         seen = []
@@ -158,10 +182,65 @@ def test_target_kl_ends_the_update_before_the_step_that_would_follow(tmp_path: P
     assert all(1 <= s < 18 for s in steps[0.01])
 
 
-def test_annealing_reaches_zero_at_its_horizon() -> None:
-    config = dataclasses.replace(CONFIG, total_steps=192 * 4, anneal_steps=None)
-    learner = Learner(config, inspect_task(config), sampled(config)[0])
-    assert [learner._remaining(i) for i in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+def advantages_of(truncation_is_termination: bool = False, clip_reward: float | None = None) -> np.ndarray:
+    config = dataclasses.replace(
+        CONFIG, num_envs=1, rollout_steps=3, minibatches=1, grad_shards=1, core="none", gamma=0.5, gae_lambda=0.0,
+        truncation_is_termination=truncation_is_termination, clip_reward=clip_reward,
+    )  # fmt: skip
+    arena, learner = published(config, inspect_task(config))
+    arena.array("reward")[:, 0] = [1.0, 30.0, -30.0]
+    arena.array("bootstrap")[:, 0] = [0.0, 8.0, 16.0]
+    arena.array("truncated")[:, 0] = [False, True, False]
+    return learner._advantages()[:, 0]
+
+
+def test_a_truncation_bootstraps_unless_it_counts_as_termination() -> None:
+    # λ = 0 and V = 0: r + ½ V', V' being the next value (0), the truncated step's bootstrap, the rollout's last
+    np.testing.assert_array_equal(advantages_of(), [1.0, 34.0, -22.0])
+    np.testing.assert_array_equal(advantages_of(truncation_is_termination=True), [1.0, 30.0, -22.0])
+
+
+def test_rewards_are_clipped_before_anything_is_learned_from_them() -> None:
+    np.testing.assert_array_equal(advantages_of(clip_reward=2.0), [1.0, 6.0, 6.0])
+
+
+def stepped(**options: Any) -> torch.Tensor:
+    """Parameters [1, 2] after two steps with the gradient (0.5, −1)."""
+    parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = build_optimizer(dataclasses.replace(CONFIG, learning_rate=0.1, adam_eps=1e-8, **options), parameter)
+    for _ in range(2):
+        parameter.grad = torch.tensor([0.5, -1.0])
+        optimizer.step()
+    return parameter.detach()
+
+
+def test_optimisers_by_hand() -> None:
+    # Two equal gradients: Adam's corrected moments are g and g², so each step is 0.1 · sign(g).
+    torch.testing.assert_close(stepped(optimizer="adam"), torch.tensor([0.8, 2.2]))
+    # decoupled decay: θ ← 0.99 θ before each step
+    decayed = torch.tensor([(0.99 - 0.1) * 0.99 - 0.1, (2 * 0.99 + 0.1) * 0.99 + 0.1])
+    torch.testing.assert_close(stepped(optimizer="adamw", weight_decay=0.1), decayed)
+    torch.testing.assert_close(stepped(optimizer="sgd"), torch.tensor([0.9, 2.2]))
+    # L2: θ ← θ − 0.1 (g + θ)
+    expected = torch.tensor([0.9 * 0.85 - 0.05, 0.9 * 1.9 + 0.1])
+    torch.testing.assert_close(stepped(optimizer="sgd", weight_decay=1.0), expected)
+    # mean of squares 0.01 g², then 0.0199 g²: steps of 0.1 · sign(g) · (1 / √0.01 + 1 / √0.0199)
+    move = 0.1 * (1 / 0.01**0.5 + 1 / 0.0199**0.5)
+    torch.testing.assert_close(stepped(optimizer="rmsprop"), torch.tensor([1 - move, 2 + move]))
+
+
+def test_the_log_standard_deviation_stays_above_its_floor_and_can_rise_from_it() -> None:
+    config = dataclasses.replace(CONFIG, env="Pendulum-v1", log_std_min=-0.01, max_grad_norm=1e9, optimizer="sgd")
+    _, learner, _ = sampled(config)
+    log_std = learner.model.log_std
+    assert log_std is not None
+    learner.optimizer.param_groups[0]["lr"] = 0.1
+    seen = []
+    for slope in (1.0, -1.0):  # down, then up
+        learner._flat.grad.fill_(slope)  # type: ignore[union-attr]
+        learner._step(0, 0)
+        seen.append(float(log_std.detach()))
+    assert seen == pytest.approx([-0.01, 0.09])
 
 
 def test_explained_variance_by_hand() -> None:

@@ -11,7 +11,18 @@ from gymnasium import spaces
 
 from shmppo.config import ConfigError
 from shmppo.distributions import Categorical, DiagonalGaussian, Distribution, distribution_for
-from shmppo.loss import clipped_objective, clipped_objective_slope, kl_estimate, value_loss, value_loss_slope
+from shmppo.loss import (
+    clipped_objective,
+    clipped_objective_slope,
+    dimension_clipped_objective,
+    dimension_clipped_objective_slope,
+    dual_clipped,
+    dual_clipped_slope,
+    kl_estimate,
+    unclipped_objective,
+    value_loss,
+    value_loss_slope,
+)
 
 
 def test_clipped_objective_by_hand() -> None:
@@ -20,6 +31,34 @@ def test_clipped_objective_by_hand() -> None:
     # clip .2: min(1, 1.6) · min(−1, −1.6) · 3 · min(3, 2.4) · min(−3, −2.4)
     expected = torch.tensor([1.0, -1.6, 3.0, 2.4, -3.0])
     torch.testing.assert_close(clipped_objective(ratio, advantages, 0.2), expected)
+
+
+def test_dimension_wise_clipping_by_hand() -> None:
+    ratios = torch.tensor([[1.5, 0.5], [1.5, 0.5], [1.1, 0.9]])
+    advantages = torch.tensor([2.0, -2.0, -1.0])
+    # clip .2: 2 · (1.2 · 0.5) · −2 · (1.5 · 0.8) · −1 · (1.1 · 0.9)
+    torch.testing.assert_close(dimension_clipped_objective(ratios, advantages, 0.2), torch.tensor([1.2, -2.4, -0.99]))
+    # a dimension out of range on the side that the advantage asks for has no slope; the other keeps its own
+    expected = torch.tensor([[0.0, 1.2], [-2.4, 0.0], [-0.99, -0.99]])
+    torch.testing.assert_close(dimension_clipped_objective_slope(ratios, advantages, 0.2), expected)
+
+
+def test_dimension_wise_clipping_of_one_dimension_is_joint_clipping() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ratio = torch.randn(500, generator=generator).exp()
+    advantages = torch.randn(500, generator=generator)
+    one = ratio.unsqueeze(-1)
+    assert torch.equal(dimension_clipped_objective(one, advantages, 0.2), clipped_objective(ratio, advantages, 0.2))
+    slopes = dimension_clipped_objective_slope(one, advantages, 0.2)
+    assert torch.equal(slopes.squeeze(-1), clipped_objective_slope(ratio, advantages, 0.2))
+
+
+def test_dual_clip_by_hand() -> None:
+    ratio, advantages = torch.tensor([4.0, 4.0, 2.0]), torch.tensor([1.0, -1.0, -1.0])
+    plain, slope = clipped_objective(ratio, advantages, 0.2), clipped_objective_slope(ratio, advantages, 0.2)
+    assert plain.tolist() == pytest.approx([1.2, -4.0, -2.0])
+    assert dual_clipped(plain, advantages, 3.0).tolist() == pytest.approx([1.2, -3.0, -2.0])
+    assert dual_clipped_slope(slope, plain, advantages, 3.0).tolist() == pytest.approx([0.0, 0.0, -2.0])
 
 
 def test_value_loss_by_hand() -> None:
@@ -44,6 +83,23 @@ def test_slopes_are_the_derivatives_of_what_they_belong_to() -> None:
     for clip in (None, 0.2):
         (expected,) = torch.autograd.grad(value_loss(values, targets, old_values, clip).sum(), values)
         torch.testing.assert_close(value_loss_slope(values.detach(), targets, old_values, clip), expected)
+
+
+@pytest.mark.parametrize("dual", [None, 1.5])
+def test_slopes_by_dimension_are_the_derivatives_too(dual: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_prob = torch.randn(200, 3, dtype=torch.float64, generator=generator).mul_(0.3).requires_grad_()
+    advantages = torch.randn(200, dtype=torch.float64, generator=generator)
+    objective = dimension_clipped_objective(log_prob.exp(), advantages, 0.2)
+    slope = dimension_clipped_objective_slope(log_prob.detach().exp(), advantages, 0.2)
+    if dual is not None:
+        slope = dual_clipped_slope(slope, objective.detach(), advantages, dual)
+        objective = dual_clipped(objective, advantages, dual)
+    (expected,) = torch.autograd.grad(objective.sum(), log_prob)
+    torch.testing.assert_close(slope, expected)
+    (expected,) = torch.autograd.grad(unclipped_objective(log_prob.sum(-1).exp(), advantages).sum(), log_prob)
+    slope = unclipped_objective(log_prob.detach().sum(-1).exp(), advantages)
+    torch.testing.assert_close(slope.unsqueeze(-1).expand(-1, 3), expected)
 
 
 def test_kl_estimate_is_zero_only_without_change_and_never_negative() -> None:

@@ -171,7 +171,8 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         from shmppo.plan import write_plan
 
         before = after
-        write_plan(CONFIG, arena, iteration=0, advantages=learner._advantages(), clip=0.2)
+        numbers = learner.schedule.numbers(0)
+        write_plan(CONFIG, arena, iteration=0, advantages=learner._advantages(), numbers=numbers)
         after = digests(arena)
         written = {name for name in before if before[name] != after[name]}
         assert written == {f.name for f in arena.fields if f.phase == "PLAN"}

@@ -1,0 +1,67 @@
+"""What changes from update to update: annealing, warm-up, and what adapts to the KL at the documented thresholds."""
+
+from __future__ import annotations
+
+import pytest
+
+from shmppo.config import TrainConfig
+from shmppo.schedules import PENALTY_BOUNDS, RATE_BOUNDS, Schedule
+
+SIZES = {"num_envs": 2, "rollout_steps": 50, "minibatches": 1, "core": "none", "total_steps": 400}
+
+
+def schedule(**options: object) -> Schedule:
+    return Schedule(TrainConfig(**SIZES | options))  # type: ignore[arg-type]
+
+
+def test_annealing_reaches_zero_at_its_horizon() -> None:
+    plain = schedule()
+    assert [plain.remaining(i) for i in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert [plain.learning_rate(i) for i in (0, 2, 4)] == [1e-3, 5e-4, 0.0]
+    assert schedule(lr_schedule="constant").learning_rate(3) == 1e-3
+    numbers = schedule(anneal_clip=True, anneal_entropy=True, entropy_coef=0.1).numbers(2)
+    assert (numbers.clip_range, numbers.entropy_coef) == (0.1, 0.05)
+    numbers = schedule(entropy_coef=0.1).numbers(2)
+    assert (numbers.clip_range, numbers.entropy_coef) == (0.2, 0.1)
+
+
+def test_warm_up_rises_to_what_the_schedule_says() -> None:
+    warm = schedule(lr_schedule="constant", warmup_steps=200)
+    assert [warm.learning_rate(i) for i in range(3)] == [5e-4, 1e-3, 1e-3]
+    assert schedule(warmup_steps=400).learning_rate(1) == pytest.approx(1e-3 * 0.75 * 0.5)
+
+
+def test_the_penalty_halves_and_doubles_at_its_thresholds() -> None:
+    adaptive = schedule(objective="penalty", desired_kl=0.03, penalty_coef=4.0)
+    seen = []
+    for kl in (0.0199, 0.0201, 0.0449, 0.0451, 0.0451, 0.0):
+        adaptive.adapt(kl)
+        seen.append(adaptive.numbers(0).penalty_coef)
+    assert seen == [2.0, 2.0, 2.0, 4.0, 8.0, 4.0]
+    assert adaptive.learning_rate(0) == 1e-3
+    for kl, bound in ((0.0, PENALTY_BOUNDS[0]), (1.0, PENALTY_BOUNDS[1])):
+        for _ in range(40):
+            adaptive.adapt(kl)
+        assert adaptive.penalty_coef == bound
+
+
+def test_the_step_size_adapts_at_its_thresholds_and_within_its_bounds() -> None:
+    adaptive = schedule(lr_schedule="kl-adaptive", desired_kl=0.02, learning_rate=9e-4)
+    seen = []
+    for kl in (0.0099, 0.0101, 0.0399, 0.0401, 0.0401, 0.0):
+        adaptive.adapt(kl)
+        seen.append(adaptive.learning_rate(0))
+    assert seen == pytest.approx([1.35e-3, 1.35e-3, 1.35e-3, 9e-4, 6e-4, 6e-4])
+    assert adaptive.penalty_coef == 1.0
+    for kl, bound in ((1e-9, RATE_BOUNDS[1]), (1.0, RATE_BOUNDS[0])):
+        for _ in range(40):
+            adaptive.adapt(kl)
+        assert adaptive.learning_rate(0) == bound
+
+
+def test_what_has_adapted_is_state() -> None:
+    one, other = (schedule(objective="penalty", lr_schedule="kl-adaptive") for _ in range(2))
+    one.adapt(1.0)
+    other.load(one.state())
+    assert (other.learning_rate(0), other.numbers(0)) == (one.learning_rate(0), one.numbers(0))
+    assert other.penalty_coef == 2.0

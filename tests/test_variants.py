@@ -1,0 +1,60 @@
+"""The promise for each variant of the algorithm: workers, learning mode, stop and resume change no bit."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo.config import TrainConfig
+from shmppo.train import resume, train
+
+BASE = TrainConfig(
+    env="HalfCheetah-v5", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=16,
+    encoder_sizes=(16,), grad_shards=3, workers=0, quiet=True, total_steps=6 * 24 * 8,
+)  # fmt: skip
+VARIANTS: dict[str, dict[str, Any]] = {
+    "penalty": {"objective": "penalty", "optimizer": "adamw", "weight_decay": 0.01, "entropy_coef": 0.01},
+    "kl-adaptive": {"lr_schedule": "kl-adaptive", "warmup_steps": 500, "optimizer": "rmsprop", "log_std_min": -0.01},
+    "per-dimension": {"ratio": "per-dimension", "dual_clip": 3.0, "clip_reward": 1.0, "optimizer": "sgd"},
+    "bf16": {"autocast": "bf16", "entropy_coef": 0.01, "anneal_entropy": True, "truncation_is_termination": True},
+}
+
+
+def column(run_dir: Path, name: str) -> list[float]:
+    with open(run_dir / "metrics.csv") as file:
+        return [float(row[name]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(variant: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, **VARIANTS[variant])
+    hashes = {}
+    for workers, learning in ((0, "central"), (1, "sharded"), (2, "central"), (3, "sharded")):
+        name = f"{workers}-{learning}"
+        changed = dataclasses.replace(config, workers=workers, learning=learning, run_dir=str(tmp_path / name))  # type: ignore[arg-type]
+        summary = train(changed)
+        assert summary["exact"]
+        hashes[name] = summary["weights_sha256"]
+    stopped = tmp_path / "stopped"
+    train(dataclasses.replace(config, workers=2, stop_at_iteration=3, run_dir=str(stopped)))
+    hashes["resumed"] = resume(stopped, workers=3)["weights_sha256"]
+    assert len(set(hashes.values())) == 1, hashes
+    assert column(stopped, "penalty_coef") == column(tmp_path / "0-central", "penalty_coef")
+    assert column(stopped, "learning_rate") == column(tmp_path / "0-central", "learning_rate")
+
+
+def test_what_adapts_does_so_by_the_kl_of_the_last_epoch(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, objective="penalty", lr_schedule="kl-adaptive", run_dir=str(tmp_path / "run"))
+    train(config)
+    kl, beta, rate = (column(tmp_path / "run", name) for name in ("kl_last_epoch", "penalty_coef", "learning_rate"))
+    assert (beta[0], rate[0]) == (1.0, 1e-3)
+    for i in range(7):
+        factor = 0.5 if kl[i] < 0.01 / 1.5 else 2.0 if kl[i] > 0.015 else 1.0
+        assert beta[i + 1] == pytest.approx(beta[i] * factor)
+        factor = 1.5 if kl[i] < 0.005 else 1 / 1.5 if kl[i] > 0.02 else 1.0
+        assert rate[i + 1] == pytest.approx(min(rate[i] * factor, 1e-2))
+    assert len(set(beta)) > 2, "nothing adapted"
