@@ -12,13 +12,12 @@ import numpy as np
 import torch
 import tyro
 
-from shmppo.checkpoint import load_newest_checkpoint
-from shmppo.config import ConfigError, TrainConfig, from_json
+from shmppo.config import ConfigError, TrainConfig
 from shmppo.distributions import Distribution
-from shmppo.envs import EnvironmentBatch, EnvironmentFault, inspect_task
+from shmppo.envs import EnvironmentBatch, EnvironmentFault
 from shmppo.inference import ActingNetwork
-from shmppo.learner import build_model
 from shmppo.normalize import RunningMoments, normalize_observations
+from shmppo.policy import load_trained
 
 FIRST_INDEX = 2**40  # environment indices that no training run reaches, so no stream is shared with one
 
@@ -46,13 +45,8 @@ def evaluate(run_dir: Path, *, episodes: int = 20, seed: int = 1) -> list[float]
     """
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1")
-    state = load_newest_checkpoint(run_dir)
-    config = dataclasses.replace(from_json(json.loads(state["config"])), seed=seed)
-    task = inspect_task(config)
-    model = build_model(config, task)
-    model.load_state_dict(state["learner"]["model"])
-    moments = RunningMoments(task.observation_size)
-    moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
+    trained = load_trained(run_dir)
+    config, task, model = dataclasses.replace(trained.config, seed=seed), trained.task, trained.model
     network = ActingNetwork(model, task.distribution, tiles=1, rows=config.tile, observation_size=task.observation_size)
     network.load()
     returns: list[float] = []
@@ -60,7 +54,7 @@ def evaluate(run_dir: Path, *, episodes: int = 20, seed: int = 1) -> list[float]
         first = FIRST_INDEX + len(returns)
         count = min(config.tile, episodes - len(returns))
         batch = EnvironmentBatch(config, first, first + count, task.observation_size)
-        returns += _play(config, batch, network, moments, task.distribution)
+        returns += _play(config, batch, network, trained.moments, task.distribution)
         batch.close()
     return returns
 

@@ -287,8 +287,10 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What is shown and recorded of a run."""
+    """What is shown and recorded of a run, and who is told of it."""
 
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Trackers that get every row of metrics.csv besides. Each needs its extra: pip install 'shmppo[tensorboard]'."""
     quiet: bool = False
     """Print nothing but errors."""
     kl_profile_every: int | None = None

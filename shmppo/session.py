@@ -32,6 +32,7 @@ from shmppo.report import Display, EpisodeStatistics, MetricsFile
 from shmppo.run_directory import FAILED_EPISODE, LOG, METRICS, SUMMARY, write_json
 from shmppo.streams import episode_seed
 from shmppo.timers import PHASES, PhaseTimer, as_dict
+from shmppo.trackers import Watchers
 
 log = logging.getLogger("shmppo.session")
 
@@ -42,7 +43,13 @@ class Session:
     """Processes, files, display and signal handlers of one run. A context manager that ends them."""
 
     def __init__(
-        self, config: TrainConfig, task: Task, arena: Arena, run_dir: Path, checkpoint: dict[str, Any] | None
+        self,
+        config: TrainConfig,
+        task: Task,
+        arena: Arena,
+        run_dir: Path,
+        checkpoint: dict[str, Any] | None,
+        watchers: Watchers,
     ) -> None:
         """checkpoint: where to go on from, or None for the start of a run."""
         self.config = config
@@ -81,6 +88,8 @@ class Session:
             self._give_up_lost()
             self._metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, self.iteration)))
             self._display = stack.enter_context(closing(Display(config, run_dir)))
+            self._watchers = stack.enter_context(closing(watchers))
+            watchers.start(run_dir, config, self.iteration)
             self._open = stack.pop_all()
         self.timer.reset()
 
@@ -198,6 +207,8 @@ class Session:
         by_count = config.checkpoint_every is not None and self.iteration % config.checkpoint_every == 0
         if by_count or time.monotonic() - self._saved_at > 60 * config.checkpoint_minutes:
             self.save()
+        self._watchers.log(row)
+        self.stop_requested |= self._watchers.asks_to_stop(row)
         self._display.show(row, last=self.iteration == config.last_iteration or self.stop_requested)
 
     def _sample_memory(self) -> None:
@@ -233,6 +244,7 @@ class Session:
             "stopped_early": self.iteration < config.iterations,
         }
         write_json(self.run_dir / SUMMARY, summary)
+        self._watchers.finish(summary)
         return summary
 
     def save(self) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -23,22 +25,30 @@ from shmppo.pool import WorkerFault
 from shmppo.report import summary_text
 from shmppo.run_directory import LOG, create_run_directory
 from shmppo.session import Session
+from shmppo.trackers import Callback, Logger, Watchers, make_trackers
 
 
-def train(config: TrainConfig) -> dict[str, Any]:
+def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
     """Train to the end of the configuration, or until SIGINT or SIGTERM; returns what summary.json holds.
+
+    Args:
+        callback: sees the row of each iteration; True ends the run after it, as the first SIGINT does.
+        loggers: get the same rows (see `trackers.Logger`).
 
     Raises:
         ConfigError: before anything is started, for what cannot run.
         WorkerFault, EnvironmentFault, TrainingFault: when the run cannot go on. Nothing is left running.
     """
-    return _run(config, None)
+    return _run(config, None, callback, loggers)
 
 
-def resume(run_dir: Path, **changes: Any) -> dict[str, Any]:
+def resume(
+    run_dir: Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
+) -> dict[str, Any]:
     """Go on from a run's newest checkpoint, in its directory; returns what summary.json holds.
 
     Args:
+        callback, loggers: as `train`.
         changes: fields of the configuration to go on with, such as total_steps or workers.
 
     Raises:
@@ -54,11 +64,15 @@ def resume(run_dir: Path, **changes: Any) -> dict[str, Any]:
             f"{run_dir} has finished {checkpoint['iteration']} iterations, {config.last_iteration} were asked for; "
             f"to go on, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
         )
-    return _run(config, checkpoint)
+    return _run(config, checkpoint, callback, loggers)
 
 
-def _run(config: TrainConfig, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
+def _run(
+    config: TrainConfig, checkpoint: dict[str, Any] | None, callback: Callback | None, loggers: Sequence[Logger]
+) -> dict[str, Any]:
     """The whole path of the data: publish → collect → commit → update → report."""
+    refuse_imported_script()
+    watchers = Watchers(callback, [*loggers, *make_trackers(config)])
     task = inspect_task(config)
     fields = arena_fields(config, task)
     check_shared_memory(fields)
@@ -67,7 +81,7 @@ def _run(config: TrainConfig, checkpoint: dict[str, Any] | None) -> dict[str, An
     with (
         log_to(run_dir / LOG),
         learner_threads(config.learner_threads),
-        Session(config, task, arena, run_dir, checkpoint) as session,
+        Session(config, task, arena, run_dir, checkpoint, watchers) as session,
     ):
         learner, pool, timer = session.learner, session.pool, session.timer
         while session.iteration < config.last_iteration and not session.stop_requested:
@@ -79,6 +93,15 @@ def _run(config: TrainConfig, checkpoint: dict[str, Any] | None) -> dict[str, An
             statistics = learner.update(session.iteration, session.compute, timer)
             session.finish_iteration(statistics)
         return session.finish()
+
+
+def refuse_imported_script() -> None:
+    """Raises ConfigError in a worker that is only importing the main script, which trains outside the guard."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "train() was called again while a worker imported the main script; "
+            'put the call under `if __name__ == "__main__":`'
+        )
 
 
 @contextmanager
@@ -144,6 +167,14 @@ def main(default: TrainConfig | None = None) -> int:
         print(summary_text(from_json(summary["config"]), summary, Path(summary["run_dir"])))
     return 0
 
+
+class _CallableModule(ModuleType):
+    """`shmppo.train` names both this module and the function in it; where the module was imported first, it is both."""
+
+    __call__ = staticmethod(train)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,133 @@
+"""A trained policy for use in other code: `load_policy(RUN_DIR)`. Normaliser inside, state in and out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shmppo.checkpoint import load_newest_checkpoint
+from shmppo.config import TrainConfig, from_json
+from shmppo.distributions import Distribution
+from shmppo.envs import Task, inspect_task
+from shmppo.learner import build_model
+from shmppo.model import ActorCritic
+from shmppo.normalize import RunningMoments, normalize_observations
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a checkpoint holds of a policy."""
+
+    config: TrainConfig
+    task: Task
+    model: ActorCritic
+    moments: RunningMoments
+    """Of observations, as the normaliser uses them."""
+    iteration: int
+
+
+def load_trained(run_dir: Path) -> Trained:
+    """The policy of a run's newest checkpoint. Raises ConfigError if there is none that can be used."""
+    state = load_newest_checkpoint(run_dir)
+    config = from_json(json.loads(state["config"]))
+    task = inspect_task(config)
+    model = build_model(config, task)
+    model.load_state_dict(state["learner"]["model"])
+    moments = RunningMoments(task.observation_size)
+    moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
+    return Trained(config, task, model, moments, state["iteration"])
+
+
+class PolicyNetwork(nn.Module):
+    """One step of a policy: observations as the environment gives them in, policy parameters and values out."""
+
+    seen: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, trained: Trained) -> None:
+        super().__init__()
+        config, size = trained.config, trained.task.observation_size
+        seen = torch.ones(size, dtype=torch.bool)
+        seen[list(config.hidden_indices)] = False
+        mean, scale = torch.zeros(size), torch.ones(size)
+        if config.normalize_obs:
+            mean = torch.from_numpy(trained.moments.mean.astype(np.float32))
+            scale = torch.from_numpy((1 / trained.moments.std).astype(np.float32))
+        for name, tensor in (("seen", seen), ("mean", mean), ("scale", scale)):
+            self.register_buffer(name, tensor)
+        self._normalized = config.normalize_obs
+        self.model = trained.model.eval().requires_grad_(False)
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """obs [n, D], state [n, S] → (policy parameters [n, P], values [n], state after the step [n, S])."""
+        obs = torch.where(self.seen, obs, 0.0)
+        if self._normalized:
+            obs = normalize_observations(obs, self.mean, self.scale)
+        params, values, state = self.model(obs.unsqueeze(0), state)
+        return params[0], values[0], state
+
+
+class Policy:
+    """Acts in one environment.
+
+    Attributes:
+        config: the configuration that it was trained with.
+        iteration: iterations that it was trained for.
+    """
+
+    def __init__(self, trained: Trained, seed: int) -> None:
+        self.config = trained.config
+        self.iteration = trained.iteration
+        self._distribution: Distribution = trained.task.distribution
+        self._network = PolicyNetwork(trained)
+        self._state_size = trained.model.state_size
+        self._generator = np.random.default_rng(seed)
+
+    def initial_state(self) -> np.ndarray:
+        """The recurrent state at an episode's start, float32 [S]; S is 0 without a core."""
+        return np.zeros(self._state_size, np.float32)
+
+    @torch.inference_mode()
+    def act(self, obs: Any, state: np.ndarray, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
+        """One step.
+
+        Args:
+            obs: an observation as the environment returns it, [D].
+            state: from `initial_state` at an episode's start, else from the step before.
+            deterministic: the most likely action, instead of one drawn from the policy.
+
+        Returns:
+            (action for the environment's `step`, state for the next step).
+        """
+        row = torch.as_tensor(np.asarray(obs, np.float32)).unsqueeze(0)
+        if row.shape[1:] != self._network.mean.shape:
+            raise ValueError(
+                f"act was given an observation of shape {tuple(row.shape[1:])}; the policy was trained on "
+                f"{tuple(self._network.mean.shape)}"
+            )
+        params, _, after = self._network(row, torch.from_numpy(state).unsqueeze(0))
+        if deterministic:
+            action = self._distribution.mode(params)
+        else:
+            noise = self._distribution.noise(self._generator, 1)
+            action = self._distribution.sample(params, torch.from_numpy(noise))
+        return self._distribution.to_env(action.numpy())[0], after[0].numpy()
+
+
+def load_policy(run_dir: str | Path, *, seed: int = 0) -> Policy:
+    """The policy of a run's newest checkpoint.
+
+    Args:
+        seed: of the actions drawn with `deterministic=False`.
+
+    Raises:
+        ConfigError: if the directory holds no usable checkpoint, or its environment cannot be made.
+    """
+    return Policy(load_trained(Path(run_dir)), seed)

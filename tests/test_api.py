@@ -1,0 +1,170 @@
+"""The Python API: light to import; called from a script, from pytest, from a session without a file; policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo.evaluate import FIRST_INDEX, evaluate
+from shmppo.streams import episode_seed
+
+SMALL = TrainConfig(
+    env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=1,
+    quiet=True, total_steps=4 * 32 * 6,
+)  # fmt: skip
+
+
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run code that is no file."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_importing_the_package_is_light() -> None:
+    result = run_python("import shmppo, sys; print(*sys.modules)")
+    assert not {"torch", "gymnasium", "numpy", "mujoco"} & set(result.stdout.split())
+
+
+@pytest.mark.parametrize("first", ["import shmppo", "import shmppo.train", "from shmppo.train import main"])
+def test_train_is_the_function_whatever_was_imported_before(first: str, tmp_path: Path) -> None:
+    code = f"""
+import sys
+{first}
+from shmppo import TrainConfig, train
+summary = train(TrainConfig(num_envs=2, rollout_steps=8, minibatches=1, workers=0, total_steps=16, quiet=True,
+                            run_dir=sys.argv[1]))
+print(summary["iterations"])
+"""
+    result = run_python(code, tmp_path / "run")
+    assert result.stdout == "1\n", result.stderr
+
+
+SCRIPT = """
+import sys
+from shmppo import TrainConfig, train
+
+def main():
+    config = TrainConfig(num_envs=4, rollout_steps=8, minibatches=1, workers=2, total_steps=64, run_dir=sys.argv[1])
+    print(train(config)["iterations"])
+"""
+GUARD = '\nif __name__ == "__main__":\n    main()\n'
+
+
+def test_a_script_with_the_guard_trains_and_one_without_is_told(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(SCRIPT + GUARD)
+    (tmp_path / "bad.py").write_text(SCRIPT + "\nmain()\n")
+    run = [sys.executable, str(tmp_path / "good.py"), str(tmp_path / "good")]
+    result = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    assert result.stdout.splitlines()[-1] == "2", result.stderr
+    run = [sys.executable, str(tmp_path / "bad.py"), str(tmp_path / "bad")]
+    result = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 1
+    assert 'put the call under `if __name__ == "__main__":`' in result.stderr
+
+
+def test_a_session_without_a_file_trains_with_workers(tmp_path: Path) -> None:
+    """A notebook's kernel and an interactive session have a main module that no worker can import."""
+    result = run_python(SCRIPT + "\nmain()\n", tmp_path / "run")
+    assert result.stdout.splitlines()[-1] == "2", result.stderr
+
+
+def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> None:
+    whole = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "whole")))
+    rows: list[dict[str, float]] = []
+
+    def callback(row: dict[str, float]) -> bool:
+        rows.append(dict(row))
+        row.clear()  # it is the callback's own
+        return len(rows) == 3
+
+    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
+    summary = train(config, callback=callback)
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert (summary["iterations"], summary["stopped_early"]) == (3, True)
+    rest = resume(tmp_path / "run", callback=lambda row: rows.append(row))  # type: ignore[func-returns-value]
+    assert [row["env_steps"] for row in rows] == [128 * i for i in range(1, 7)]
+    assert rest["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_what_the_callback_raises_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:
+    def callback(row: dict[str, float]) -> None:
+        raise LookupError("pruned")
+
+    with pytest.raises(LookupError, match="pruned"):
+        train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")), callback=callback)
+
+
+class Recorder:
+    """A logger that keeps what it is told, and raises where it is asked to."""
+
+    def __init__(self, fail: str = "") -> None:
+        self.fail = fail
+        self.told: list[tuple[str, Any]] = []
+
+    def _tell(self, what: str, value: Any) -> None:
+        if what == self.fail:
+            raise RuntimeError("no connection")
+        self.told.append((what, value))
+
+    def start(self, run_dir: Path, config: Any, iteration: int) -> None:
+        self._tell("start", (run_dir.name, config["env"], iteration))
+
+    def log(self, row: dict[str, float]) -> None:
+        self._tell("log", row["iteration"])
+
+    def finish(self, summary: Any) -> None:
+        self._tell("finish", summary and summary["iterations"])
+
+
+def test_loggers_are_told_of_the_whole_run_and_a_failing_one_is_let_go(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), stop_at_iteration=2)
+    loggers = [Recorder(), Recorder("start"), Recorder("log"), Recorder("finish")]
+    alone = train(dataclasses.replace(config, run_dir=str(tmp_path / "alone")))
+    assert train(config, loggers=loggers)["weights_sha256"] == alone["weights_sha256"]
+    begun, logged = ("start", ("run", "CartPole-v1", 0)), [("log", 1), ("log", 2)]
+    assert loggers[0].told == [begun, *logged, ("finish", 2)]
+    assert [logger.told for logger in loggers[1:]] == [[], [begun], [begun, *logged]]
+    text = (tmp_path / "run" / "run.log").read_text()
+    assert text.count("Recorder failed and gets no more rows: RuntimeError('no connection')") == 3
+
+
+def test_a_loaded_policy_plays_as_evaluation_does(tmp_path: Path) -> None:
+    for name, change in {"discrete": {}, "box": {"env": "Pendulum-v1", "hide_obs": (2,), "core": "gru"}}.items():
+        config = dataclasses.replace(SMALL, run_dir=str(tmp_path / name), **change)  # type: ignore[arg-type]
+        train(config)
+        policy = load_policy(tmp_path / name)
+        env = gymnasium.make(config.env_id)
+        obs, _ = env.reset(seed=episode_seed(1, FIRST_INDEX, 0))
+        state, total, ended = policy.initial_state(), 0.0, False
+        while not ended:
+            action, state = policy.act(obs, state)
+            assert env.action_space.contains(action)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, ended = total + float(reward), terminated or truncated
+        env.close()
+        assert total == pytest.approx(evaluate(tmp_path / name, episodes=1, seed=1)[0], rel=1e-4)
+
+
+def test_a_loaded_policy_draws_actions_by_its_own_seed(tmp_path: Path) -> None:
+    train(dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(), run_dir=str(tmp_path / "run")))
+    obs = np.array([1.0, 0.0, 0.5])
+
+    def draw(seed: int) -> list[float]:
+        policy = load_policy(str(tmp_path / "run"), seed=seed)
+        return [policy.act(obs, policy.initial_state(), deterministic=False)[0].item() for _ in range(3)]
+
+    assert draw(1) == draw(1)
+    assert len({*draw(1), *draw(2)}) == 6
+    policy = load_policy(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"an observation of shape \(2,\); the policy was trained on \(3,\)"):
+        policy.act(obs[:2], policy.initial_state())
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_policy(tmp_path)

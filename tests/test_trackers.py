@@ -1,0 +1,79 @@
+"""Trackers: the same names and numbers as metrics.csv, runs that go on, libraries that are missing."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.trackers import make_trackers
+from shmppo.train import resume, train
+
+SMALL = TrainConfig(
+    num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True, total_steps=4 * 32 * 6,
+    checkpoint_every=2,
+)  # fmt: skip
+
+
+def rows_of(run_dir: Path) -> list[dict[str, float]]:
+    with open(run_dir / "metrics.csv") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def test_tensorboard_shows_the_columns_of_metrics_csv_and_drops_what_was_done_twice(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run_dir = tmp_path / "run"
+
+    def fail(row: dict[str, float]) -> None:
+        if row["iteration"] == 3:
+            raise RuntimeError
+
+    config = dataclasses.replace(SMALL, run_dir=str(run_dir), track=("tensorboard",))
+    with pytest.raises(RuntimeError):
+        train(config, callback=fail)
+    resume(run_dir)  # from iteration 2: the row of iteration 3 is written once more
+    rows = rows_of(run_dir)
+    events = accumulator.EventAccumulator(str(run_dir / "tensorboard"))
+    events.Reload()
+    assert set(rows[0]) - {"iteration", "env_steps"} <= {*events.Tags()["scalars"], "explained_variance"}
+    for name in ("kl", "learning_rate", "return_mean_100", "wall_seconds"):
+        scalars = events.Scalars(name)
+        assert [scalar.step for scalar in scalars] == [row["env_steps"] for row in rows if row[name] == row[name]]
+        assert [scalar.value for scalar in scalars] == pytest.approx(
+            [row[name] for row in rows if row[name] == row[name]]
+        )
+    assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_wandb_works_without_a_network(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "shmppo.train", "--track", "wandb", "--num-envs", "4", "--rollout-steps", "32",
+               "--minibatches", "2", "--workers", "1", "--total-steps", "384", "--run-dir", str(run_dir)]  # fmt: skip
+    environment = os.environ | {"WANDB_MODE": "offline"}
+    result = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert list((run_dir / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert "no more rows" not in (run_dir / "run.log").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config = TrainConfig(track=(name,), run_dir=str(tmp_path / "run"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"--track {name} needs the library {name}; pip install 'shmppo\[{name}\]'"):
+        make_trackers(config)
+    with pytest.raises(ConfigError):
+        train(config)
+    assert not (tmp_path / "run").exists()
