@@ -48,7 +48,7 @@ COLUMNS = (
 
 
 def environment(flag: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(HERE), "SHMPPO_FAULT": str(flag)}
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]), "SHMPPO_FAULT": str(flag)}
 
 
 def command(task: str, workers: int, learning: str, run_dir: Path) -> list[str]:

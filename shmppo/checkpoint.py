@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,24 @@ import torch
 
 from shmppo.config import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint.pt"
-BEFORE = "checkpoint-before.pt"  # for when the newest is torn
+BEST = "checkpoint-best.pt"
 
 log = logging.getLogger("shmppo.checkpoint")
 
 
-def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> None:
-    """Write `state` as the newest checkpoint; the one before is kept. At no moment is there none that is whole.
+def older(age: int) -> str:
+    """The name of the checkpoint `age` saves ago; 0 is the newest."""
+    return NAME if age == 0 else f"checkpoint-{age}.pt"
+
+
+def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, best: bool = False) -> None:
+    """Write `state` as the newest checkpoint. At no moment is there none that is whole.
+
+    Args:
+        keep: how many of the newest to keep, this one included.
+        best: keep it apart as well, as the best so far.
 
     Raises:
         OSError: if it cannot be written; what was there is untouched.
@@ -33,14 +44,28 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> None:
             os.fsync(file.fileno())
     except RuntimeError as error:  # torch's writer hides the system's error
         raise OSError(f"{temporary}: {error}") from error
-    if path.exists():
-        os.replace(path, run_dir / BEFORE)
+    if best:
+        _duplicate(temporary, run_dir / BEST)
+    for age in range(keep - 1, 0, -1):
+        if (run_dir / older(age - 1)).exists():
+            os.replace(run_dir / older(age - 1), run_dir / older(age))
     os.replace(temporary, path)
     directory = os.open(run_dir, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _duplicate(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no hard links."""
+    temporary = target.with_suffix(".partial")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary)
+    except OSError:
+        shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
 
 
 def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
@@ -52,10 +77,15 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
     try:
         return load_checkpoint(run_dir / NAME)
     except ConfigError as error:
-        if not (run_dir / BEFORE).is_file():
-            raise
-        log.warning("%s; going back to the one before", error)
-        return load_checkpoint(run_dir / BEFORE)
+        age = 1
+        while (run_dir / older(age)).is_file():
+            log.warning("%s; going back to the one before", error)
+            try:
+                return load_checkpoint(run_dir / older(age))
+            except ConfigError as another:
+                log.warning("%s", another)
+            age += 1
+        raise
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -70,6 +100,28 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for damaged files
         raise ConfigError(f"{path} is damaged or not a checkpoint ({type(error).__name__})") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ConfigError(f"{path} is not of checkpoint format {FORMAT}; use the version of shmppo that wrote it")
+    if not isinstance(state, dict) or "format" not in state:
+        raise ConfigError(f"{path} is not a checkpoint of shmppo")
+    if state["format"] != FORMAT:
+        raise ConfigError(
+            f"{path} has checkpoint format {state['format']}, this version reads {FORMAT}; "
+            f"use the version of shmppo that wrote it ({state.get('fingerprint', {}).get('shmppo', 'unknown')})"
+        )
     return state
+
+
+def check_shapes(what: str, found: Mapping[str, torch.Tensor], expected: Mapping[str, Sequence[int]]) -> None:
+    """Raises ConfigError with the first difference between a checkpoint's tensors and those of the run to go on with.
+
+    Args:
+        what: the kind of tensors, for the message.
+        expected: name → shape.
+    """
+    advice = "the environment's spaces are not those that the run was begun with; restore them or start a new run"
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found or name not in expected:
+            where = "the checkpoint" if name in found else "this run"
+            raise ConfigError(f"checkpoint: only {where} has {what} {name}; {advice}")
+        before, now = tuple(found[name].shape), tuple(expected[name])
+        if before != now:
+            raise ConfigError(f"checkpoint: {what} {name} has the shape {before}, here it is {now}; {advice}")

@@ -192,7 +192,7 @@ class EnvironmentBatch:
     def begin(self, episode: int) -> None:
         """Begin the same episode everywhere."""
         for i in range(len(self.slots)):
-            self._begin(i, episode)
+            self.begin_one(i, episode)
 
     def step(self, actions: list, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> list[Ended]:
         """Step every environment with its action; fills the three rows [n] and `obs`.
@@ -225,7 +225,7 @@ class EnvironmentBatch:
         Where the hash differs (an environment with a history of its own, another build of the simulator) the episode
         is given up and the next one begun.
         """
-        self._begin(i, number)
+        self.begin_one(i, number)
         for action in actions:
             _, terminated, truncated = self._advance(i, action)
             if terminated or truncated:
@@ -233,7 +233,7 @@ class EnvironmentBatch:
         self.obs[i, self._hidden] = 0.0
         if self.lengths[i] == len(actions) and self.hashes[i] == expected_hash:
             return True
-        self._begin(i, number + 1)
+        self.begin_one(i, number + 1)
         return False
 
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
@@ -264,7 +264,8 @@ class EnvironmentBatch:
         row[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 
-    def _begin(self, i: int, episode: int) -> None:
+    def begin_one(self, i: int, episode: int) -> None:
+        """Begin an episode of one environment."""
         self._see(i, self.slots[i].begin(episode), 0)
         self.obs[i, self._hidden] = 0.0
         self.returns[i] = 0.0
@@ -277,7 +278,7 @@ class EnvironmentBatch:
         if not np.isfinite(final).all():
             raise self._fault(i, f"ended with the observation {final.tolist()}: not finite")
         ended = Ended(i, final, bool(terminated), self.returns[i], self.lengths[i])
-        self._begin(i, self.slots[i].episode + 1)
+        self.begin_one(i, self.slots[i].episode + 1)
         return ended
 
     def close(self) -> None:

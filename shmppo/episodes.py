@@ -6,9 +6,12 @@ workers keep nothing.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
+
+log = logging.getLogger("shmppo.episodes")
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,8 @@ class EpisodeInProgress:
 
     env_index: int
     number: int
-    actions: np.ndarray
-    """[steps so far, A] float32, as sampled."""
+    actions: np.ndarray | None
+    """[steps so far, A] float32, as sampled; None where there are more than the log keeps."""
 
 
 class ActionLog:
@@ -28,11 +31,14 @@ class ActionLog:
         iteration: rollouts committed, so the carry to go on from is the one of index `iteration` mod 2.
     """
 
-    def __init__(self, num_envs: int, action_size: int) -> None:
+    def __init__(self, num_envs: int, action_size: int, limit: int) -> None:
+        """limit: steps of an episode that are kept; of a longer one nothing is."""
         self.iteration = 0
+        self._limit = limit
         self._action_size = action_size
         self._numbers = [0] * num_envs
         self._parts: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
+        self._lengths = [0] * num_envs  # steps of the episode in progress, kept or not
 
     def commit(self, actions: np.ndarray, ended: np.ndarray, numbers: np.ndarray) -> None:
         """Append a rollout.
@@ -46,7 +52,13 @@ class ActionLog:
         for n, begin in enumerate(behind.tolist()):
             if begin:
                 self._parts[n].clear()
-            if begin < steps:
+                self._lengths[n] = 0
+            self._lengths[n] += steps - begin
+            if self._lengths[n] > self._limit:
+                if self._parts[n]:
+                    log.info("environment %d: its episode is longer than --replay-limit %d", n, self._limit)
+                self._parts[n].clear()
+            elif begin < steps:
                 self._parts[n].append(actions[begin:, n].copy())
         self._numbers = numbers.tolist()
         self.iteration += 1
@@ -55,10 +67,14 @@ class ActionLog:
         """The environment's episode was given up and the next begun."""
         self._numbers[env_index] += 1
         self._parts[env_index].clear()
+        self._lengths[env_index] = 0
 
     def episodes(self, columns: range) -> list[EpisodeInProgress]:
         """The episodes in progress of some environments."""
-        return [EpisodeInProgress(n, self._numbers[n], self._joined(n)) for n in columns]
+        return [
+            EpisodeInProgress(n, self._numbers[n], self._joined(n) if self._lengths[n] <= self._limit else None)
+            for n in columns
+        ]
 
     def _joined(self, n: int) -> np.ndarray:
         if not self._parts[n]:
@@ -68,16 +84,17 @@ class ActionLog:
         return joined
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain arrays: every environment's actions one after the other, and how many are whose."""
+        """Plain arrays: every environment's kept actions one after the other, and the length of its episode."""
         joined = [self._joined(n) for n in range(len(self._parts))]
         return {
             "numbers": np.array(self._numbers),
-            "lengths": np.array([len(actions) for actions in joined]),
+            "lengths": np.array(self._lengths),
+            "kept": np.array([len(actions) for actions in joined]),
             "actions": np.concatenate(joined),
         }
 
     def load(self, state: dict[str, np.ndarray], iteration: int) -> None:
         self.iteration = iteration
-        self._numbers = state["numbers"].tolist()
-        ends = np.cumsum(state["lengths"])
-        self._parts = [[part.copy()] for part in np.split(state["actions"], ends[:-1])]
+        self._numbers, self._lengths = state["numbers"].tolist(), state["lengths"].tolist()
+        ends = np.cumsum(state["kept"])
+        self._parts = [[part.copy()] if len(part) else [] for part in np.split(state["actions"], ends[:-1])]

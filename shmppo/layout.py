@@ -9,7 +9,6 @@ Phases: START (a worker's environments are made), PUBLISH, COLLECT, PLAN (the le
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,12 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shmppo.config import ConfigError, TrainConfig
+from shmppo.config import TrainConfig
 from shmppo.timers import PHASES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
-SHARED_MEMORY = "/dev/shm"
 SHARD_STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "max_abs_log_ratio", "steps")
+PROGRESS = ("steps", "replayed")
+"""The columns of "progress": steps begun since the start of the run, which tells where one failed; environments
+replayed since the start of the process. That either moves tells slow from stalled."""
 STEP_TARGETS = ("advantage", "value_target", "value", "log_prob")
 """The columns of "step_targets": what the loss needs of each step; the last is Q columns, see "log_prob"."""
 
@@ -121,7 +122,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field("worker, own row", "COLLECT, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),
         field("worker, own row", "COLLECT, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
         # the control table: the one field that is read while it may be written
-        field("worker, own element", "COLLECT; read at any time", "progress", i64, max(W, 1)),
+        field("worker, own row", "START, COLLECT; read at any time", "progress", i64, max(W, 1), len(PROGRESS)),
     )
 
 
@@ -133,20 +134,6 @@ def aligned(size: int) -> int:
 def total_bytes(fields: Iterable[Field]) -> int:
     """Bytes of the arena that holds `fields`."""
     return sum(aligned(field.bytes) for field in fields)
-
-
-def check_shared_memory(fields: Iterable[Field]) -> None:
-    """Raises ConfigError if the machine's shared memory cannot hold the arena."""
-    needed = total_bytes(fields)
-    if not os.path.isdir(SHARED_MEMORY):
-        return
-    status = os.statvfs(SHARED_MEMORY)
-    free = status.f_bavail * status.f_frsize
-    if needed > free:
-        raise ConfigError(
-            f"shared memory: this run needs {needed / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
-            "free; lower --num-envs or --rollout-steps, or enlarge it (docker: --shm-size)"
-        )
 
 
 def allocate(fields: Iterable[Field]) -> Tensor:

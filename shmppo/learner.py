@@ -33,7 +33,16 @@ ComputeShards = Callable[[int, int, int], None]
 
 
 class TrainingFault(RuntimeError):
-    """Numbers that must not reach the weights; raised before they do."""
+    """Numbers that must not reach the weights; raised before they do. Names the minibatch."""
+
+    def __init__(self, epoch: int, minibatch: int, message: str) -> None:
+        super().__init__(epoch, minibatch, message)
+        self.epoch = epoch
+        self.minibatch = minibatch
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"minibatch {self.minibatch} of epoch {self.epoch}: {self.message}; the weights are unchanged"
 
 
 def build_model(config: TrainConfig, task: Task) -> ActorCritic:
@@ -53,6 +62,13 @@ def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim
     if config.optimizer == "sgd":
         return torch.optim.SGD([parameter], lr=rate, weight_decay=decay)
     return torch.optim.RMSprop([parameter], lr=rate, eps=eps, weight_decay=decay)
+
+
+def parameter_shapes(config: TrainConfig, task: Task) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter of the network, by name."""
+    with torch.device("meta"):
+        model = ActorCritic(config, task.observation_size, task.distribution)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
@@ -118,7 +134,8 @@ class Learner:
             Statistics of the update by name; means over its minibatches unless the glossary says otherwise.
 
         Raises:
-            TrainingFault: for a non-finite gradient, or a first |log ratio| above 1e-3; the weights are untouched.
+            TrainingFault: for a non-finite loss or gradient, or a first |log ratio| above 1e-3; that minibatch has not
+                touched the weights.
         """
         timer.switch("advantage")
         rate, numbers = self.schedule.learning_rate(iteration), self.schedule.numbers(iteration)
@@ -174,7 +191,8 @@ class Learner:
                 timer.switch("gradient")
                 compute(self.version, epoch, minibatch)
                 timer.switch("reduce")
-                total = self._reduce(first=not rows)
+                total = self._reduce()
+                self._check(total, epoch, minibatch)
                 kls.append(total["kl"])
                 if self.config.target_kl is not None and total["kl"] > self.config.target_kl:
                     stopped = True
@@ -204,7 +222,7 @@ class Learner:
             "optimiser_steps": float(len(rows)),
         }
 
-    def _reduce(self, *, first: bool) -> dict[str, float]:
+    def _reduce(self) -> dict[str, float]:
         """Add the shards in shard order: gradients into the first of them, statistics into the result."""
         gradient = self._flat.grad
         assert gradient is not None
@@ -213,14 +231,26 @@ class Learner:
         by_shard = self.arena.array("shard_statistics")
         total = dict(zip(SHARD_STATISTICS, by_shard.sum(axis=0).tolist(), strict=True))
         total["max_abs_log_ratio"] = float(by_shard[:, SHARD_STATISTICS.index("max_abs_log_ratio")].max())
-        limit = LARGEST_FIRST_LOG_RATIO[self.config.autocast]
-        if first and not total["max_abs_log_ratio"] <= limit:
-            raise TrainingFault(
-                f"before the first gradient step of an update |log ratio| is {total['max_abs_log_ratio']:.2e} but must "
-                f"be below {limit:.0e}: acting and learning disagree; lower --learning-rate if the "
-                "policy has diverged, else please report it"
-            )
         return total
+
+    def _check(self, total: dict[str, float], epoch: int, minibatch: int) -> None:
+        """Raises TrainingFault for losses that are not finite, and for a first ratio that is not 1."""
+        if not np.isfinite([total["policy_loss"], total["value_loss"]]).all():
+            raise TrainingFault(
+                epoch,
+                minibatch,
+                f"the loss is not finite (policy {total['policy_loss']}, value {total['value_loss']}): check the "
+                "environment's observations and rewards, or lower --learning-rate",
+            )
+        ratio, limit = total["max_abs_log_ratio"], LARGEST_FIRST_LOG_RATIO[self.config.autocast]
+        if epoch == minibatch == 0 and not ratio <= limit:
+            raise TrainingFault(
+                epoch,
+                minibatch,
+                f"before the first gradient step of an update |log ratio| is {ratio:.2e} but must be below "
+                f"{limit:.0e}: acting and learning disagree; lower --learning-rate if the policy has "
+                "diverged, else please report it",
+            )
 
     def _step(self, epoch: int, minibatch: int) -> float:
         """Clip the gradient's norm and step; returns the norm before clipping."""
@@ -229,8 +259,10 @@ class Learner:
         norm = float(torch.linalg.vector_norm(gradient))
         if not np.isfinite(norm):
             raise TrainingFault(
-                f"the gradient of minibatch {minibatch} of epoch {epoch} is not finite; the weights are unchanged: "
-                "check the environment's observations and rewards, or lower --learning-rate"
+                epoch,
+                minibatch,
+                "the gradient is not finite: check the environment's observations and rewards, or lower "
+                "--learning-rate",
             )
         if norm > self.config.max_grad_norm:
             gradient.mul_(self.config.max_grad_norm / norm)

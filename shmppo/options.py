@@ -275,10 +275,15 @@ class ProcessOptions:
     checkpoint_every: int | None = None
     """Iterations between checkpoints. None: by --checkpoint-minutes alone."""
     checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints; one is also written at the end and when the run is told to stop."""
+    """Minutes between checkpoints; one is also written at the start, the end and when the run is told to stop."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept; the best by return is kept besides."""
+    replay_limit: int = 1_000_000
+    """Steps of an episode that are kept to replay it. A longer one is restarted where it would have to be replayed,
+    and the run is then not exact; an environment with get_state and set_state needs no replay."""
 
     def check_processes(self) -> None:
-        counts = ("learner_threads", "stop_at_iteration", "checkpoint_every")
+        counts = ("learner_threads", "stop_at_iteration", "checkpoint_every", "keep_checkpoints", "replay_limit")
         require_fields(self, counts, _at_least_1, "be at least 1")
         require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
         require_fields(self, ("worker_timeout", "checkpoint_minutes"), _positive, "be positive and finite")

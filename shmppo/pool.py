@@ -80,7 +80,7 @@ class InProcess:
         self.restarts = 0
         self.lost: list[int] = []
         self._collector = Collector(
-            config, task, model, arena, low=0, high=config.num_envs, progress=arena.array("progress")
+            config, task, model, arena, low=0, high=config.num_envs, progress=arena.array("progress")[0]
         )
         if actions.iteration:
             self.lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
@@ -305,7 +305,7 @@ class WorkerPool:
                 if worker.reports._reader in ready or worker.process.sentinel in ready:
                     del waiting[index]
                     yield worker, worker.next_report()
-            if ready or any(self._progress[index] != progress[index] for index in waiting):
+            if ready or any((self._progress[index] != progress[index]).any() for index in waiting):
                 silent_since, progress = time.monotonic(), self._progress.copy()
             elif time.monotonic() - silent_since >= timeout:
                 for index, worker in list(waiting.items()):

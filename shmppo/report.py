@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from shmppo.config import TrainConfig
 from shmppo.timers import PHASES
@@ -77,7 +77,7 @@ class EpisodeStatistics:
 
 
 class MetricsFile:
-    """metrics.csv: one row per iteration, flushed as it is written; a full disk costs rows, not the run."""
+    """metrics.csv: one row per iteration, written at once; on a full disk rows wait until there is room."""
 
     def __init__(self, path: Path, iteration: int) -> None:
         """Cut what is there back to `iteration`, the one that the run goes on from."""
@@ -91,18 +91,26 @@ class MetricsFile:
             writer.writeheader()
             writer.writerows(kept)
         os.replace(temporary, path)
-        self._file: TextIO = open(path, "a", newline="")  # noqa: SIM115 (closed by close)
-        self._writer = csv.DictWriter(self._file, list(GLOSSARY))
+        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._waiting = b""  # rows that are not in the file yet
 
     def write(self, row: dict[str, float]) -> None:
         """row: a value for every name of the GLOSSARY."""
+        self._waiting += (",".join(f"{row[name]:.10g}" for name in GLOSSARY) + "\r\n").encode()
         try:
-            self._writer.writerow({name: f"{row[name]:.10g}" for name in GLOSSARY})
-            self._file.flush()
+            written = self._file.write(self._waiting)
         except OSError as error:
-            log.warning("metrics.csv: iteration %d is not written: %s", row["iteration"], error)
+            log.warning("metrics.csv: iteration %d waits to be written: %s", row["iteration"], error)
+        else:
+            self._waiting = self._waiting[written:]  # a disk that fills up may take a part
 
     def close(self) -> None:
+        """Raises nothing: rows that still do not fit are lost, with a warning."""
+        try:
+            if self._waiting:
+                self._file.write(self._waiting)
+        except OSError as error:
+            log.warning("metrics.csv: the last rows are not written: %s", error)
         self._file.close()
 
 

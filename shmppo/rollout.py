@@ -61,7 +61,7 @@ class Collector:
         high: int,
         progress: np.ndarray,
     ) -> None:
-        """progress: [1], steps begun since the start of the run: tells slow from stalled, and where a step failed."""
+        """progress: [2], this range's row of the control table (layout.PROGRESS)."""
         self._config = config
         self._arena = arena
         self._distribution: Distribution = task.distribution
@@ -112,11 +112,11 @@ class Collector:
             Indices of the environments that did not get there; their carry is that of the next episode's start.
         """
         carry, read, lost = iteration % 2, self._arena.array, []
+        self._progress[:] = iteration * self._config.rollout_steps, 0
         for i, episode in enumerate(episodes):
             n = episode.env_index
-            self._progress += 1  # each environment counts as a sign of life
-            actions = self._distribution.to_env(episode.actions)
-            if not self._batch.replay(i, episode.number, actions, int(read("carry_hash")[carry, n])):
+            self._progress[1] += 1
+            if not self._replay(i, episode, int(read("carry_hash")[carry, n])):
                 lost.append(n)
                 read("carry_obs")[carry, n] = self._batch.obs[i]
                 read("carry_first")[carry, n] = True
@@ -126,6 +126,13 @@ class Collector:
                 read("carry_length")[carry, n] = 0
                 read("carry_hash")[carry, n] = self._batch.hashes[i]
         return tuple(lost)
+
+    def _replay(self, i: int, episode: EpisodeInProgress, expected_hash: int) -> bool:
+        """Bring environment i of the range to where its episode was; if that fails, to the start of the next one."""
+        if episode.actions is None:
+            self._batch.begin_one(i, episode.number + 1)
+            return False
+        return self._batch.replay(i, episode.number, self._distribution.to_env(episode.actions), expected_hash)
 
     def close(self) -> None:
         self._batch.close()

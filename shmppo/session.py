@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import threading
@@ -25,17 +26,18 @@ from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
 from shmppo.inference import ActingNetwork, content_free
-from shmppo.layout import CARRY_FIELDS, Arena
-from shmppo.learner import ComputeShards, Learner
+from shmppo.layout import CARRY_FIELDS, PROGRESS, Arena
+from shmppo.learner import ComputeShards, Learner, TrainingFault
 from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
+from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
 from shmppo.report import Display, EpisodeStatistics, MetricsFile
-from shmppo.run_directory import FAILED_EPISODE, LOG, METRICS, SUMMARY, write_json
-from shmppo.streams import episode_seed
+from shmppo.run_directory import LOG, METRICS, SUMMARY, write_json
 from shmppo.timers import PHASES, PhaseTimer, as_dict
 from shmppo.trackers import Watchers
 
 log = logging.getLogger("shmppo.session")
 
+RETRY_SECONDS = 60.0  # after a checkpoint that could not be written
 MEMORY_EVERY = 100  # iterations between two samples of the memory in use; one costs about 5 ms a process
 
 
@@ -59,13 +61,15 @@ class Session:
         self.timer = PhaseTimer()
         self.inexact_reasons: list[str] = []
         self._arena = arena
-        self._actions = ActionLog(config.num_envs, task.distribution.action_size)
+        self._actions = ActionLog(config.num_envs, task.distribution.action_size, config.replay_limit)
         self._seconds = np.zeros(len(PHASES))
         self._handshake = 0.0
         self._episodes = EpisodeStatistics()
         self._peak_memory = 0
         self._fingerprint = machine.versions() | {"processor": machine.processor()}
-        self._saved_at = time.monotonic()
+        self._save_due = 0.0
+        self._best_return = -math.inf
+        self._updating = False  # the learner's state lies between two iterations' states
         if checkpoint is not None:
             self._restore(checkpoint)  # before workers start: they read the carry
         with ExitStack() as stack:  # undone here if a step fails, else on exit
@@ -88,6 +92,7 @@ class Session:
             self._give_up_lost()
             self._metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, self.iteration)))
             self._display = stack.enter_context(closing(Display(config, run_dir)))
+            self.save()  # so that there is always one to go on from
             self._watchers = stack.enter_context(closing(watchers))
             watchers.start(run_dir, config, self.iteration)
             self._open = stack.pop_all()
@@ -99,10 +104,44 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             log.error("the run ended early: %r", error)
-            if isinstance(error, (WorkerFault, EnvironmentFault)) and error.env_index is not None:
-                self._keep_failed_episode(error.env_index, str(error))
             self.pool.close(grace=0.0)
+            if isinstance(error, (WorkerFault, EnvironmentFault, TrainingFault)):
+                self._keep_evidence(error)
         self._open.close()
+
+    def _keep_evidence(self, error: WorkerFault | EnvironmentFault | TrainingFault) -> None:
+        """Save what the run can go on from, and what shows the cause."""
+        if not self._updating:
+            self.save()
+        try:
+            if isinstance(error, TrainingFault):
+                keep_failed_minibatch(
+                    self.run_dir,
+                    self._arena,
+                    self.learner.model,
+                    epoch=error.epoch,
+                    minibatch=error.minibatch,
+                    message=str(error),
+                )
+            elif error.env_index is not None:
+                keep_failed_episode(
+                    self.run_dir,
+                    self.config,
+                    self._arena,
+                    self._actions,
+                    env_index=error.env_index,
+                    begun=self._begun(error.env_index),
+                    message=str(error),
+                )
+        except OSError as full:
+            log.warning("what failed could not be written down: %s", full)
+
+    def _begun(self, n: int) -> int:
+        """Steps of the rollout in the arena that environment n has begun and that are not committed."""
+        config = self.config
+        worker = next((w for w in range(config.num_workers) if n in split(config.num_envs, config.num_workers, w)), 0)
+        steps = int(self._arena.array("progress")[worker, PROGRESS.index("steps")])
+        return min(max(steps - self._actions.iteration * config.rollout_steps, 0), config.rollout_steps)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -174,12 +213,14 @@ class Session:
         read = self._arena.array
         self._give_up_lost()
         carry = (self.iteration + 1) % 2
+        self._updating = True
         self._actions.commit(read("actions"), read("terminated") | read("truncated"), read("carry_episode")[carry])
 
     def finish_iteration(self, statistics: dict[str, float]) -> None:
         """Book the iteration: write its row, draw, save a checkpoint if one is due."""
         config, read = self.config, self._arena.array
         self.iteration += 1
+        self._updating = False
         self._give_up_lost()
         ended = read("terminated") | read("truncated")
         self._episodes.add(read("ended_return")[ended].tolist(), read("ended_length")[ended].tolist())
@@ -205,7 +246,7 @@ class Session:
         if self.learner.kl_profile is not None:
             write_profile(self.run_dir, self.iteration, self.learner.kl_profile)
         by_count = config.checkpoint_every is not None and self.iteration % config.checkpoint_every == 0
-        if by_count or time.monotonic() - self._saved_at > 60 * config.checkpoint_minutes:
+        if by_count or time.monotonic() >= self._save_due:
             self.save()
         self._watchers.log(row)
         self.stop_requested |= self._watchers.asks_to_stop(row)
@@ -243,13 +284,20 @@ class Session:
             "shared_memory_bytes": self._arena.memory.numel(),
             "stopped_early": self.iteration < config.iterations,
         }
-        write_json(self.run_dir / SUMMARY, summary)
+        try:
+            write_json(self.run_dir / SUMMARY, summary)
+        except OSError as error:
+            log.warning("%s is not written: %s", SUMMARY, error)
         self._watchers.finish(summary)
         return summary
 
     def save(self) -> None:
         """Write a checkpoint: everything that the next iteration depends on. A full disk costs a warning only."""
         carry = self.iteration % 2
+        recent = self._episodes.return_mean
+        best = recent > self._best_return
+        if best:
+            self._best_return = recent
         state = {
             "config": json.dumps(self.config.to_json()),
             "fingerprint": self._fingerprint,
@@ -261,12 +309,15 @@ class Session:
             "episodes": self._episodes.state(),
             "seconds": torch.from_numpy(self._seconds.copy()),
             "handshake_seconds": self._handshake,
+            "best_return": self._best_return,
         }
-        self._saved_at = time.monotonic()
         try:
-            save_checkpoint(self.run_dir, state)
+            save_checkpoint(self.run_dir, state, keep=self.config.keep_checkpoints, best=best)
         except OSError as error:
             log.warning("no checkpoint was written, the one before is kept: %s", error)
+            self._save_due = time.monotonic() + min(RETRY_SECONDS, 60 * self.config.checkpoint_minutes)
+        else:
+            self._save_due = time.monotonic() + 60 * self.config.checkpoint_minutes
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Take over a checkpoint, all but the learner's part."""
@@ -282,27 +333,4 @@ class Session:
         self._episodes.load(state["episodes"])
         self._seconds = state["seconds"].numpy().copy()
         self._handshake = state["handshake_seconds"]
-
-    def _keep_failed_episode(self, n: int, message: str) -> None:
-        """Write what `python -m shmppo.replay` needs to bring environment n to the step that failed."""
-        config, read = self.config, self._arena.array
-        worker = next((w for w in range(config.num_workers) if n in split(config.num_envs, config.num_workers, w)), 0)
-        # Steps of this rollout that have begun, the failing one included; its action is in the arena.
-        begun = int(read("progress")[worker]) - self.iteration * config.rollout_steps
-        begun = min(max(begun, 0), config.rollout_steps)
-        first = np.flatnonzero(read("first")[:begun, n])
-        actions = read("actions")[:begun, n]
-        number = int(read("carry_episode")[self.iteration % 2, n]) + int((first > 0).sum())
-        if len(first):
-            actions = actions[first[-1] :]
-        else:
-            actions = np.concatenate([self._actions.episodes(range(n, n + 1))[0].actions, actions])
-        content = {
-            "config": config.to_json(),
-            "env_index": n,
-            "episode": number,
-            "seed": episode_seed(config.seed, n, number),
-            "actions": actions.tolist(),
-            "message": message,
-        }
-        write_json(self.run_dir / FAILED_EPISODE, content)
+        self._best_return = state["best_return"]

@@ -15,14 +15,15 @@ from typing import Any, Literal
 
 import torch
 
-from shmppo.checkpoint import load_newest_checkpoint
+from shmppo.checkpoint import check_shapes, load_newest_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json
 from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.layout import Arena, allocate, check_shared_memory
-from shmppo.learner import TrainingFault, arena_fields
+from shmppo.layout import CARRY_FIELDS, Arena, allocate
+from shmppo.learner import TrainingFault, arena_fields, parameter_shapes
 from shmppo.logs import log_to
 from shmppo.pool import WorkerFault
 from shmppo.report import summary_text
+from shmppo.resources import check_resources
 from shmppo.run_directory import LOG, create_run_directory
 from shmppo.session import Session
 from shmppo.trackers import Callback, Logger, Watchers, make_trackers
@@ -75,7 +76,11 @@ def _run(
     watchers = Watchers(callback, [*loggers, *make_trackers(config)])
     task = inspect_task(config)
     fields = arena_fields(config, task)
-    check_shared_memory(fields)
+    check_resources(config, fields)
+    if checkpoint is not None:
+        expected = {field.name: field.shape[1:] for field in fields}
+        check_shapes("carry", checkpoint["carry"], {name: expected[name] for name in CARRY_FIELDS})
+        check_shapes("parameter", checkpoint["learner"]["model"], parameter_shapes(config, task))
     run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
     arena = Arena(fields, allocate(fields))
     with (

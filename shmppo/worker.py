@@ -6,12 +6,15 @@ the terminal sends to every process of a run: stopping is the learner's decision
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ from shmppo.messages import LONGEST_TEXT, Collect, Command, Done, Failed, Gradie
 from shmppo.model import ActorCritic, move_parameters
 from shmppo.rollout import Collector
 from shmppo.timers import PhaseTimer
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ def run_worker(setup: WorkerSetup, commands: Any, reports: Any) -> None:
     """The worker's main function; `commands` and `reports` are its own pair of torch.multiprocessing queues."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with_the_starter()
     torch.set_num_threads(1)
     with log_to(setup.log_file):
         try:
@@ -63,6 +69,22 @@ def run_worker(setup: WorkerSetup, commands: Any, reports: Any) -> None:
             env_index = error.env_index if isinstance(error, EnvironmentFault) else None
             reports.put(Failed(text[-LONGEST_TEXT:], env_index))
             sys.exit(1)
+
+
+def _end_with_the_starter() -> None:
+    """On Linux: be killed when the process that forked this one ends, even while stopped.
+
+    That is the fork server. It ends when nobody holds its pipe any more, and every worker is handed an end of it: a
+    stopped one would keep alive what is to kill it, so it is let go. A worker that runs notices by itself that the
+    learner is gone.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
 
 
 def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
@@ -76,7 +98,7 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
         arena,
         low=setup.columns.start,
         high=setup.columns.stop,
-        progress=arena.array("progress")[setup.index : setup.index + 1],
+        progress=arena.array("progress")[setup.index],
     )
     gradients = ShardGradients(setup.config, setup.task.distribution, model, arena)
     seconds, stamps = arena.array("phase_seconds")[setup.index], arena.array("stamps")[setup.index]

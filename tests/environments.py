@@ -73,6 +73,14 @@ class Unrepeatable(Counter):
         return observation, *rest  # type: ignore[return-value]
 
 
+class FourNumbersThreeActions(Counter):
+    """As large as CartPole to look at, but with another number of actions."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+    action_space = spaces.Discrete(3)
+
+
+gymnasium.register("FourNumbersThreeActions-v0", entry_point=FourNumbersThreeActions)
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from shmppo import layout
 from shmppo.config import ConfigError, TrainConfig, from_json, load_config
 from shmppo.envs import inspect_task
-from shmppo.layout import Sizes, check_shared_memory, shared_fields
 from shmppo.run_directory import create_run_directory
 
 REFUSED = [
@@ -88,21 +86,6 @@ def test_shards_and_tiles_do_not_depend_on_workers() -> None:
     for workers in (0, 1, 4):
         config = TrainConfig(workers=workers, num_envs=64, minibatches=4)
         assert (config.shards, config.tile) == (8, 16)
-
-
-def test_not_enough_shared_memory_is_refused_before_it_is_allocated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    config = TrainConfig()
-    fields = shared_fields(config, Sizes(observation=4, action=1, params=2, state=128, parameters=1000))
-
-    class Full:
-        f_bavail, f_frsize = 1, 4096
-
-    monkeypatch.setattr(layout.os, "statvfs", lambda path: Full)
-    monkeypatch.setattr(layout, "SHARED_MEMORY", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"needs .* MiB but .* has 0\.0 MiB free; lower --num-envs"):
-        check_shared_memory(fields)
 
 
 def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

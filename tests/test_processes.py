@@ -156,10 +156,13 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
     assert gone(learner)
 
 
-def test_workers_end_when_the_learner_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_workers_end_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     workers = [p for p in learner.children(recursive=True) if is_worker(p)]
     assert len(workers) == 2
+    if stopped:  # the worker cannot look after itself
+        workers[0].suspend()
     learner.kill()
     learner.wait()
     _, alive = psutil.wait_procs(workers, timeout=10)

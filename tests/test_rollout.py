@@ -145,7 +145,7 @@ def test_environments_share_tiles_by_index_whoever_owns_them() -> None:
 @contextmanager
 def running_pool(config: TrainConfig, tmp_path: Path) -> Iterator[tuple[Arena, Learner, WorkerPool]]:
     arena, learner, _ = make(config)
-    actions = ActionLog(config.num_envs, 1)
+    actions = ActionLog(config.num_envs, 1, limit=100)
     pool = WorkerPool(config, inspect_task(config), arena, actions, tmp_path / "run.log")
     try:
         pool.wait_ready()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shmppo import pool as pool_module
-from shmppo.checkpoint import BEFORE, NAME, load_newest_checkpoint, save_checkpoint
+from shmppo.checkpoint import FORMAT, NAME, load_newest_checkpoint, older, save_checkpoint
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.episodes import ActionLog
 from shmppo.pool import WorkerPool
@@ -131,7 +131,7 @@ def test_resume_goes_back_to_the_checkpoint_and_cuts_the_metrics(undisturbed: di
     """As after a SIGKILL between two checkpoints: rows of iterations that were lost are written again."""
     run_dir = tmp_path / "run"
     train(dataclasses.replace(CASES["cartpole-central"], stop_at_iteration=9, checkpoint_every=4, run_dir=str(run_dir)))
-    os.replace(run_dir / BEFORE, run_dir / NAME)  # iteration 8; the rows go up to 9
+    os.replace(run_dir / older(1), run_dir / NAME)  # iteration 8; the rows go up to 9
     summary = resume(run_dir)
     assert summary["weights_sha256"] == undisturbed["cartpole-central"]
     with open(run_dir / "metrics.csv") as file:
@@ -157,7 +157,7 @@ def test_resume_refuses_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has finished 2 iterations, 2 were asked for; .* above 384"):
         resume(run_dir)
     (run_dir / NAME).write_bytes(b"")
-    (run_dir / BEFORE).unlink(missing_ok=True)
+    (run_dir / older(1)).unlink(missing_ok=True)
     with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
         resume(run_dir)
 
@@ -208,7 +208,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "executed"),)
 
-    torch.save({"format": 1, "evil": Evil()}, tmp_path / NAME)
+    torch.save({"format": FORMAT, "evil": Evil()}, tmp_path / NAME)
     with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
         load_newest_checkpoint(tmp_path)
     assert not (tmp_path / "executed").exists()
@@ -224,7 +224,7 @@ def test_a_disk_that_is_full_keeps_the_checkpoint_before_and_the_run(
     def full(descriptor: int) -> None:
         nonlocal calls
         calls += 1
-        if calls > 2:  # the first checkpoint is a file and its directory
+        if calls > 4:  # each checkpoint is a file and its directory: that of the start and the first one
             raise OSError(28, "No space left on device")
         fsync(descriptor)
 
@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_keeps_the_checkpoint_before_and_the_run(
 
 def test_the_action_log_holds_what_came_after_the_last_end() -> None:
     actions = np.arange(2 * 4 * 3, dtype=np.float32).reshape(8, 3, 1)
-    log = ActionLog(3, 1)
+    log = ActionLog(3, 1, limit=100)
     ended = np.zeros((4, 3), bool)
     ended[1, 1] = ended[3, 2] = True
     log.commit(actions[:4], ended, np.array([0, 1, 1]))
@@ -245,7 +245,7 @@ def test_the_action_log_holds_what_came_after_the_last_end() -> None:
     log.commit(actions[4:], np.zeros((4, 3), bool), np.array([0, 1, 1]))
     expected = [[0, 3, 6, 9, 12, 15, 18, 21], [7, 10, 13, 16, 19, 22], [14, 17, 20, 23]]
     assert [e.actions[:, 0].tolist() for e in log.episodes(range(3))] == expected
-    other = ActionLog(3, 1)
+    other = ActionLog(3, 1, limit=100)
     other.load(log.state(), 2)
     assert [e.actions[:, 0].tolist() for e in other.episodes(range(3))] == expected
     assert [e.number for e in other.episodes(range(3))] == [0, 1, 1]

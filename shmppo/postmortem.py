@@ -1,0 +1,67 @@
+"""What is kept of a run that ended early, so that the cause can be looked at: an episode, or a minibatch."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shmppo.config import TrainConfig
+from shmppo.episodes import ActionLog
+from shmppo.layout import Arena
+from shmppo.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, write_json
+from shmppo.streams import episode_seed
+
+log = logging.getLogger("shmppo.postmortem")
+
+_STEPS = ("obs", "actions", "reward", "first", "terminated", "truncated", "bootstrap", "value", "log_prob")
+
+
+def keep_failed_episode(
+    run_dir: Path, config: TrainConfig, arena: Arena, actions: ActionLog, *, env_index: int, begun: int, message: str
+) -> None:
+    """Write failed_episode.json: what `python -m shmppo.replay` needs to bring an environment to the step that failed.
+
+    Args:
+        begun: steps of the rollout in the arena that were begun behind those of `actions`, the failing one included.
+    """
+    first = np.flatnonzero(arena.array("first")[:begun, env_index])
+    steps = arena.array("actions")[:begun, env_index]
+    episode = actions.episodes(range(env_index, env_index + 1))[0]
+    number = episode.number + int((first > 0).sum())
+    if len(first):
+        steps = steps[first[-1] :]
+    elif episode.actions is not None:
+        steps = np.concatenate([episode.actions, steps])
+    else:
+        log.warning("the episode that failed is longer than --replay-limit: its actions are not kept")
+        return
+    content = {
+        "config": config.to_json(),
+        "env_index": env_index,
+        "episode": number,
+        "seed": episode_seed(config.seed, env_index, number),
+        "actions": steps.tolist(),
+        "message": message,
+    }
+    write_json(run_dir / FAILED_EPISODE, content)
+
+
+def keep_failed_minibatch(
+    run_dir: Path, arena: Arena, model: torch.nn.Module, *, epoch: int, minibatch: int, message: str
+) -> None:
+    """Write failed_minibatch.pt: the whole rollout, the minibatch's rows, its shards' statistics and gradients, and
+    the weights that they were computed with; tensors and text only (`torch.load(…, weights_only=True)`)."""
+    bounds = arena.array("bounds")[epoch, minibatch]
+    order = arena.array("order")[epoch, int(bounds[0]) : int(bounds[-1])]
+    content = {
+        "message": message,
+        "rollout": {name: arena.tensor(name).clone() for name in _STEPS},
+        "rows": torch.from_numpy(arena.array("rows")[order]),
+        "shard_statistics": arena.tensor("shard_statistics").clone(),
+        "gradients": arena.tensor("gradients").clone(),
+        "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
+    }
+    torch.save(content, run_dir / FAILED_MINIBATCH)
