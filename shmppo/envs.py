@@ -122,7 +122,7 @@ def inspect_task(config: TrainConfig) -> Task:
             raise ConfigError(
                 f"--hide-obs names {beyond} but {config.env_id} observes {size} numbers; use indices 0 … {size - 1}"
             )
-        return Task(size, distribution_for(env.action_space, where))
+        return Task(size, distribution_for(env.action_space, where, squash=config.squash_actions))
     finally:
         env.close()
 

@@ -123,6 +123,8 @@ class NetworkOptions:
     """Give the critic an encoder and a core of its own instead of sharing the actor's."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions (state-independent, learned)."""
+    squash_actions: bool = False
+    """Squash Box actions into their bounds by tanh, in each dimension that has two, instead of clipping them."""
     log_std_min: float | None = None
     """Floor of the log standard deviation: after each optimiser step what lies below is put back on it. None: none."""
 

@@ -64,6 +64,39 @@ class Faulty(Counter):
         return super().step(action)
 
 
+ACTION_SPACES: dict[str, spaces.Space] = {
+    "multi-discrete": spaces.MultiDiscrete([3, 4]),
+    "multi-binary": spaces.MultiBinary(3),
+    "box": spaces.Box(np.array([-1, -np.inf]), np.array([3, np.inf]), dtype=np.float64),
+    "nested": spaces.Dict(
+        {
+            "arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)]),
+            "gear": spaces.Discrete(3, start=-1),
+            "keys": spaces.MultiDiscrete([2, 3]),
+        }
+    ),
+}
+
+
+class Echo(gymnasium.Env[np.ndarray, Any]):
+    """Observes the action that it was given, flattened, and is rewarded for it; truncates after 7 steps."""
+
+    def __init__(self, actions: str) -> None:
+        self.action_space = ACTION_SPACES[actions]
+        self.observation_space = spaces.flatten_space(self.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(self.observation_space.shape or 0), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert self.action_space.contains(action), action
+        self.t += 1
+        observation = spaces.flatten(self.action_space, action)
+        return observation, float(observation[0] - 0.5 * observation[-1]), False, self.t == 7, {}
+
+
 class Unrepeatable(Counter):
     """Observes something that no seed decides."""
 
@@ -82,6 +115,7 @@ class FourNumbersThreeActions(Counter):
 
 gymnasium.register("FourNumbersThreeActions-v0", entry_point=FourNumbersThreeActions)
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
+gymnasium.register("Echo-v0", entry_point=Echo)
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})
 for _how in ("raise", "exit", "hang", "shape", "four", "reward", "nan", "infinite"):

@@ -1,0 +1,198 @@
+"""Action distributions against torch.distributions, Monte Carlo and integrals; every space there and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from shmppo.config import ConfigError
+from shmppo.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    Joint,
+    SquashedGaussian,
+    distribution_for,
+)
+
+BOUNDS = np.array([-2.0, -np.inf, 1.0], np.float32), np.array([3.0, np.inf, 1.5], np.float32)
+PART_BOUNDED = spaces.Box(*BOUNDS)
+NESTED = spaces.Dict(
+    {
+        "arm": spaces.Tuple([PART_BOUNDED, spaces.MultiBinary((2, 2))]),
+        "gear": spaces.Discrete(3, start=-1),
+        "buttons": spaces.MultiDiscrete(np.array([[2, 5]]), start=np.array([[4, 0]])),
+    }
+)
+SPACES: dict[str, spaces.Space] = {
+    "box": PART_BOUNDED,
+    "box64": spaces.Box(-0.1, 0.1, (2, 2), np.float64),
+    "discrete": spaces.Discrete(5, start=2),
+    "multi-discrete": spaces.MultiDiscrete([3, 2, 4]),
+    "multi-binary": spaces.MultiBinary(4),
+    "nested": NESTED,
+}
+CASES = [(name, False) for name in SPACES] + [(name, True) for name in ("box", "box64", "nested")]
+
+
+def make(name: str, squash: bool = False) -> Distribution:
+    return distribution_for(SPACES[name], "a test", squash=squash)
+
+
+def drawn(distribution: Distribution, count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Two sets of params, and actions of the first."""
+    generator = torch.Generator().manual_seed(seed)
+    p, q = (0.7 * torch.randn(count, distribution.num_params, generator=generator, dtype=dtype) for _ in range(2))
+    noise = torch.from_numpy(distribution.noise(np.random.default_rng(seed), count)).to(dtype)
+    return [p, q, distribution.sample(p, noise).to(dtype)]
+
+
+def reference(distribution: Distribution, params: Tensor) -> torch.distributions.Distribution:
+    if isinstance(distribution, Categorical):
+        return torch.distributions.Categorical(logits=params)
+    if isinstance(distribution, Bernoulli):
+        return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
+    mean, log_std = params.split(distribution.action_size, -1)
+    return torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+
+
+@pytest.mark.parametrize("name", ["box", "box64", "discrete", "multi-binary"])
+def test_closed_forms_agree_with_torch_distributions(name: str) -> None:
+    distribution = make(name)
+    p, q, actions = drawn(distribution, 7)
+    expected, other = reference(distribution, p), reference(distribution, q)
+    plain = actions[:, 0] if isinstance(distribution, Categorical) else actions
+    torch.testing.assert_close(distribution.log_prob(p, actions).sum(-1), expected.log_prob(plain))
+    torch.testing.assert_close(distribution.entropy(p), expected.entropy())
+    torch.testing.assert_close(distribution.kl(p, q), torch.distributions.kl_divergence(expected, other))
+
+
+@pytest.mark.parametrize(("name", "squash"), CASES)
+def test_shapes_and_the_divergence_from_itself(name: str, squash: bool) -> None:
+    distribution = make(name, squash)
+    p, _, actions = drawn(distribution, 7)
+    assert actions.shape == distribution.log_prob(p, actions).shape == (7, distribution.action_size)
+    assert distribution.mode(p).shape == actions.shape
+    assert distribution.entropy(p).shape == (7,)
+    torch.testing.assert_close(distribution.kl(p, p), torch.zeros(7, dtype=p.dtype), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "squash"), CASES)
+def test_samples_have_the_distribution(name: str, squash: bool) -> None:
+    """Entropy and KL are the means of −log p and log p − log q over samples."""
+    distribution = make(name, squash)
+    p, q, _ = (x[:1].expand(100_000, -1) for x in drawn(distribution, 1))
+    noise = torch.from_numpy(distribution.noise(np.random.default_rng(0), 100_000)).double()
+    actions = distribution.sample(p, noise).double()
+    log_p, log_q = distribution.log_prob(p, actions).sum(-1), distribution.log_prob(q, actions).sum(-1)
+    torch.testing.assert_close(-log_p.mean(), distribution.entropy(p[0]), atol=0.03, rtol=0)
+    torch.testing.assert_close((log_p - log_q).mean(), distribution.kl(p[0], q[0]), atol=0.05, rtol=0.02)
+
+
+def test_squashed_density_is_that_of_the_transformed_gaussian_and_integrates_to_one() -> None:
+    distribution = make("box", squash=True)
+    assert isinstance(distribution, SquashedGaussian)
+    p, _, u = drawn(distribution, 50)
+    normal = torch.distributions.Normal(p[:, :3], p[:, 3:].exp())
+    affine = torch.distributions.AffineTransform(torch.tensor([0.5, 0.0, 1.25]), torch.tensor([2.5, 1.0, 0.25]))
+    squashed = torch.distributions.TransformedDistribution(normal, [torch.distributions.TanhTransform(), affine])
+    actions = affine(torch.tanh(u))
+    log_prob = distribution.log_prob(p, u)
+    torch.testing.assert_close(log_prob[:, [0, 2]], squashed.log_prob(actions)[:, [0, 2]], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(log_prob[:, 1], normal.log_prob(u)[:, 1])  # no bounds: as it is
+    # over the actions of the first dimension, −2 … 3
+    a = torch.linspace(-2, 3, 100_001, dtype=torch.float64)[1:-1]
+    grid = torch.zeros(len(a), 3, dtype=torch.float64)
+    grid[:, 0] = torch.atanh((a - 0.5) / 2.5)
+    density = distribution.log_prob(torch.tensor([0.3, 0.0, 0.0, -0.7, 0.0, 0.0]), grid)[:, 0].exp()
+    assert float(density.sum() * (a[1] - a[0])) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("log_std", [-4.0, -1.0, 0.0, 1.0])
+@pytest.mark.parametrize("mean", [-3.0, 0.0, 1.0])
+def test_entropy_of_a_squashed_action_against_an_integral(mean: float, log_std: float) -> None:
+    distribution = distribution_for(spaces.Box(-2, 3, (1,)), "a test", squash=True)
+    std = math.exp(log_std)
+    u = np.linspace(mean - 10 * std, mean + 10 * std, 20_001)
+    density = np.exp(-0.5 * ((u - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
+    slope = math.log(2.5) + np.log1p(-(np.tanh(u) ** 2), where=np.abs(u) < 15, out=2 * (math.log(2) - np.abs(u)))
+    expected = 0.5 * math.log(2 * math.pi * math.e) + log_std + float((density * slope).sum() * (u[1] - u[0]))
+    entropy = distribution.entropy(torch.tensor([mean, log_std], dtype=torch.float64))
+    assert float(entropy) == pytest.approx(expected, abs=3e-3)
+
+
+def test_saturated_squashed_actions_keep_finite_densities() -> None:
+    distribution = distribution_for(spaces.Box(-1, 1, (1,)), "a test", squash=True)
+    log_prob = distribution.log_prob(torch.tensor([40.0, 0.0]), torch.tensor([40.0]))
+    assert float(log_prob) == pytest.approx(-0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 40), rel=1e-5)
+    assert distribution.to_env(np.array([[40.0], [-40.0]], np.float32)) == [1.0, -1.0]
+
+
+def test_the_params_of_a_joint_are_all_outputs_then_all_free_parameters() -> None:
+    joint = distribution_for(spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3)]), "a test")
+    assert (joint.num_outputs, joint.num_params, joint.action_size) == (5, 7, 3)
+    box, discrete = DiagonalGaussian(spaces.Box(-1, 1, (2,))), Categorical(spaces.Discrete(3))
+    params = torch.tensor([0.1, 0.2, 1.0, 2.0, 3.0, -0.5, -0.6])
+    action = torch.tensor([0.4, 0.5, 2.0])
+    expected = torch.cat([box.log_prob(params[[0, 1, 5, 6]], action[:2]), discrete.log_prob(params[2:5], action[2:])])
+    torch.testing.assert_close(joint.log_prob(params, action), expected)
+
+
+@pytest.mark.parametrize(("name", "squash"), CASES)
+def test_actions_lie_in_their_space(name: str, squash: bool) -> None:
+    distribution = make(name, squash)
+    p, _, actions = drawn(distribution, 50, dtype=torch.float32)
+    for rows in (10 * actions if "box" in name else actions, distribution.mode(p)):
+        given = distribution.to_env(rows.numpy())
+        assert len(given) == 50
+        assert all(SPACES[name].contains(action) for action in given)
+
+
+def test_actions_by_hand() -> None:
+    space = spaces.Box(np.array([[-1.0, -2.0]], np.float32), np.array([[1.0, 2.0]], np.float32))
+    actions = DiagonalGaussian(space).to_env(np.array([[5.0, -0.5], [-5.0, -5.0]], np.float32))
+    np.testing.assert_array_equal(actions, [[[1.0, -0.5]], [[-1.0, -2.0]]])
+    actions = SquashedGaussian(space).to_env(np.array([[0.5, 0.0]], np.float32))
+    np.testing.assert_allclose(actions, [[[math.tanh(0.5), 0.0]]], rtol=1e-7)
+    assert Categorical(spaces.Discrete(3, start=-1)).to_env(np.array([[0.0], [2.0]], np.float32)) == [-1, 1]
+    one: Any = make("nested", squash=True).to_env(np.array([[0, 7, 9, 0, 1, 1, 0, 1, 4, 2]], np.float32))[0]
+    np.testing.assert_array_equal(one["arm"][0], np.array([0.5, 7.0, 1.5], np.float32))
+    np.testing.assert_array_equal(one["arm"][1], [[0, 1], [1, 0]])
+    # the order of a Dict's parts is its space's: arm, buttons, gear
+    np.testing.assert_array_equal(one["buttons"], [[5, 4]])
+    assert one["gear"] == 1
+
+
+def test_a_joint_is_sent_to_workers() -> None:
+    import pickle
+
+    distribution = pickle.loads(pickle.dumps(make("nested")))
+    assert isinstance(distribution, Joint)
+    assert distribution.action_size == 10
+
+
+REFUSED = {
+    "Text": (spaces.Text(4), r"--env MyEnv-v0 has the action space Text\("),
+    "uint8": (spaces.Box(0, 255, (2,), np.uint8), r"--env MyEnv-v0 has the action space Box\("),
+    "Sequence": (spaces.Sequence(spaces.Discrete(2)), r"has the action space Sequence\("),
+    "Graph": (spaces.Graph(spaces.Discrete(2), None), r"has the action space Graph\("),
+    "part": (spaces.Dict({"say": spaces.Text(4)}), r"--env MyEnv-v0: part 'say' of it has the action space Text\("),
+    "empty": (spaces.Tuple([]), r"has the action space Tuple\(\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_unsupported_action_space_is_refused_by_name(name: str) -> None:
+    space, message = REFUSED[name]
+    with pytest.raises(
+        ConfigError, match=message + r".*supported are Box of floats, Discrete, MultiDiscrete"
+    ) as raised:
+        distribution_for(space, "--env MyEnv-v0")
+    assert "\n" not in str(raised.value)
