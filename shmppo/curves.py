@@ -16,7 +16,7 @@ POINTS = 200
 RESAMPLES = 1000
 NOT_COMPARED = (
     "seed", "run_dir", "quiet", "worker_timeout", "max_restarts", "checkpoint_every", "checkpoint_minutes",
-    "kl_profile_every",
+    "kl_profile_every", "step_times",
 )  # fmt: skip
 """Fields in which runs of one group may differ: the seed, and what cannot change a curve."""
 

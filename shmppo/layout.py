@@ -120,6 +120,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field("process of the shard", "LEARN", "shard_statistics", f64, G, len(SHARD_STATISTICS)),
         # measurement, one row per worker (row 0 where the learner samples by itself)
         field("worker, own row", "COLLECT, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),
+        field(own, "COLLECT", "step_seconds", f32, T if config.step_times else 0, N),
         field("worker, own row", "COLLECT, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
         # the control table: the one field that is read while it may be written
         field("worker, own row", "START, COLLECT; read at any time", "progress", i64, max(W, 1), len(PROGRESS)),

@@ -303,5 +303,8 @@ class ReportOptions:
     kl_profile_every: int | None = None
     """Record the KL profile of every K-th update, from the first on: kl.csv and kl/*.npz. None: of none."""
 
+    step_times: bool = False
+    """Time every environment step, to name stragglers: step_times.csv, and a line of the summary."""
+
     def check_report(self) -> None:
         require_fields(self, ("kl_profile_every",), _at_least_1, "be at least 1")

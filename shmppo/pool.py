@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.multiprocessing
 
@@ -50,6 +51,10 @@ class Pool(Protocol):
 
     handshake_seconds: float
     """Seconds spent on signalling alone since it was last set to 0 (see `WorkerPool`)."""
+    collect_seconds: float
+    """Seconds that the last rollout took, up to its slowest worker."""
+    worker_seconds: np.ndarray
+    """Seconds that each worker took for its part of the last rollout, [W] ([1] without workers)."""
     restarts: int
     """Workers replaced so far."""
     lost: list[int]
@@ -77,6 +82,8 @@ class InProcess:
 
     def __init__(self, config: TrainConfig, task: Task, model: ActorCritic, arena: Arena, actions: ActionLog) -> None:
         self.handshake_seconds = 0.0
+        self.collect_seconds = 0.0
+        self.worker_seconds = np.zeros(1)
         self.restarts = 0
         self.lost: list[int] = []
         self._collector = Collector(
@@ -97,7 +104,10 @@ class InProcess:
         pass
 
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
+        began = timer.switch("inference")
         self._collector.collect(iteration, timer)
+        self.collect_seconds = timer.switch("other") - began
+        self.worker_seconds[0] = self.collect_seconds
 
     def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
         raise RuntimeError("there are no workers to compute gradients")
@@ -171,6 +181,8 @@ class WorkerPool:
 
     def __init__(self, config: TrainConfig, task: Task, arena: Arena, actions: ActionLog, log_file: Path) -> None:
         self.handshake_seconds = 0.0
+        self.collect_seconds = 0.0
+        self.worker_seconds = np.zeros(config.num_workers)
         self.restarts = 0
         self.lost: list[int] = []
         self._config = config
@@ -225,6 +237,8 @@ class WorkerPool:
         self._await(self._workers, command)
         now = timer.switch("other")
         timer.add_blocked(now - signalled, self._seconds)
+        self.collect_seconds = now - signalled
+        self.worker_seconds = self._seconds.sum(axis=1)
         starts, ends = self._stamps.T
         self.handshake_seconds += float((starts - signalled).mean() + (now - ends.max()))
 

@@ -40,6 +40,9 @@ GLOSSARY: dict[str, str] = {
     "entropy_coef": "weight of the entropy bonus in this iteration",
     "penalty_coef": "β of `--objective penalty` in this iteration",
     "handshake_seconds": "seconds of this iteration spent on signalling workers and hearing from them",
+    "collect_seconds": "seconds of this iteration until the slowest worker had sampled its part",
+    "straggler_wait": "share of the sampling for which a worker waits for the slowest, mean over the workers",
+    "slowest_worker": "index of the worker that took longest to sample its part",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
 }
 """Every column of metrics.csv."""
@@ -236,6 +239,12 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         steps = config.batch_steps // config.minibatches
         lines.append(
             f"note           a minibatch has {steps} steps: one gradient shard, so the learner computes it alone"
+        )
+    if times := summary.get("step_times"):
+        lines.append(
+            f"slowest        environment {times['slowest_environment']} (worker {times['slowest_worker']}): "
+            f"{times['slowest_mean_seconds'] * 1e3:.3g} ms a step, 99 % in {times['slowest_q99_seconds'] * 1e3:.3g}; "
+            f"mean of all {times['mean_seconds'] * 1e3:.3g}"
         )
     if summary["worker_restarts"]:
         lines.append(f"workers        {summary['worker_restarts']} replaced")

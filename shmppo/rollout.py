@@ -20,6 +20,7 @@ from shmppo.inference import ActingNetwork
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
 from shmppo.normalize import column_moments, normalize_observations
+from shmppo.stragglers import TimedBatch
 from shmppo.streams import action_noise
 from shmppo.timers import PhaseTimer
 
@@ -67,7 +68,11 @@ class Collector:
         self._distribution: Distribution = task.distribution
         self._progress = progress
         self._own = slice(low, high)
-        self._batch = EnvironmentBatch(config, low, high, task.observation_size)
+        if config.step_times:
+            times = arena.array("step_seconds")[:, self._own]
+            self._batch: EnvironmentBatch = TimedBatch(config, low, high, task.observation_size, times)
+        else:
+            self._batch = EnvironmentBatch(config, low, high, task.observation_size)
         self._obs = torch.from_numpy(self._batch.obs)
         self._tiles = tiles_of(low, high, config.tile)
         # One tile more than owned: scratch for values that are not acted on.

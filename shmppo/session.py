@@ -32,6 +32,7 @@ from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
 from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
 from shmppo.report import Display, EpisodeStatistics, MetricsFile
 from shmppo.run_directory import LOG, METRICS, SUMMARY, write_json
+from shmppo.stragglers import StepTimes, waiting_share
 from shmppo.timers import PHASES, PhaseTimer, as_dict
 from shmppo.trackers import Watchers
 
@@ -39,6 +40,15 @@ log = logging.getLogger("shmppo.session")
 
 RETRY_SECONDS = 60.0  # after a checkpoint that could not be written
 MEMORY_EVERY = 100  # iterations between two samples of the memory in use; one costs about 5 ms a process
+
+
+@contextmanager
+def _optional_file() -> Iterator[None]:
+    """A full disk costs the file that is written here, not the run."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("not written: %s", error)
 
 
 class Session:
@@ -65,6 +75,7 @@ class Session:
         self._seconds = np.zeros(len(PHASES))
         self._handshake = 0.0
         self._episodes = EpisodeStatistics()
+        self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._peak_memory = 0
         self._fingerprint = machine.versions() | {"processor": machine.processor()}
         self._save_due = 0.0
@@ -224,6 +235,8 @@ class Session:
         self._give_up_lost()
         ended = read("terminated") | read("truncated")
         self._episodes.add(read("ended_return")[ended].tolist(), read("ended_length")[ended].tolist())
+        if self._step_times is not None:
+            self._step_times.add(read("step_seconds"))
         if self.iteration == 1 or self.iteration % MEMORY_EVERY == 0:
             self._sample_memory()
         seconds = self.timer.reset()
@@ -238,13 +251,17 @@ class Session:
             "return_mean_100": self._episodes.return_mean,
             "length_mean_100": self._episodes.length_mean,
             "handshake_seconds": self.pool.handshake_seconds,
+            "collect_seconds": self.pool.collect_seconds,
+            "straggler_wait": waiting_share(self.pool.worker_seconds),
+            "slowest_worker": int(self.pool.worker_seconds.argmax()),
             **statistics,
             **{f"{phase}_seconds": s for phase, s in zip(PHASES, seconds, strict=True)},
         }
         self.pool.handshake_seconds = 0.0
         self._metrics.write(row)
         if self.learner.kl_profile is not None:
-            write_profile(self.run_dir, self.iteration, self.learner.kl_profile)
+            with _optional_file():
+                write_profile(self.run_dir, self.iteration, self.learner.kl_profile)
         by_count = config.checkpoint_every is not None and self.iteration % config.checkpoint_every == 0
         if by_count or time.monotonic() >= self._save_due:
             self.save()
@@ -284,12 +301,20 @@ class Session:
             "shared_memory_bytes": self._arena.memory.numel(),
             "stopped_early": self.iteration < config.iterations,
         }
-        try:
+        if self._step_times is not None:
+            summary["step_times"] = self._write_step_times(self._step_times)
+        with _optional_file():
             write_json(self.run_dir / SUMMARY, summary)
-        except OSError as error:
-            log.warning("%s is not written: %s", SUMMARY, error)
         self._watchers.finish(summary)
         return summary
+
+    def _write_step_times(self, times: StepTimes) -> dict[str, float]:
+        """Write step_times.csv; returns the part of the summary that names the slowest environment."""
+        parts = max(self.config.num_workers, 1)
+        worker_of = [w for w in range(parts) for _ in split(self.config.num_envs, parts, w)]
+        with _optional_file():
+            times.write(self.run_dir, worker_of)
+        return times.summary(worker_of)
 
     def save(self) -> None:
         """Write a checkpoint: everything that the next iteration depends on. A full disk costs a warning only."""

@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from shmppo.streams import episode_seed
+
 
 class Counter(gymnasium.Env[np.ndarray, int]):
     """Observation: (episode seed, step) scaled down; ends after `length` steps, by termination or truncation."""
@@ -114,6 +116,22 @@ class FourNumbersThreeActions(Counter):
 
 
 gymnasium.register("FourNumbersThreeActions-v0", entry_point=FourNumbersThreeActions)
+
+
+class SlowEnvironment2(Counter):
+    """Takes a millisecond a step, but only as environment 2 of a run with seed 1."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.slow = seed == episode_seed(1, 2, 0)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self.slow:
+            time.sleep(0.001)
+        return super().step(action)
+
+
+gymnasium.register("SlowEnvironment2-v0", entry_point=SlowEnvironment2, kwargs={"length": 10_000})
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
 gymnasium.register("Echo-v0", entry_point=Echo)
 gymnasium.register("Counter-v0", entry_point=Counter)
