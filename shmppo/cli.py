@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": Command("play episodes with a run's policy", "EvaluateConfig"),
     "plot": Command("curves of runs, over seeds", "Plot"),
     "bench": Command("measure speed, and where the time goes", "COMMANDS"),
+    "export": Command("write the policy as ONNX or TorchScript", "ExportConfig"),
     "replay": Command("bring an environment back to the step that failed", "ReplayConfig"),
 }
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")

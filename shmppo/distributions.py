@@ -61,6 +61,9 @@ class Distribution(Protocol):
     def to_env(self, actions: np.ndarray) -> list:
         """Rows [n, A] as the n actions that the environments are given."""
 
+    def to_env_tensor(self, actions: Tensor) -> Tensor:
+        """Rows [n, A] as what `to_env` returns in one tensor [n, …]; several parts flat and side by side."""
+
 
 class DiagonalGaussian:
     """Box actions: params = (mean, log standard deviation), each [..., A].
@@ -108,6 +111,10 @@ class DiagonalGaussian:
         clipped = np.clip(actions.astype(self._dtype, copy=False), self._low, self._high)
         return list(clipped.reshape(-1, *self._shape))
 
+    def to_env_tensor(self, actions: Tensor) -> Tensor:
+        low, high = torch.from_numpy(self._low), torch.from_numpy(self._high)
+        return torch.minimum(torch.maximum(actions.to(low.dtype), low), high).reshape(-1, *self._shape)
+
 
 class SquashedGaussian(DiagonalGaussian):
     """Box actions a = middle + half range · tanh(u), u Gaussian, in each dimension with two finite bounds.
@@ -149,6 +156,10 @@ class SquashedGaussian(DiagonalGaussian):
         squashed = np.array([math.tanh(u) for u in actions.reshape(-1).tolist()]).reshape(actions.shape)
         return super().to_env(np.where(self._bounded, self._middle + self._half * squashed, actions))
 
+    def to_env_tensor(self, actions: Tensor) -> Tensor:
+        squashed = torch.from_numpy(self._middle) + torch.from_numpy(self._half) * actions.tanh()
+        return super().to_env_tensor(torch.where(self._squashes, squashed, actions))
+
 
 class Categorical:
     """Discrete actions: params = logits [..., number of actions]; sampled by the Gumbel-max trick."""
@@ -183,6 +194,9 @@ class Categorical:
     def to_env(self, actions: np.ndarray) -> list:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
 
+    def to_env_tensor(self, actions: Tensor) -> Tensor:
+        return actions[:, 0].long() + self._start
+
 
 class Bernoulli:
     """MultiBinary actions: params = logits [..., A], each dimension 1 with probability sigmoid(logit)."""
@@ -215,6 +229,9 @@ class Bernoulli:
 
     def to_env(self, actions: np.ndarray) -> list:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))
+
+    def to_env_tensor(self, actions: Tensor) -> Tensor:
+        return actions.to(torch.int8).reshape(-1, *self._shape)
 
 
 class Joint:
@@ -268,6 +285,10 @@ class Joint:
     def to_env(self, actions: np.ndarray) -> list:
         parts = [part.to_env(actions[:, taken]) for part, taken in zip(self._parts, self._actions, strict=True)]
         return [self._assemble(one) for one in zip(*parts, strict=True)]
+
+    def to_env_tensor(self, actions: Tensor) -> Tensor:
+        taken = [part.to_env_tensor(actions[:, own]) for part, own in zip(self._parts, self._actions, strict=True)]
+        return torch.cat([one.reshape(actions.shape[0], -1) for one in taken], -1)
 
 
 def _slices(sizes: Sequence[int], begin: int) -> list[slice]:

@@ -1,0 +1,136 @@
+"""Exported policies: the same actions, values and states as the policy itself over a whole episode."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.distributions import distribution_for
+from shmppo.export import ExportedPolicy, export, main
+from shmppo.policy import load_policy, load_trained
+from shmppo.train import train
+
+SMALL = TrainConfig(
+    env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0,
+    quiet=True, total_steps=4 * 32 * 4,
+)  # fmt: skip
+CASES = {
+    "cartpole-lstm": SMALL,
+    "pendulum-gru-2": dataclasses.replace(
+        SMALL, env="Pendulum-v1", hide_obs=(), core="gru", num_layers=2, separate_critic=True
+    ),
+    "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),
+}
+Step = Callable[..., list[np.ndarray]]
+
+
+def onnx_step(path: Path) -> Step:
+    """The exported step by onnxruntime."""
+    session = pytest.importorskip("onnxruntime").InferenceSession(path)
+    names = [one.name for one in session.get_inputs()]
+    return lambda *inputs: session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def torchscript_step(path: Path) -> Step:
+    """The exported step by TorchScript."""
+    module = torch.jit.load(path)
+    return lambda *inputs: [out.numpy() for out in module(*map(torch.from_numpy, inputs))]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    for name, config in CASES.items():
+        train(dataclasses.replace(config, run_dir=str(root / name)))
+    return {name: root / name for name in CASES}
+
+
+@pytest.mark.parametrize("format", ["onnx", "torchscript"])
+@pytest.mark.parametrize("case", CASES)
+def test_parity_over_an_episode(case: str, format: str, runs: dict[str, Path]) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxscript")
+    step = {"onnx": onnx_step, "torchscript": torchscript_step}[format](export(runs[case], format=format))
+    policy, network = load_policy(runs[case]), ExportedPolicy(load_trained(runs[case]))
+    env = gymnasium.make(CASES[case].env_id)
+    obs, _ = env.reset(seed=3)
+    state, ended, recurrent, steps = policy.initial_state(), False, CASES[case].recurrent, 0
+    theirs = state[None]
+    while not ended:
+        inputs = [obs.astype(np.float32)[None], *([theirs] if recurrent else [])]
+        outputs = step(*inputs)
+        expected = network(*map(torch.from_numpy, inputs))
+        for got, wanted in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(got, wanted.numpy(), atol=1e-5, rtol=0)
+        action, state = policy.act(obs, state)
+        np.testing.assert_allclose(outputs[0][0], action, atol=1e-5, rtol=0)
+        assert outputs[0].dtype == np.asarray(action).dtype
+        if recurrent:
+            theirs = outputs[3]  # their own state is carried through the episode, errors and all
+            np.testing.assert_allclose(theirs[0], state, atol=1e-5, rtol=0)
+        obs, _, terminated, truncated, _ = env.step(action)
+        ended, steps = terminated or truncated, steps + 1
+    env.close()
+    assert steps >= 8
+
+
+SPACES = [
+    spaces.Box(-2, 3, (2, 2), np.float64),
+    spaces.Discrete(3, start=-1),
+    spaces.MultiBinary(3),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))]),
+]
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
+def test_actions_as_a_tensor_are_those_that_the_environment_is_given(space: spaces.Space, squash: bool) -> None:
+    distribution = distribution_for(space, "here", squash=squash)
+    params = torch.randn(5, distribution.num_params, generator=torch.Generator().manual_seed(0)) * 3
+    rows = distribution.mode(params)
+    actions = distribution.to_env(rows.numpy())
+    parts = [action if isinstance(action, tuple) else (action,) for action in actions]
+    given = [np.concatenate([np.ravel(part) for part in action]) for action in parts]
+    tensor = distribution.to_env_tensor(rows)
+    np.testing.assert_allclose(tensor.reshape(5, -1).numpy(), np.stack(given), atol=1e-6)
+
+
+def test_any_number_of_rows_and_the_facts_are_in_the_file(runs: dict[str, Path], tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    path = export(runs["cartpole-lstm"], out=tmp_path / "a.onnx")
+    step = onnx_step(path)
+    rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    states = np.zeros((5, 32), np.float32)
+    together = step(rows, states)
+    for i in range(5):
+        for one, all_rows in zip(step(rows[i : i + 1], states[:1]), together, strict=True):
+            np.testing.assert_allclose(one[0], all_rows[i], atol=1e-6)
+    model = onnx.load(path)
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(facts["shmppo"]) == {"env": "CartPole-v1", "iteration": 4, "state_size": 32}
+    assert [one.name for one in model.graph.output] == ["action", "params", "value", "next_state"]
+
+
+def test_what_cannot_be_exported_is_said_in_a_sentence(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        export(tmp_path)
+    with pytest.raises(ConfigError, match=r"--out .*/none/a\.pt cannot be written: .*; name another file"):
+        export(runs["cartpole-none"], format="torchscript", out=tmp_path / "none" / "a.pt")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["export", str(runs["cartpole-none"])])
+    assert main() == 2
+    assert capsys.readouterr().err == "error: --format onnx needs onnx and onnxscript; pip install 'shmppo[export]'\n"
