@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import gymnasium
 import mujoco
 import numpy as np
-from gymnasium import spaces
 
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.distributions import Distribution, distribution_for
+from shmppo.observations import Leaf, ObservationSpec, PreviousStep, observation_spec
 from shmppo.plugins import load_object, parse_call
 from shmppo.streams import episode_seed
 
@@ -48,7 +48,7 @@ class EnvironmentFault(RuntimeError):
 class Task:
     """What the trainer needs to know of an environment's spaces."""
 
-    observation_size: int  # D
+    observation: ObservationSpec
     distribution: Distribution
 
 
@@ -67,6 +67,8 @@ def make_environment(config: TrainConfig) -> gymnasium.Env:
         env = _wrapper(name)(env, **arguments)
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"--env {config.env_id} makes {type(env).__name__}, which is not a gymnasium.Env")
+    if config.prev_action or config.prev_reward:
+        env = PreviousStep(env, action=config.prev_action, reward=config.prev_reward)
     return env
 
 
@@ -110,21 +112,25 @@ def inspect_task(config: TrainConfig) -> Task:
         raise _not_made(config, error) from error
     where = f"--env {config.env_id}"
     try:
-        space = env.observation_space
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ConfigError(
-                f"{where} has the observation space {space}; supported is a Box of one dimension: "
-                "wrap it with gymnasium.wrappers.FlattenObservation"
-            )
-        size = int(space.shape[0])
-        beyond = [i for i in config.hidden_indices if not 0 <= i < size]
-        if beyond:
-            raise ConfigError(
-                f"--hide-obs names {beyond} but {config.env_id} observes {size} numbers; use indices 0 … {size - 1}"
-            )
-        return Task(size, distribution_for(env.action_space, where, squash=config.squash_actions))
+        observation = observation_spec(env.observation_space, where)
+        _check_hidden(config, observation.leaves[0])
+        return Task(observation, distribution_for(env.action_space, where, squash=config.squash_actions))
     finally:
         env.close()
+
+
+def _check_hidden(config: TrainConfig, leaf: Leaf) -> None:
+    """Indices to hide are those of the environment's own observation, which must be one vector: the first leaf."""
+    if not config.hidden_indices:
+        return
+    if leaf.kind != "vector" or leaf.keys not in ((), ("obs",)):
+        raise ConfigError(f"--hide-obs needs an environment that observes one vector, which {config.env_id} does not")
+    beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.numbers]
+    if beyond:
+        raise ConfigError(
+            f"--hide-obs names {beyond} but {config.env_id} observes {leaf.numbers} numbers; "
+            f"use indices 0 … {leaf.numbers - 1}"
+        )
 
 
 class EnvironmentSlot:
@@ -160,8 +166,8 @@ class Ended(NamedTuple):
 
     i: int
     """Position in the batch."""
-    final: np.ndarray
-    """Its last observation, float32 [D], as the policy would see it."""
+    final: tuple[np.ndarray, ...]
+    """Its last observation, each leaf as stored, hidden indices 0."""
     terminated: bool
     """False where it was only truncated, so that its value goes on."""
     total: float
@@ -173,19 +179,22 @@ class EnvironmentBatch:
     """A contiguous range of environments, stepped one after the other; those that end begin their next episode.
 
     Attributes:
-        obs: [n, D] float32, the present observations with hidden indices 0. The one memory that steps write to:
+        obs: [n, …] of each leaf, the present observations with hidden indices 0. The one memory that steps write to:
             environments that reuse their own buffer cannot change it later.
         returns, lengths: return and length so far of each episode in progress.
         hashes: a running CRC-32 over each episode's raw observations, before anything is hidden, and rewards.
     """
 
-    def __init__(self, config: TrainConfig, low: int, high: int, observation_size: int) -> None:
+    def __init__(self, config: TrainConfig, low: int, high: int, observation: ObservationSpec) -> None:
         self.slots = [EnvironmentSlot(config, n) for n in range(low, high)]
-        self.obs = np.zeros((len(self.slots), observation_size), np.float32)
+        self.observation = observation
+        self.obs = tuple(np.zeros((len(self.slots), *leaf.shape), leaf.dtype) for leaf in observation.leaves)
         self.returns = [0.0] * len(self.slots)
         self.lengths = [0] * len(self.slots)
         self.hashes = [0] * len(self.slots)
-        self._rows = list(self.obs)
+        self._rows = list(zip(*self.obs, strict=True))
+        self._vectors = [obs for obs in self.obs if obs.dtype == np.float32]
+        self._see = self._see_vector if observation.plain else self._see_leaves
         self._hidden = list(config.hidden_indices)
         self._steps = [slot.step for slot in self.slots]
 
@@ -209,11 +218,12 @@ class EnvironmentBatch:
             row_truncated.append(truncates)
             if terminates or truncates:
                 ended.append(self._end(i, terminates))
-        if not np.isfinite(self.obs).all():
-            i = int(np.flatnonzero(~np.isfinite(self.obs).all(axis=1))[0])
-            raise self._fault(i, f"observed {self.obs[i].tolist()}: not finite")
+        for obs in self._vectors:
+            if not np.isfinite(obs).all():
+                i = int(np.flatnonzero(~np.isfinite(obs).all(axis=1))[0])
+                raise self._fault(i, f"observed {obs[i].tolist()}: not finite")
         if self._hidden:
-            self.obs[:, self._hidden] = 0.0
+            self.obs[0][:, self._hidden] = 0.0
         rewards[:] = row_rewards
         terminated[:] = row_terminated
         truncated[:] = row_truncated
@@ -230,7 +240,7 @@ class EnvironmentBatch:
             _, terminated, truncated = self._advance(i, action)
             if terminated or truncated:
                 break
-        self.obs[i, self._hidden] = 0.0
+        self.obs[0][i, self._hidden] = 0.0
         if self.lengths[i] == len(actions) and self.hashes[i] == expected_hash:
             return True
         self.begin_one(i, number + 1)
@@ -255,8 +265,9 @@ class EnvironmentBatch:
         slot = self.slots[i]
         return EnvironmentFault(slot.index, f"{message} (episode {slot.episode}, after {self.lengths[i]} steps)")
 
-    def _see(self, i: int, observation: Any, hashed: int) -> None:
-        row = self._rows[i]
+    def _see_vector(self, i: int, observation: Any, hashed: int) -> None:
+        """Take over an observation that is one vector, and its hash."""
+        (row,) = self._rows[i]
         if getattr(observation, "shape", None) != row.shape:  # assignment alone would broadcast a single number
             shape = np.shape(observation)
             if shape != row.shape:
@@ -264,19 +275,28 @@ class EnvironmentBatch:
         row[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 
+    def _see_leaves(self, i: int, observation: Any, hashed: int) -> None:
+        """Take over an observation leaf by leaf, and the hash of all of them."""
+        for leaf, row in zip(self.observation.leaves, self._rows[i], strict=True):
+            value = leaf.of(observation)
+            row[...] = leaf.stored(value)
+            hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
+        self.hashes[i] = hashed
+
     def begin_one(self, i: int, episode: int) -> None:
         """Begin an episode of one environment."""
         self._see(i, self.slots[i].begin(episode), 0)
-        self.obs[i, self._hidden] = 0.0
+        self.obs[0][i, self._hidden] = 0.0
         self.returns[i] = 0.0
         self.lengths[i] = 0
 
     def _end(self, i: int, terminated: bool) -> Ended:
         """Keep what is left of the episode, then begin the next."""
-        final = self._rows[i].copy()
-        final[self._hidden] = 0.0
-        if not np.isfinite(final).all():
-            raise self._fault(i, f"ended with the observation {final.tolist()}: not finite")
+        final = tuple(row.copy() for row in self._rows[i])
+        final[0][self._hidden] = 0.0
+        for part in final:
+            if part.dtype == np.float32 and not np.isfinite(part).all():
+                raise self._fault(i, f"ended with the observation {part.tolist()}: not finite")
         ended = Ended(i, final, bool(terminated), self.returns[i], self.lengths[i])
         self.begin_one(i, self.slots[i].episode + 1)
         return ended

@@ -16,7 +16,7 @@ from shmppo.config import ConfigError, TrainConfig
 from shmppo.distributions import Distribution
 from shmppo.envs import EnvironmentBatch, EnvironmentFault
 from shmppo.inference import ActingNetwork
-from shmppo.normalize import RunningMoments, normalize_observations
+from shmppo.normalize import RunningMoments, leaf_statistics, show
 from shmppo.policy import load_trained
 
 FIRST_INDEX = 2**40  # environment indices that no training run reaches, so no stream is shared with one
@@ -47,13 +47,13 @@ def evaluate(run_dir: Path, *, episodes: int = 20, seed: int = 1) -> list[float]
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1")
     trained = load_trained(run_dir)
     config, task, model = dataclasses.replace(trained.config, seed=seed), trained.task, trained.model
-    network = ActingNetwork(model, task.distribution, tiles=1, rows=config.tile, observation_size=task.observation_size)
+    network = ActingNetwork(model, task.distribution, tiles=1, rows=config.tile)
     network.load()
     returns: list[float] = []
     while len(returns) < episodes:
         first = FIRST_INDEX + len(returns)
         count = min(config.tile, episodes - len(returns))
-        batch = EnvironmentBatch(config, first, first + count, task.observation_size)
+        batch = EnvironmentBatch(config, first, first + count, task.observation)
         returns += _play(config, batch, network, trained.moments, task.distribution)
         batch.close()
     return returns
@@ -74,9 +74,11 @@ def _play(
     returns: dict[int, float] = {}
     rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
     mean, scale = (torch.from_numpy(a.astype(np.float32)) for a in (moments.mean, 1 / moments.std))
+    statistics = leaf_statistics(batch.observation.normalized, mean, scale, config.normalize_obs)
+    shown = list(zip(map(torch.from_numpy, batch.obs), statistics, network.obs, strict=True))
     while len(returns) < count:
-        obs = torch.from_numpy(batch.obs)
-        network.obs[0, :count] = normalize_observations(obs, mean, scale) if config.normalize_obs else obs
+        for obs, of_leaf, seen in shown:
+            show(obs, of_leaf, out=seen[0, :count])
         network.step(0)
         actions = distribution.to_env(distribution.mode(network.params).numpy()[:count])
         for ended in batch.step(actions, rewards, terminated, truncated):

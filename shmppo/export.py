@@ -1,6 +1,7 @@
 """Export: `python -m shmppo.export RUN_DIR --format onnx` writes one step of the policy for other runtimes.
 
-Inputs: obs [n, D] as the environment gives it, state [n, S] (zeros where an episode begins). Outputs: action [n, …] for
+Inputs: obs [n, D] as the environment gives it (each leaf of a Dict or Tuple by itself, a Discrete counted from 0 as
+[n, 1]), state [n, S] (zeros where an episode begins). Outputs: action [n, …] for
 the environment, the most likely one (parts of Tuple, Dict and MultiDiscrete flat and side by side); params [n, P], to
 draw from; value [n]; next_state [n, S]. Without a recurrent core there is neither state nor next_state. n is free.
 """
@@ -48,13 +49,15 @@ class ExportedPolicy(nn.Module):
         super().__init__()
         self.network = PolicyNetwork(trained)
         self._distribution = trained.task.distribution
+        self._recurrent = trained.model.state_size > 0
 
-    def forward(self, obs: Tensor, state: Tensor | None = None) -> tuple[Tensor, ...]:
-        """obs [n, D], state [n, S] → (action, params, value, next_state); no states without a recurrent core."""
-        before = obs[:, :0] if state is None else state
-        params, value, after = self.network(obs, before)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Leaves [n, …], state [n, S] → (action, params, value, next_state); no states without a recurrent core."""
+        if not self._recurrent:
+            inputs = (*inputs, inputs[0].new_zeros(inputs[0].shape[0], 0))
+        params, value, after = self.network(*inputs)
         action = self._distribution.to_env_tensor(self._distribution.mode(params))
-        return (action, params, value) if state is None else (action, params, value, after)
+        return (action, params, value, after) if self._recurrent else (action, params, value)
 
 
 def export(run_dir: Path, *, format: str = "onnx", out: Path | None = None) -> Path:
@@ -68,9 +71,10 @@ def export(run_dir: Path, *, format: str = "onnx", out: Path | None = None) -> P
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
     trained = load_trained(run_dir)
     policy = ExportedPolicy(trained).eval()
-    inputs = [torch.zeros(2, trained.task.observation_size)]
+    leaves = trained.task.observation.leaves
+    inputs = {leaf.field: torch.zeros(2, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves}
     if trained.model.state_size:
-        inputs.append(torch.zeros(2, trained.model.state_size))
+        inputs["state"] = torch.zeros(2, trained.model.state_size)
     path = out or run_dir / f"policy{SUFFIXES[format]}"
     try:
         with _without_notices():
@@ -88,15 +92,15 @@ def _facts(trained: Trained) -> dict[str, Any]:
     return {"env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size}
 
 
-def _write_onnx(policy: ExportedPolicy, inputs: list[Tensor], path: Path, facts: dict[str, Any]) -> None:
+def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, facts: dict[str, Any]) -> None:
     rows = torch.export.Dim("n")
     program = torch.onnx.export(
         policy,
-        tuple(inputs),
+        tuple(inputs.values()),
         dynamo=True,
-        input_names=["obs", "state"][: len(inputs)],
-        output_names=["action", "params", "value", "next_state"][: len(inputs) + 2],
-        dynamic_shapes=tuple({0: rows} for _ in inputs),
+        input_names=list(inputs),
+        output_names=["action", "params", "value", *(["next_state"] if "state" in inputs else [])],
+        dynamic_shapes=(tuple({0: rows} for _ in inputs),),
         verbose=False,
     )
     assert program is not None
@@ -104,8 +108,8 @@ def _write_onnx(policy: ExportedPolicy, inputs: list[Tensor], path: Path, facts:
     program.save(str(path))
 
 
-def _write_torchscript(policy: ExportedPolicy, inputs: list[Tensor], path: Path, facts: dict[str, Any]) -> None:
-    traced = torch.jit.trace(policy, tuple(inputs))
+def _write_torchscript(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, facts: dict[str, Any]) -> None:
+    traced = torch.jit.trace(policy, tuple(inputs.values()))
     with open(path, "wb") as file:
         torch.jit.save(traced, file, _extra_files={"shmppo": json.dumps(facts)})
 

@@ -27,8 +27,8 @@ from shmppo.loss import (
     value_loss,
     value_loss_slope,
 )
-from shmppo.model import ActorCritic, views_of
-from shmppo.normalize import normalize_observations
+from shmppo.model import ActorCritic, Observations, views_of
+from shmppo.normalize import leaf_statistics, show
 from shmppo.sequences import ROW_FIELDS, step_indices
 
 _FIRST_LOG_PROB = STEP_TARGETS.index("log_prob")
@@ -57,7 +57,11 @@ class ShardGradients:
         self._arena = arena
         self._parameters = list(model.parameters())
         self._slabs = [views_of(slab, model) for slab in arena.tensor("gradients")]
-        self._obs = arena.tensor("obs").flatten(0, 1)
+        spec = model.observation
+        self._obs = [arena.tensor(leaf.field).flatten(0, 1) for leaf in spec.leaves]
+        self._statistics = leaf_statistics(
+            spec.normalized, arena.tensor("obs_mean"), arena.tensor("obs_scale"), config.normalize_obs
+        )
         self._actions = arena.tensor("actions").flatten(0, 1)
         self._old_params = arena.tensor("policy_params").flatten(0, 1)
         self._states = arena.tensor("row_state").flatten(0, 1)
@@ -73,7 +77,7 @@ class ShardGradients:
         rows = self._rows(epoch, minibatch, shard)
         flat, real = self._steps(rows)
         weights, shape = real.float(), real.shape  # [L, R]
-        obs = self._normalized(self._obs.index_select(0, flat)).view(*shape, -1)
+        obs = self._observations(flat, shape)
         targets = self._targets.index_select(0, flat).view(*shape, -1)
 
         outputs = self._forward(obs, self._row_states(rows), flat)
@@ -87,8 +91,8 @@ class ShardGradients:
         statistics[:-2] /= steps
         self._arena.array("shard_statistics")[shard] = statistics
 
-    def _forward(self, obs: Tensor, states: Tensor, flat: Tensor) -> _Outputs:
-        """Outputs for normalised observations [L, R, D] from states [R, S]; `flat` [L·R] are the steps' indices."""
+    def _forward(self, obs: Observations, states: Tensor, flat: Tensor) -> _Outputs:
+        """Outputs for observations [L, R, …] per leaf from states [R, S]; `flat` [L·R] are the steps' indices."""
         config, distribution = self._config, self._distribution
         params, values = self._network(obs, states)
         actions = self._actions.index_select(0, flat).view(*params.shape[:2], -1)
@@ -102,12 +106,12 @@ class ShardGradients:
             kl = distribution.kl(self._old_params.index_select(0, flat).view(params.shape), params)
         return _Outputs(log_prob, values, entropy, kl)
 
-    def _network(self, obs: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    def _network(self, obs: Observations, states: Tensor) -> tuple[Tensor, Tensor]:
         """Policy parameters [L, R, P] and values [L, R]; only the network's own products are in bfloat16."""
         if self._config.autocast == "none":
             params, values, _ = self._model(obs, states)
             return params, values
-        with torch.autocast(obs.device.type, torch.bfloat16):
+        with torch.autocast(states.device.type, torch.bfloat16):
             params, values, _ = self._model(obs, states)
         return params.float(), values.float()
 
@@ -119,13 +123,19 @@ class ShardGradients:
             (policy parameters [L, R, P], which of the steps are real, bool [L, R]).
         """
         flat, real = self._steps(rows)
-        obs = self._normalized(self._obs.index_select(0, flat)).view(*real.shape, -1)
-        return self._network(obs, self._row_states(rows))[0], real
+        return self._network(self._observations(flat, real.shape), self._row_states(rows))[0], real
 
     def _steps(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Flat indices [L·R] into [T·N, …] of the steps of padded rows, and which are real, bool [L, R]."""
         indices, real = step_indices(rows, row_steps=self._config.row_steps, num_envs=self._config.num_envs)
         return torch.from_numpy(indices.reshape(-1)), torch.from_numpy(real)
+
+    def _observations(self, flat: Tensor, shape: torch.Size) -> list[Tensor]:
+        """What the network is shown at the steps of flat indices [L·R], per leaf [L, R, …]."""
+        return [
+            show(leaf.index_select(0, flat), statistics).unflatten(0, shape)
+            for leaf, statistics in zip(self._obs, self._statistics, strict=True)
+        ]
 
     def _rows(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
         """The shard's rows [R, 4], R padded to ROW_MULTIPLE by rows of length 0."""
@@ -143,11 +153,6 @@ class ShardGradients:
         place = np.maximum(rows[:, 3], 0) * self._config.num_envs + rows[:, 1]
         states = self._states.index_select(0, torch.from_numpy(place))
         return states.masked_fill_(begins.unsqueeze(-1), 0.0)
-
-    def _normalized(self, obs: Tensor) -> Tensor:
-        if not self._config.normalize_obs:
-            return obs
-        return normalize_observations(obs, self._arena.tensor("obs_mean"), self._arena.tensor("obs_scale"))
 
     def _slopes(
         self, outputs: _Outputs, targets: Tensor, weights: Tensor, epoch: int, minibatch: int

@@ -7,21 +7,23 @@ them; `content_free` checks that the other rows' contents then do not matter.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from shmppo.distributions import Distribution
+from shmppo.encoders import LeafEncoder, TanhLayers
 from shmppo.layout import ALIGNMENT
 from shmppo.model import ActorCritic, Trunk
+from shmppo.observations import Leaf
 
 
-def aligned_zeros(*shape: int) -> Tensor:
-    """float32 zeros at a 64-byte boundary, whatever the allocator does."""
-    size = 1
-    for length in shape:
-        size *= length
-    raw = torch.zeros(size + ALIGNMENT // 4)
-    skip = -raw.data_ptr() % ALIGNMENT // 4
+def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Zeros at a 64-byte boundary, whatever the allocator does."""
+    size = math.prod(shape)
+    raw = torch.zeros(size + ALIGNMENT // dtype.itemsize, dtype=dtype)
+    skip = -raw.data_ptr() % ALIGNMENT // dtype.itemsize
     return raw[skip : skip + size].view(shape)
 
 
@@ -104,13 +106,51 @@ class _GruCell:
         torch.addcmul(n, z, self.previous, out=h)  # h' = n + z·(h − n)
 
 
+class _VectorStep:
+    """A vector's tanh layers."""
+
+    def __init__(self, layers: TanhLayers, rows: int) -> None:
+        self.layers = layers
+        self.linears = [_Linear(rows, layer.in_features, layer.out_features) for layer in layers.linear_list]
+
+    def load(self) -> None:
+        for linear, layer in zip(self.linears, self.layers.linear_list, strict=True):
+            linear.load([layer.weight], [layer.bias])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for linear in self.linears:
+            x = linear(x).tanh_()
+        return x
+
+
+class _EncoderStep:
+    """Any other encoder: the learning network's own module, on its own weights, which rest while we act."""
+
+    def __init__(self, encoder: LeafEncoder) -> None:
+        self.encoder = encoder
+
+    def load(self) -> None:
+        pass
+
+    def __call__(self, stored: Tensor) -> Tensor:
+        return self.encoder(stored)
+
+
+def _encoder_step(encoder: LeafEncoder, rows: int) -> _VectorStep | _EncoderStep:
+    layers = encoder.network
+    if encoder.leaf.kind == "vector" and isinstance(layers, TanhLayers) and not layers.normalized:
+        return _VectorStep(layers, rows)
+    return _EncoderStep(encoder)
+
+
 class _TrunkStep:
-    """One trunk: encoder, then the layers of its core, over a slice of each tile's packed state."""
+    """One trunk: encoders, then the layers of its core, over a slice of each tile's packed state."""
 
     def __init__(self, trunk: Trunk, states: Tensor) -> None:
         """states: [tiles, B, S of this trunk], advanced in place."""
         tiles, rows, _ = states.shape
-        self.encoder = [_Linear(rows, layer.in_features, layer.out_features) for layer in trunk.encoder_layers]
+        self.encoders = [_encoder_step(encoder, rows) for encoder in trunk.encoder_list]
+        self.encoded = aligned_zeros(rows, trunk.encoded)
         self.cells: list[_LstmCell | _GruCell] = []
         self.states: list[list[list[Tensor]]] = [[] for _ in range(tiles)]  # per tile, layer and part: [B, H]
         if trunk.core is None:
@@ -124,15 +164,18 @@ class _TrunkStep:
                 self.states[tile].append([states[tile, :, start : start + hidden] for start in starts])
 
     def load(self, trunk: Trunk) -> None:
-        for linear, layer in zip(self.encoder, trunk.encoder_layers, strict=True):
-            linear.load([layer.weight], [layer.bias])
+        for encoder in self.encoders:
+            encoder.load()
         for k, cell in enumerate(self.cells):
             names = (f"weight_ih_l{k}", f"weight_hh_l{k}", f"bias_ih_l{k}", f"bias_hh_l{k}")
             cell.load(*(getattr(trunk.core, name) for name in names))
 
-    def __call__(self, x: Tensor, tile: int) -> Tensor:
-        for linear in self.encoder:
-            x = linear(x).tanh_()
+    def __call__(self, obs: list[Tensor], tile: int) -> Tensor:
+        if len(obs) == 1:
+            x = self.encoders[0](obs[0])
+        else:
+            parts = [encoder(leaf) for encoder, leaf in zip(self.encoders, obs, strict=True)]
+            x = torch.cat(parts, 1, out=self.encoded)
         for cell, state in zip(self.cells, self.states[tile], strict=True):
             cell.step(x, *state)
             x = state[0]
@@ -143,24 +186,23 @@ class ActingNetwork:
     """The network as acted with, for `tiles` tiles of B rows. `load` takes the weights over, once per publish.
 
     Attributes:
-        obs: [tiles, B, D] normalised observations, written by the caller.
+        obs: per leaf, [tiles, B, …]: vectors normalised, the others as stored, written by the caller.
         state: [tiles, B, S] packed recurrent states, advanced by `step`.
         params: [B, P] policy parameters and
         values: [B, 1] values of the tile stepped last.
     """
 
-    def __init__(
-        self, model: ActorCritic, distribution: Distribution, *, tiles: int, rows: int, observation_size: int
-    ) -> None:
+    def __init__(self, model: ActorCritic, distribution: Distribution, *, tiles: int, rows: int) -> None:
         self._model = model
-        self.obs = aligned_zeros(tiles, rows, observation_size)
+        self.leaves = model.observation.leaves
+        self.obs = [aligned_zeros(tiles, rows, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in self.leaves]
         self.state = aligned_zeros(tiles, rows, model.state_size)
         trunks = model.trunk_list
         size = model.state_size // len(trunks)
         self._trunks = [
             _TrunkStep(trunk, self.state[:, :, i * size : (i + 1) * size]) for i, trunk in enumerate(trunks)
         ]
-        self._obs_of = list(self.obs)
+        self._obs_of = [[leaf[tile] for leaf in self.obs] for tile in range(tiles)]
         # One memory for value, outputs and state-independent parameters: heads of one trunk are one product.
         outputs, features = distribution.num_outputs, trunks[0].features
         heads = aligned_zeros(rows, 1 + distribution.num_params)
@@ -189,7 +231,7 @@ class ActingNetwork:
             self._free.copy_(model.log_std.expand_as(self._free))
 
     def step(self, tile: int) -> None:
-        """One forward pass of a tile: reads `obs[tile]`, advances `state[tile]`, fills `params` and `values`.
+        """One forward pass of a tile: reads `obs[…][tile]`, advances `state[tile]`, fills `params` and `values`.
 
         To be called in inference mode.
         """
@@ -198,28 +240,38 @@ class ActingNetwork:
             head(trunk(obs, tile))
 
 
+def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:
+    """Values of a leaf as an acting network is given them, [rows, …]."""
+    if leaf.kind == "vector":
+        return torch.randn(rows, *leaf.shape, generator=generator)
+    limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "image": leaf.largest + 1}[leaf.kind]
+    return torch.randint(0, limit, (rows, *leaf.shape), generator=generator).to(getattr(torch, leaf.dtype))
+
+
 @torch.inference_mode()
 def content_free(network: ActingNetwork) -> bool:
     """Whether each row's outputs are the same bits when all other rows are zero (tried on the last tile).
 
     This is what lets any worker own any part of a tile; it is checked at start on the layers in use.
     """
-    last = len(network.obs) - 1
-    tile_obs, tile_state = network.obs[last], network.state[last]
+    last = len(network.state) - 1
+    tile_obs, tile_state = [leaf[last] for leaf in network.obs], network.state[last]
     generator = torch.Generator().manual_seed(0)
-    obs = torch.randn(tile_obs.shape, generator=generator)
+    obs = [_random_leaf(leaf, len(tile_state), generator) for leaf in network.leaves]
     state = torch.randn(tile_state.shape, generator=generator).tanh()
 
     def run(rows: slice) -> list[Tensor]:
-        tile_obs.zero_()
+        for stored, random in zip(tile_obs, obs, strict=True):
+            stored.zero_()
+            stored[rows] = random[rows]
         tile_state.zero_()
-        tile_obs[rows] = obs[rows]
         tile_state[rows] = state[rows]
         network.step(last)
         return [t[rows].clone() for t in (network.params, network.values, tile_state)]
 
     whole = run(slice(None))
-    alone = [run(slice(i, i + 1)) for i in range(len(obs))]
-    tile_obs.zero_()
+    alone = [run(slice(i, i + 1)) for i in range(len(state))]
+    for stored in tile_obs:
+        stored.zero_()
     tile_state.zero_()
     return all(torch.equal(whole[k][i : i + 1], part[k]) for i, part in enumerate(alone) for k in range(3))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from shmppo.config import TrainConfig
+from shmppo.observations import ObservationSpec
 from shmppo.timers import PHASES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
@@ -43,7 +44,7 @@ class UpdateNumbers(NamedTuple):
 class Sizes:
     """What the environment and the network add to the configuration."""
 
-    observation: int  # D
+    observation: ObservationSpec  # its leaves, and D
     action: int  # A
     params: int  # width of the policy's parameters
     state: int  # S, the packed recurrent state of one environment; 0 without a core
@@ -61,6 +62,11 @@ class Field:
     phase: str
 
     @property
+    def carried(self) -> bool:
+        """Whether it lives on from one rollout to the next."""
+        return self.name.startswith("carry_")
+
+    @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
@@ -69,7 +75,8 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
     """The layout table of a run."""
     T, N, W = config.rollout_steps, config.num_envs, config.num_workers
     K, M, G = config.epochs, config.minibatches, config.shards
-    D, A, S, P = sizes.observation, sizes.action, sizes.state, sizes.parameters
+    D, A, S, P = sizes.observation.numbers, sizes.action, sizes.state, sizes.parameters
+    leaves = sizes.observation.leaves
     Q = A if config.ratio == "per-dimension" else 1  # ratios per step
     old_params = sizes.params if config.objective == "penalty" else 0
     f32, f64, i64, i32, flag = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
@@ -85,7 +92,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field("learner", "PUBLISH", "obs_mean", f32, D),
         field("learner", "PUBLISH", "obs_scale", f32, D),  # 1 / standard deviation
         # the rollout
-        field(own, "COLLECT", "obs", f32, T, N, D),  # raw, hidden indices 0
+        *(field(own, "COLLECT", leaf.field, getattr(torch, leaf.dtype), T, N, *leaf.shape) for leaf in leaves),  # raw
         field(own, "COLLECT", "actions", f32, T, N, A),  # as sampled, before clipping
         field(own, "COLLECT", "log_prob", f32, T, N, Q),  # of the action, or of each of its dimensions
         field(own, "COLLECT", "policy_params", f32, T, N, old_params),  # for the closed-form KL
@@ -100,7 +107,10 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "COLLECT", "ended_length", i64, T, N),
         field(own, "COLLECT", "obs_moments", f64, N, 2, D),  # mean and M2 of this rollout's observations
         # the carry: read [i mod 2], written [(i + 1) mod 2]
-        field(own, "START, COLLECT", "carry_obs", f32, 2, N, D),
+        *(
+            field(own, "START, COLLECT", f"carry_{leaf.field}", getattr(torch, leaf.dtype), 2, N, *leaf.shape)
+            for leaf in leaves
+        ),
         field(own, "START, COLLECT", "carry_state", f32, 2, N, S),
         field(own, "START, COLLECT", "carry_first", flag, 2, N),
         field(own, "START, COLLECT", "carry_episode", i64, 2, N),  # number of the episode in progress
@@ -142,11 +152,6 @@ def allocate(fields: Iterable[Field]) -> Tensor:
     return torch.zeros(total_bytes(fields), dtype=torch.uint8).share_memory_()
 
 
-CARRY_FIELDS = (
-    "carry_obs", "carry_state", "carry_first", "carry_episode", "carry_return", "carry_length", "carry_hash",
-)  # fmt: skip
-
-
 class Arena:
     """Views of one arena: `tensor(name)` and `array(name)` share its memory."""
 
@@ -160,6 +165,11 @@ class Arena:
             self._tensors[field.name] = flat.view(field.dtype).view(field.shape)
             offset += aligned(field.bytes)
         self._arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+
+    @property
+    def carry_names(self) -> list[str]:
+        """The fields of the carry."""
+        return [field.name for field in self.fields if field.carried]
 
     def tensor(self, name: str) -> Tensor:
         return self._tensors[name]

@@ -49,7 +49,7 @@ def build_model(config: TrainConfig, task: Task) -> ActorCritic:
     """The network with the initial weights of this seed; draws nothing from torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return ActorCritic(config, task.observation_size, task.distribution)
+        return ActorCritic(config, task.observation, task.distribution)
 
 
 def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim.Optimizer:
@@ -67,18 +67,18 @@ def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim
 def parameter_shapes(config: TrainConfig, task: Task) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter of the network, by name."""
     with torch.device("meta"):
-        model = ActorCritic(config, task.observation_size, task.distribution)
+        model = ActorCritic(config, task.observation, task.distribution)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     """The layout table of a run, which depends on the size of its network."""
     with torch.device("meta"):
-        model = ActorCritic(config, task.observation_size, task.distribution)
+        model = ActorCritic(config, task.observation, task.distribution)
     _, parameters = parameter_offsets(model)
     distribution = task.distribution
     sizes = Sizes(
-        observation=task.observation_size,
+        observation=task.observation,
         action=distribution.action_size,
         params=distribution.num_params,
         state=model.state_size,
@@ -96,7 +96,7 @@ class Learner:
         self.model = build_model(config, task)
         self.version = 0
         self.schedule = Schedule(config)
-        self.obs_moments = RunningMoments(task.observation_size)
+        self.obs_moments = RunningMoments(task.observation.numbers)
         self.return_moments = RunningMoments(1)
         self.discounted_return = np.zeros(config.num_envs)
         # The shared weights are the model's: a step of the optimiser publishes them, with nothing to copy. Workers are

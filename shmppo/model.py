@@ -8,9 +8,7 @@ function one step at a time.
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -18,48 +16,47 @@ from torch import Tensor, nn
 
 from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
+from shmppo.encoders import LeafEncoder, orthogonal
 from shmppo.layout import ALIGNMENT
+from shmppo.observations import ObservationSpec
 
 _FLOATS = ALIGNMENT // 4  # parameters begin at a cache line, in the slab as in memory of their own
 
 
-def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
+Observations = Sequence[Tensor]
+"""One tensor per leaf of the observation: vectors normalised, the others as they are stored."""
 
 
 class Trunk(nn.Module):
-    """Encoder and recurrent core: observations to features."""
+    """An encoder for each leaf of the observation, side by side, and a recurrent core: observations to features."""
 
-    def __init__(self, config: TrainConfig, observation_size: int) -> None:
+    def __init__(self, config: TrainConfig, observation: ObservationSpec) -> None:
         super().__init__()
-        widths = [observation_size, *config.encoder_sizes]
-        self.encoder = nn.ModuleList(_orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in itertools.pairwise(widths))
+        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in observation.leaves)
+        self.encoded = sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.LSTM | nn.GRU | None = None
         if config.core != "none":
             core_type = nn.LSTM if config.core == "lstm" else nn.GRU
-            self.core = core_type(widths[-1], config.hidden_size, config.num_layers)
+            self.core = core_type(self.encoded, config.hidden_size, config.num_layers)
             for name, parameter in self.core.named_parameters():
                 if "weight" in name:
                     nn.init.orthogonal_(parameter)
                 else:
                     nn.init.zeros_(parameter)
-        self.features = config.hidden_size if self.core is not None else widths[-1]
+        self.features = config.hidden_size if self.core is not None else self.encoded
         self.parts = {"lstm": 2, "gru": 1, "none": 0}[config.core]
         self.layers = config.num_layers
         self.state_size = self.parts * config.num_layers * config.hidden_size
 
     @property
-    def encoder_layers(self) -> list[nn.Linear]:
-        return cast("list[nn.Linear]", list(self.encoder))
+    def encoder_list(self) -> list[LeafEncoder]:
+        return cast("list[LeafEncoder]", list(self.encoders))
 
-    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """obs [L, R, D], state [R, S] → features [L, R, F], state after the last step [R, S]."""
-        x = obs.flatten(0, 1)
-        for layer in self.encoder:
-            x = torch.tanh(layer(x))
-        x = x.unflatten(0, obs.shape[:2])
+    def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor]:
+        """obs [L, R, …] per leaf, state [R, S] → features [L, R, F], state after the last step [R, S]."""
+        parts = [encoder(leaf.flatten(0, 1)) for encoder, leaf in zip(self.encoder_list, obs, strict=True)]
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        x = x.unflatten(0, obs[0].shape[:2])
         if self.core is None:
             return x, state
         rows = state.shape[0]
@@ -77,13 +74,14 @@ class Trunk(nn.Module):
 class ActorCritic(nn.Module):
     """One trunk for both heads, or one each (`separate_critic`); state-independent log standard deviation."""
 
-    def __init__(self, config: TrainConfig, observation_size: int, distribution: Distribution) -> None:
+    def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
         super().__init__()
+        self.observation = observation
         trunks = 2 if config.separate_critic else 1
-        self.trunks = nn.ModuleList(Trunk(config, observation_size) for _ in range(trunks))
+        self.trunks = nn.ModuleList(Trunk(config, observation) for _ in range(trunks))
         features = self.trunk_list[0].features
-        self.policy_head = _orthogonal(nn.Linear(features, distribution.num_outputs), 0.01)
-        self.value_head = _orthogonal(nn.Linear(features, 1), 1.0)
+        self.policy_head = orthogonal(nn.Linear(features, distribution.num_outputs), 0.01)
+        self.value_head = orthogonal(nn.Linear(features, 1), 1.0)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
         self.state_size = trunks * self.trunk_list[0].state_size
@@ -93,11 +91,11 @@ class ActorCritic(nn.Module):
         """The actor's trunk first; the critic's last (the same one where they share)."""
         return cast("list[Trunk]", list(self.trunks))
 
-    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of normalised observations to what the loss needs.
+    def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of observations to what the loss needs.
 
         Args:
-            obs: [L, R, D], time first; state: [R, S], before the first step.
+            obs: [L, R, …] per leaf, time first; state: [R, S], before the first step.
 
         Returns:
             (policy parameters [L, R, P], values [L, R], state after the last step [R, S]).

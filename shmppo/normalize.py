@@ -23,6 +23,24 @@ def normalize_observations(
     return torch.sub(obs, mean, out=out).mul_(scale).clamp_(-CLIP, CLIP)
 
 
+Statistics = tuple[torch.Tensor, torch.Tensor]
+"""Mean and 1 / standard deviation of a part of the observation."""
+
+
+def show(stored: torch.Tensor, statistics: Statistics | None, out: torch.Tensor | None = None) -> torch.Tensor:
+    """One leaf of the observation as the policy is shown it: normalised if there are statistics for it."""
+    if statistics is not None:
+        return normalize_observations(stored, *statistics, out=out)
+    return stored if out is None else out.copy_(stored)
+
+
+def leaf_statistics(
+    parts: list[slice | None], mean: torch.Tensor, scale: torch.Tensor, enabled: bool
+) -> list[Statistics | None]:
+    """Statistics of each leaf: views of mean and scale [D] where `parts` says that it is normalised."""
+    return [(mean[part], scale[part]) if part is not None and enabled else None for part in parts]
+
+
 class RunningMoments:
     """Count, mean and sum of squared deviations over all samples seen, float64.
 

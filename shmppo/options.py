@@ -90,6 +90,10 @@ class TaskOptions:
     arguments in parentheses where they need some, such as "TimeLimit(max_episode_steps=200)"."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices set to 0, so that the policy needs memory. None: none (but see --env)."""
+    prev_action: bool = False
+    """Show the policy its last action too, as the environment was given it; zeros where an episode begins."""
+    prev_reward: bool = False
+    """Show the policy its last reward too; zero where an episode begins."""
     num_envs: int = 16
     """N, environments stepped side by side."""
     seed: int = 1
@@ -118,7 +122,11 @@ class NetworkOptions:
     num_layers: int = 1
     """Recurrent layers (unused with --core none)."""
     encoder_sizes: tuple[int, ...] = (64,)
-    """Units of the tanh layers before the core."""
+    """Units of the tanh layers before the core, for each part of the observation that is not an image."""
+    encoder: Literal["auto", "mlp", "nature", "impala"] = "auto"
+    """Encoder of images: the tanh layers, or a convolutional network. auto: nature from 36 pixels a side, else mlp."""
+    layer_norm: bool = False
+    """Normalise over a layer's units before each activation of the encoder's linear layers."""
     separate_critic: bool = False
     """Give the critic an encoder and a core of its own instead of sharing the actor's."""
     log_std_init: float = 0.0
@@ -162,7 +170,7 @@ class UpdateOptions:
     advantage_norm: Literal["minibatch", "global", "none"] = "minibatch"
     """Over what advantages are brought to mean 0 and standard deviation 1."""
     normalize_obs: bool = True
-    """Normalise observations by running mean and standard deviation, clipped to ± 10."""
+    """Normalise vectors observed by running mean and standard deviation, clipped to ± 10."""
     clip_reward: float | None = None
     """Clip each reward to ± this before anything is learned from it; reported returns stay as they are. None: never."""
     normalize_reward: bool = True

@@ -17,7 +17,7 @@ from shmppo.distributions import Distribution
 from shmppo.envs import Task, inspect_task
 from shmppo.learner import build_model
 from shmppo.model import ActorCritic
-from shmppo.normalize import RunningMoments, normalize_observations
+from shmppo.normalize import RunningMoments, leaf_statistics, show
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def load_trained(run_dir: Path) -> Trained:
     task = inspect_task(config)
     model = build_model(config, task)
     model.load_state_dict(state["learner"]["model"])
-    moments = RunningMoments(task.observation_size)
+    moments = RunningMoments(task.observation.numbers)
     moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
     return Trained(config, task, model, moments, state["iteration"])
 
@@ -53,24 +53,29 @@ class PolicyNetwork(nn.Module):
 
     def __init__(self, trained: Trained) -> None:
         super().__init__()
-        config, size = trained.config, trained.task.observation_size
-        seen = torch.ones(size, dtype=torch.bool)
+        config, observation = trained.config, trained.task.observation
+        seen = torch.ones(observation.leaves[0].shape, dtype=torch.bool)
         seen[list(config.hidden_indices)] = False
-        mean, scale = torch.zeros(size), torch.ones(size)
-        if config.normalize_obs:
-            mean = torch.from_numpy(trained.moments.mean.astype(np.float32))
-            scale = torch.from_numpy((1 / trained.moments.std).astype(np.float32))
+        mean = torch.from_numpy(trained.moments.mean.astype(np.float32))
+        scale = torch.from_numpy((1 / trained.moments.std).astype(np.float32))
         for name, tensor in (("seen", seen), ("mean", mean), ("scale", scale)):
             self.register_buffer(name, tensor)
+        self._hidden = bool(config.hidden_indices)
         self._normalized = config.normalize_obs
+        self._parts = observation.normalized
         self.model = trained.model.eval().requires_grad_(False)
 
-    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """obs [n, D], state [n, S] → (policy parameters [n, P], values [n], state after the step [n, S])."""
-        obs = torch.where(self.seen, obs, 0.0)
-        if self._normalized:
-            obs = normalize_observations(obs, self.mean, self.scale)
-        params, values, state = self.model(obs.unsqueeze(0), state)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(leaves of the observation as stored [n, …], state [n, S]) → (policy parameters [n, P], values [n], state).
+
+        An observation that is one vector is one leaf [n, D].
+        """
+        *obs, state = inputs
+        if self._hidden:
+            obs[0] = torch.where(self.seen, obs[0], 0.0)
+        statistics = leaf_statistics(self._parts, self.mean, self.scale, self._normalized)
+        shown = [show(leaf, of_leaf).unsqueeze(0) for leaf, of_leaf in zip(obs, statistics, strict=True)]
+        params, values, state = self.model(shown, state)
         return params[0], values[0], state
 
 
@@ -85,6 +90,7 @@ class Policy:
     def __init__(self, trained: Trained, seed: int) -> None:
         self.config = trained.config
         self.iteration = trained.iteration
+        self._leaves = trained.task.observation.leaves
         self._distribution: Distribution = trained.task.distribution
         self._network = PolicyNetwork(trained)
         self._state_size = trained.model.state_size
@@ -99,20 +105,19 @@ class Policy:
         """One step.
 
         Args:
-            obs: an observation as the environment returns it, [D].
+            obs: an observation as the environment returns it; with --prev-action or --prev-reward as
+                `shmppo.envs.make_environment(policy.config)` returns it.
             state: from `initial_state` at an episode's start, else from the step before.
             deterministic: the most likely action, instead of one drawn from the policy.
 
         Returns:
             (action for the environment's `step`, state for the next step).
+
+        Raises:
+            ValueError: for an observation of another space than the policy was trained on.
         """
-        row = torch.as_tensor(np.asarray(obs, np.float32)).unsqueeze(0)
-        if row.shape[1:] != self._network.mean.shape:
-            raise ValueError(
-                f"act was given an observation of shape {tuple(row.shape[1:])}; the policy was trained on "
-                f"{tuple(self._network.mean.shape)}"
-            )
-        params, _, after = self._network(row, torch.from_numpy(state).unsqueeze(0))
+        rows = [torch.from_numpy(leaf.stored(leaf.of(obs)).astype(leaf.dtype)).unsqueeze(0) for leaf in self._leaves]
+        params, _, after = self._network(*rows, torch.from_numpy(state).unsqueeze(0))
         if deterministic:
             action = self._distribution.mode(params)
         else:

@@ -19,13 +19,13 @@ from shmppo.episodes import EpisodeInProgress
 from shmppo.inference import ActingNetwork
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
-from shmppo.normalize import column_moments, normalize_observations
+from shmppo.normalize import column_moments, leaf_statistics, show
 from shmppo.stragglers import TimedBatch
 from shmppo.streams import action_noise
 from shmppo.timers import PhaseTimer
 
 _STEP_FIELDS = (
-    "obs", "first", "value", "actions", "reward", "terminated", "truncated", "bootstrap", "log_prob", "policy_params",
+    "first", "value", "actions", "reward", "terminated", "truncated", "bootstrap", "log_prob", "policy_params",
     "ended_return", "ended_length",
 )  # fmt: skip
 
@@ -68,21 +68,17 @@ class Collector:
         self._distribution: Distribution = task.distribution
         self._progress = progress
         self._own = slice(low, high)
+        self._leaves = task.observation.leaves
+        self._parts = task.observation.normalized
         if config.step_times:
             times = arena.array("step_seconds")[:, self._own]
-            self._batch: EnvironmentBatch = TimedBatch(config, low, high, task.observation_size, times)
+            self._batch: EnvironmentBatch = TimedBatch(config, low, high, task.observation, times)
         else:
-            self._batch = EnvironmentBatch(config, low, high, task.observation_size)
-        self._obs = torch.from_numpy(self._batch.obs)
+            self._batch = EnvironmentBatch(config, low, high, task.observation)
+        self._obs = [torch.from_numpy(leaf) for leaf in self._batch.obs]
         self._tiles = tiles_of(low, high, config.tile)
         # One tile more than owned: scratch for values that are not acted on.
-        self.network = ActingNetwork(
-            model,
-            task.distribution,
-            tiles=len(self._tiles) + 1,
-            rows=config.tile,
-            observation_size=task.observation_size,
-        )
+        self.network = ActingNetwork(model, task.distribution, tiles=len(self._tiles) + 1, rows=config.tile)
         self._network_params, self._network_values = self.network.params.numpy(), self.network.values.numpy()
         self._states = [self._state_of(n) for n in range(low, high)]
         count, T = high - low, config.rollout_steps
@@ -90,14 +86,22 @@ class Collector:
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         # The whole rollout's noise, in tiles like everything that enters a numeric call.
         self._noise = torch.zeros(len(self._tiles), T, config.tile, task.distribution.noise_size)
+        # Statistics as frozen for a phase; what shows a leaf reads these views.
+        self._obs_mean, self._obs_scale = torch.zeros(task.observation.numbers), torch.ones(task.observation.numbers)
+        self._statistics = leaf_statistics(self._parts, self._obs_mean, self._obs_scale, config.normalize_obs)
         self._tile_views = [
-            (self._obs[tile.own], self.network.obs[tile.index, tile.rows], self._noise[tile.index].unbind(0))
+            (
+                [
+                    (leaf[tile.own], statistics, seen[tile.index, tile.rows])
+                    for leaf, statistics, seen in zip(self._obs, self._statistics, self.network.obs, strict=True)
+                ],
+                self._noise[tile.index].unbind(0),
+            )
             for tile in self._tiles
         ]
         self._params = np.zeros((T, count, task.distribution.num_params), np.float32)
         self._row_begin = np.zeros(count, np.int64)  # step at which the row in progress began
         self._next_slot = np.zeros(count, np.int64)
-        self._obs_mean = self._obs_scale = torch.zeros(0)
 
     def _state_of(self, n: int) -> torch.Tensor:
         """The packed state [S] of environment n, a view into its tile."""
@@ -123,7 +127,8 @@ class Collector:
             self._progress[1] += 1
             if not self._replay(i, episode, int(read("carry_hash")[carry, n])):
                 lost.append(n)
-                read("carry_obs")[carry, n] = self._batch.obs[i]
+                for leaf, obs in zip(self._leaves, self._batch.obs, strict=True):
+                    read(f"carry_{leaf.field}")[carry, n] = obs[i]
                 read("carry_first")[carry, n] = True
                 read("carry_state")[carry, n] = 0.0
                 read("carry_episode")[carry, n] = episode.number + 1
@@ -153,10 +158,12 @@ class Collector:
         self._begin_rollout(iteration)
         timer.switch("other")
         own = {name: self._arena.array(name)[:, self._own] for name in _STEP_FIELDS}
+        kept = [self._arena.array(leaf.field)[:, self._own] for leaf in self._leaves]
         next_row = 0  # the earliest step at which a row begins
         for t in range(self._config.rollout_steps):
             self._progress[0] = iteration * self._config.rollout_steps + t + 1
-            own["obs"][t] = self._batch.obs
+            for rows, obs in zip(kept, self._batch.obs, strict=True):
+                rows[t] = obs
             own["first"][t] = self._first
             if t == next_row:
                 next_row = self._begin_rows(t)
@@ -180,9 +187,10 @@ class Collector:
         """Take over weights, statistics and carry; draw the rollout's noise."""
         config, read, carry, own = self._config, self._arena.array, iteration % 2, self._own
         self.network.load()
-        self._obs_mean = self._arena.tensor("obs_mean").clone()
-        self._obs_scale = self._arena.tensor("obs_scale").clone()
-        self._batch.obs[:] = read("carry_obs")[carry, own]
+        self._obs_mean.copy_(self._arena.tensor("obs_mean"))
+        self._obs_scale.copy_(self._arena.tensor("obs_scale"))
+        for leaf, obs in zip(self._leaves, self._batch.obs, strict=True):
+            obs[:] = read(f"carry_{leaf.field}")[carry, own]
         self._batch.returns[:] = read("carry_return")[carry, own].tolist()
         self._batch.lengths[:] = read("carry_length")[carry, own].tolist()
         self._batch.hashes[:] = read("carry_hash")[carry, own].tolist()
@@ -215,18 +223,12 @@ class Collector:
                 self._next_slot[i] += 1
         return int(self._row_begin.min()) + self._config.row_steps
 
-    def _show(self, obs: torch.Tensor, seen: torch.Tensor) -> None:
-        """Put own observations [own, D] into their rows `seen` of a tile, normalised as frozen for this phase."""
-        if self._config.normalize_obs:
-            normalize_observations(obs, self._obs_mean, self._obs_scale, out=seen)
-        else:
-            seen.copy_(obs)
-
     def _act(self, t: int, value: np.ndarray) -> None:
         """Actions and values [own] of step t; keeps the policy parameters for the log-probabilities."""
         network, params = self.network, self._params[t]
-        for tile, (obs, seen, noise) in zip(self._tiles, self._tile_views, strict=True):
-            self._show(obs, seen)
+        for tile, (leaves, noise) in zip(self._tiles, self._tile_views, strict=True):
+            for obs, statistics, seen in leaves:
+                show(obs, statistics, out=seen)
             network.step(tile.index)
             sampled = self._distribution.sample(network.params, noise[t])
             self._actions[tile.own] = sampled.numpy()[tile.rows]
@@ -242,9 +244,10 @@ class Collector:
         truncated = [one for one in ended if not one.terminated]
         if truncated:
             timer.switch("inference")
-            finals = self._obs.clone()
+            finals = [leaf.clone() for leaf in self._obs]
             for one in truncated:
-                finals[one.i] = torch.from_numpy(one.final)
+                for leaf, final in zip(finals, one.final, strict=True):
+                    leaf[one.i] = torch.from_numpy(final)
             values = self._values_ahead(finals)
             for one in truncated:
                 own["bootstrap"][t, one.i] = values[one.i]
@@ -252,13 +255,14 @@ class Collector:
         for one in ended:
             self._states[one.i].zero_()
 
-    def _values_ahead(self, obs: torch.Tensor) -> np.ndarray:
-        """V(obs, present state) [own] of observations [own, D], computed in the scratch tile."""
-        values, scratch = np.empty(len(obs), np.float32), len(self._tiles)
+    def _values_ahead(self, obs: list[torch.Tensor]) -> np.ndarray:
+        """V(obs, present state) [own] of observations [own, …] per leaf, computed in the scratch tile."""
+        values, scratch = np.empty(len(self._first), np.float32), len(self._tiles)
         for tile in self._tiles:
             self.network.state[scratch] = self.network.state[tile.index]
-            self.network.obs[scratch] = 0.0
-            self._show(obs[tile.own], self.network.obs[scratch, tile.rows])
+            for leaf, statistics, seen in zip(obs, self._statistics, self.network.obs, strict=True):
+                seen[scratch].zero_()
+                show(leaf[tile.own], statistics, out=seen[scratch, tile.rows])
             self.network.step(scratch)
             values[tile.own] = self._network_values[tile.rows, 0]
         return values
@@ -276,12 +280,15 @@ class Collector:
             if self._config.ratio == "joint":
                 log_prob = log_prob.sum(-1, keepdim=True)
             own["log_prob"][:, i] = log_prob.numpy()
-            if self._config.normalize_obs:
-                moments[slot.index, 0], moments[slot.index, 1] = column_moments(own["obs"][:, i])
+            for leaf, part in zip(self._leaves, self._parts, strict=True):
+                if part is not None and self._config.normalize_obs:
+                    column = self._arena.array(leaf.field)[:, slot.index]
+                    moments[slot.index, 0, part], moments[slot.index, 1, part] = column_moments(column)
 
     def _write_carry(self, carry: int) -> None:
         write, own, batch = self._arena.array, self._own, self._batch
-        write("carry_obs")[carry, own] = batch.obs
+        for leaf, obs in zip(self._leaves, batch.obs, strict=True):
+            write(f"carry_{leaf.field}")[carry, own] = obs
         write("carry_first")[carry, own] = self._first
         write("carry_return")[carry, own] = batch.returns
         write("carry_length")[carry, own] = batch.lengths

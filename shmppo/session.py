@@ -26,7 +26,7 @@ from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
 from shmppo.inference import ActingNetwork, content_free
-from shmppo.layout import CARRY_FIELDS, PROGRESS, Arena
+from shmppo.layout import PROGRESS, Arena
 from shmppo.learner import ComputeShards, Learner, TrainingFault
 from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
 from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
@@ -195,13 +195,7 @@ class Session:
 
     def _check_inference(self, task: Task) -> None:
         """Say so if a row of an inference tile depends on its other rows: then worker counts would change results."""
-        network = ActingNetwork(
-            self.learner.model,
-            task.distribution,
-            tiles=1,
-            rows=self.config.tile,
-            observation_size=task.observation_size,
-        )
+        network = ActingNetwork(self.learner.model, task.distribution, tiles=1, rows=self.config.tile)
         network.load()
         if not content_free(network):
             self._inexact("inference: a row's result depends on its tile's other rows on this processor and build")
@@ -329,7 +323,7 @@ class Session:
             "inexact_reasons": self.inexact_reasons,
             "iteration": self.iteration,
             "learner": self.learner.state(),
-            "carry": {name: self._arena.tensor(name)[carry].clone() for name in CARRY_FIELDS},
+            "carry": {name: self._arena.tensor(name)[carry].clone() for name in self._arena.carry_names},
             "actions": {name: torch.from_numpy(array) for name, array in self._actions.state().items()},
             "episodes": self._episodes.state(),
             "seconds": torch.from_numpy(self._seconds.copy()),

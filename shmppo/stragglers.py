@@ -14,6 +14,7 @@ import numpy as np
 
 from shmppo.config import TrainConfig
 from shmppo.envs import Ended, EnvironmentBatch
+from shmppo.observations import ObservationSpec
 
 TABLE = "step_times.csv"
 QUANTILES = (0.5, 0.9, 0.99)
@@ -26,10 +27,10 @@ class TimedBatch(EnvironmentBatch):
     """An `EnvironmentBatch` that writes how long each environment took at each step, its reset included."""
 
     def __init__(
-        self, config: TrainConfig, low: int, high: int, observation_size: int, step_seconds: np.ndarray
+        self, config: TrainConfig, low: int, high: int, observation: ObservationSpec, step_seconds: np.ndarray
     ) -> None:
         """step_seconds: [T, high − low], written one row a step, from the first again after the last."""
-        super().__init__(config, low, high, observation_size)
+        super().__init__(config, low, high, observation)
         self._step_seconds = step_seconds
         self._t = 0
 

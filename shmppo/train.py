@@ -18,7 +18,7 @@ import torch
 from shmppo.checkpoint import check_shapes, load_newest_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json
 from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.layout import CARRY_FIELDS, Arena, allocate
+from shmppo.layout import Arena, allocate
 from shmppo.learner import TrainingFault, arena_fields, parameter_shapes
 from shmppo.logs import log_to
 from shmppo.pool import WorkerFault
@@ -78,8 +78,8 @@ def _run(
     fields = arena_fields(config, task)
     check_resources(config, fields)
     if checkpoint is not None:
-        expected = {field.name: field.shape[1:] for field in fields}
-        check_shapes("carry", checkpoint["carry"], {name: expected[name] for name in CARRY_FIELDS})
+        expected = {field.name: field.shape[1:] for field in fields if field.carried}
+        check_shapes("carry", checkpoint["carry"], expected)
         check_shapes("parameter", checkpoint["learner"]["model"], parameter_shapes(config, task))
     run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
     arena = Arena(fields, allocate(fields))

@@ -89,7 +89,7 @@ def _end_with_the_starter() -> None:
 
 def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
     arena = Arena(setup.fields, setup.memory)
-    model = ActorCritic(setup.config, setup.task.observation_size, setup.task.distribution)
+    model = ActorCritic(setup.config, setup.task.observation, setup.task.distribution)
     move_parameters(model, arena.tensor("weights"), keep=False)
     collector = Collector(
         setup.config,

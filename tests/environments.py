@@ -132,6 +132,52 @@ class SlowEnvironment2(Counter):
 
 
 gymnasium.register("SlowEnvironment2-v0", entry_point=SlowEnvironment2, kwargs={"length": 10_000})
+SPACES: dict[str, spaces.Space] = {
+    "discrete": spaces.Discrete(5, start=2),
+    "multidiscrete": spaces.MultiDiscrete([3, 4], start=[0, 1]),
+    "multibinary": spaces.MultiBinary([2, 3]),
+    "matrix": spaces.Box(-3, 3, (2, 3)),
+    "integers": spaces.Box(-5, 5, (3,), np.int16),
+    "image": spaces.Box(0, 255, (36, 40, 3), np.uint8),
+    "stacked": spaces.Box(0, 9, (2, 3, 7, 8), np.uint8),
+    "dict": spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (36, 36), np.uint8),
+            "flags": spaces.MultiBinary(3),
+            "inner": spaces.Tuple((spaces.Discrete(4), spaces.Box(-1, 1, (2,)), spaces.Dict({"x": spaces.Box(-1, 1)}))),
+        }
+    ),
+}
+
+
+class Shaped(gymnasium.Env[Any, Any]):
+    """Observes samples of a space that (episode seed, step) decide; 6 steps an episode, ended by truncation."""
+
+    def __init__(self, space: str, action: str = "discrete", wrong: Any = None) -> None:
+        self.observation_space = SPACES[space]
+        self.action_space = spaces.Discrete(3) if action == "discrete" else spaces.Box(-1, 1, (2,))
+        self.wrong = wrong
+
+    @staticmethod
+    def observation(space: str, seed: int, step: int) -> Any:
+        SPACES[space].seed(seed % 10_000 * 10 + step)
+        return SPACES[space].sample()
+
+    def _observe(self) -> Any:
+        self.observation_space.seed(self.seed % 10_000 * 10 + self.t)
+        return self.observation_space.sample()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        assert seed is not None
+        self.seed, self.t = seed, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.t += 1
+        observation = self._observe() if self.wrong is None else np.array(self.wrong)
+        return observation, float(np.sum(action)) + self.t / 10, False, self.t == 6, {}
+
+
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
 gymnasium.register("Echo-v0", entry_point=Echo)
 gymnasium.register("Counter-v0", entry_point=Counter)

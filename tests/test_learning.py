@@ -44,9 +44,12 @@ def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
     return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)
 
 
+SHAPED = {"env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
+    "dict": SHAPED,
+    "dict-none": SHAPED | {"core": "none"},
     "penalty": {"objective": "penalty", "penalty_coef": 3.0},
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
     "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
@@ -81,7 +84,8 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(varian
         state = torch.zeros(1, learner.model.state_size)
         if slot >= 0 and learner.model.state_size:
             state[0] = arena.tensor("row_state")[slot, n]
-        obs = torch.from_numpy(read("obs")[span, n].copy()).unsqueeze(1)
+        leaves = learner.model.observation.leaves
+        obs = [torch.from_numpy(read(leaf.field)[span, n].copy()).unsqueeze(1) for leaf in leaves]
         with torch.no_grad():
             before, _, _ = old_model(obs, state)
         params, values, _ = learner.model(obs, state)

@@ -14,9 +14,11 @@ from shmppo.config import TrainConfig
 from shmppo.distributions import DiagonalGaussian
 from shmppo.inference import ActingNetwork, content_free
 from shmppo.model import ActorCritic, move_parameters, parameter_offsets, views_of, weights_sha256
+from shmppo.observations import observation_spec
 from shmppo.sequences import cut_rows, step_indices
 
 D, A = 5, 2
+OBSERVATION = observation_spec(spaces.Box(-1, 1, (D,)), "here")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (A,)))
 CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("none", 1)]
 
@@ -26,7 +28,7 @@ def make_model(core: str, layers: int, separate: bool = False) -> tuple[TrainCon
         core=core, num_layers=layers, hidden_size=12, encoder_sizes=(9,), separate_critic=separate, seq_len=6
     )  # type: ignore[arg-type]
     torch.manual_seed(0)
-    model = ActorCritic(config, D, DISTRIBUTION)
+    model = ActorCritic(config, OBSERVATION, DISTRIBUTION)
     with torch.no_grad():  # biases too, so that a gate in the wrong place shows
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -41,7 +43,7 @@ def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> 
     params, values = [], []
     for t in range(len(obs)):
         state = state * (~first[t]).unsqueeze(-1)
-        p, v, state = model(obs[t : t + 1], state)
+        p, v, state = model([obs[t : t + 1]], state)
         params.append(p)
         values.append(v)
     return torch.cat(params), torch.cat(values)
@@ -67,7 +69,7 @@ def test_rows_agree_with_the_masked_step_loop(core: str, layers: int, separate: 
     indices, real = step_indices(rows, row_steps=T, num_envs=N)
     states = torch.stack([start[n] if slot >= 0 else torch.zeros(model.state_size) for _, n, _, slot in rows.tolist()])
     flat = torch.from_numpy(indices)
-    fast_p, fast_v, _ = model(obs.flatten(0, 1)[flat], states)
+    fast_p, fast_v, _ = model([obs.flatten(0, 1)[flat]], states)
     mask = torch.from_numpy(real)
     torch.testing.assert_close(fast_p[mask], params.flatten(0, 1)[flat][mask], atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(fast_v[mask], values.flatten()[flat][mask], atol=2e-6, rtol=1e-5)
@@ -86,18 +88,18 @@ def test_acting_is_learning_one_step_at_a_time(core: str, layers: int, separate:
     generator = torch.Generator().manual_seed(2)
     obs = torch.randn(T, B, D, generator=generator)
     state = torch.tanh(torch.randn(B, model.state_size, generator=generator))
-    network = ActingNetwork(model, DISTRIBUTION, tiles=2, rows=B, observation_size=D)
+    network = ActingNetwork(model, DISTRIBUTION, tiles=2, rows=B)
     network.load()
     network.state[tile] = state
     params, values = [], []
     with torch.inference_mode():
         for t in range(T):
-            network.obs[tile] = obs[t]
+            network.obs[0][tile] = obs[t]
             network.step(tile)
             params.append(network.params.clone())
             values.append(network.values[:, 0].clone())
     with torch.no_grad():
-        expected_p, expected_v, after = model(obs, state)
+        expected_p, expected_v, after = model([obs], state)
     torch.testing.assert_close(torch.stack(params), expected_p, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(torch.stack(values), expected_v, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(network.state[tile], after, atol=2e-6, rtol=1e-5)
@@ -108,14 +110,14 @@ def test_acting_is_learning_one_step_at_a_time(core: str, layers: int, separate:
 @pytest.mark.parametrize(("core", "layers"), CORES)
 def test_a_row_does_not_depend_on_the_other_rows(core: str, layers: int, rows: int) -> None:
     _, model = make_model(core, layers)
-    network = ActingNetwork(model, DISTRIBUTION, tiles=1, rows=rows, observation_size=D)
+    network = ActingNetwork(model, DISTRIBUTION, tiles=1, rows=rows)
     network.load()
     assert content_free(network)
 
 
 def test_the_content_check_can_fail() -> None:
     _, model = make_model("none", 1)
-    network = ActingNetwork(model, DISTRIBUTION, tiles=1, rows=8, observation_size=D)
+    network = ActingNetwork(model, DISTRIBUTION, tiles=1, rows=8)
     network.load()
     honest = network.step
 
@@ -132,13 +134,13 @@ def test_layers_and_parts_of_the_packed_state_are_not_scrambled() -> None:
     _config, model = make_model("lstm", 2)
     obs = torch.randn(1, 2, D, generator=torch.Generator().manual_seed(0))
     state = torch.arange(2 * model.state_size, dtype=torch.float32).view(2, -1) / 100
-    _, _, both = model(obs, state)
+    _, _, both = model([obs], state)
     for row in range(2):
-        _, _, alone = model(obs[:, row : row + 1], state[row : row + 1])
+        _, _, alone = model([obs[:, row : row + 1]], state[row : row + 1])
         torch.testing.assert_close(both[row], alone[0])
     core = model.trunk_list[0].core
     assert core is not None
-    x = torch.tanh(model.trunk_list[0].encoder_layers[0](obs[0]))
+    x = model.trunk_list[0].encoder_list[0](obs[0])
     h, c = state[:, :24].unflatten(1, (2, 12)).transpose(0, 1), state[:, 24:].unflatten(1, (2, 12)).transpose(0, 1)
     _, (h_after, c_after) = core(x.unsqueeze(0), (h.contiguous(), c.contiguous()))
     torch.testing.assert_close(both, torch.cat([h_after[0], h_after[1], c_after[0], c_after[1]], -1))
@@ -161,7 +163,7 @@ def test_every_parameter_learns() -> None:
     for separate in (False, True):
         _, model = make_model("lstm", 2, separate)
         assert all(p.requires_grad for p in model.parameters())
-        params, values, _ = model(torch.randn(4, 8, D), torch.zeros(8, model.state_size))
+        params, values, _ = model([torch.randn(4, 8, D)], torch.zeros(8, model.state_size))
         for gradient in torch.autograd.grad(params.square().sum() + values.sum(), list(model.parameters())):
             assert gradient.abs().sum() > 0
 

@@ -69,14 +69,14 @@ def test_a_truncated_step_bootstraps_from_the_final_observation_and_the_state_af
     assert arena.array("truncated")[6].all()
     with torch.no_grad():
         episode = torch.from_numpy(obs[:7].copy())  # the first episode, steps 0 … 6
-        _, _, state = learner.model(episode, torch.zeros(5, learner.model.state_size))
+        _, _, state = learner.model([episode], torch.zeros(5, learner.model.state_size))
         final = episode[-1].clone()
         final[:, 1] = 0.7  # the observation after the 7th step, which the reset overwrote
-        _, expected, _ = learner.model(final.unsqueeze(0), state)
+        _, expected, _ = learner.model([final.unsqueeze(0)], state)
         np.testing.assert_allclose(bootstrap[6], expected[0], atol=1e-5)
         # At the rollout's end the episode goes on: V of the observation that comes next.
-        _, _, state = learner.model(torch.from_numpy(obs[14:20].copy()), torch.zeros(5, learner.model.state_size))
-        _, expected, _ = learner.model(torch.from_numpy(arena.array("carry_obs")[1]).unsqueeze(0), state)
+        _, _, state = learner.model([torch.from_numpy(obs[14:20].copy())], torch.zeros(5, learner.model.state_size))
+        _, expected, _ = learner.model([torch.from_numpy(arena.array("carry_obs")[1]).unsqueeze(0)], state)
         np.testing.assert_allclose(bootstrap[-1], expected[0], atol=1e-5)
     assert np.abs(bootstrap[6] - value[7]).min() > 1e-4, "the value of the reset observation was taken"
 
@@ -92,7 +92,7 @@ def test_stored_states_are_those_at_row_starts() -> None:
         begin = max(t for t in range(start) if arena.array("first")[t, n])
         with torch.no_grad():
             obs = torch.from_numpy(arena.array("obs")[begin:start, n : n + 1].copy())
-            _, _, state = learner.model(obs, torch.zeros(1, learner.model.state_size))
+            _, _, state = learner.model([obs], torch.zeros(1, learner.model.state_size))
         np.testing.assert_allclose(arena.array("row_state")[slot, n], state[0], atol=1e-6)
         checked += 1
     assert checked == 15

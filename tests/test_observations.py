@@ -1,0 +1,291 @@
+"""Every observation space: stored as it came, shown to the network as documented, exact for any number of workers."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import published
+from environments import SPACES, Shaped
+from gymnasium import spaces
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.distributions import DiagonalGaussian
+from shmppo.encoders import network_input
+from shmppo.envs import EnvironmentFault, Task, inspect_task
+from shmppo.evaluate import evaluate
+from shmppo.inference import ActingNetwork, content_free
+from shmppo.learner import build_model
+from shmppo.observations import observation_spec
+from shmppo.rollout import Collector
+from shmppo.streams import episode_seed
+from shmppo.timers import PhaseTimer
+from shmppo.train import resume, train
+
+BASE = TrainConfig(
+    env="environments:Shaped", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=4 * 16 * 4, workers=0,
+)  # fmt: skip
+
+
+def shaped(space: str, **fields: Any) -> TrainConfig:
+    return dataclasses.replace(BASE, env_kwargs={"space": space}, **fields)
+
+
+def collector(config: TrainConfig) -> tuple[Any, Collector]:
+    task = inspect_task(config)
+    arena, learner = published(config, task)
+    made = Collector(
+        config, task, learner.model, arena, low=0, high=config.num_envs, progress=np.zeros(1, np.int64)
+    )  # fmt: skip
+    made.start()
+    return arena, made
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_every_space_lands_in_shared_memory_number_by_number(space: str) -> None:
+    config = shaped(space)
+    arena, one = collector(config)
+    one.collect(0, PhaseTimer())
+    leaves = inspect_task(config).observation.leaves
+    for t in range(16):
+        for n in range(4):
+            episode, step = divmod(t, 6)
+            expected = Shaped.observation(space, episode_seed(config.seed, n, episode), step)
+            for leaf in leaves:
+                array = arena.array(leaf.field)
+                value = np.asarray(leaf.of(expected), array.dtype)
+                start = np.array(leaf.starts) if leaf.kind == "codes" else 0
+                np.testing.assert_array_equal(array[t, n], value.reshape(leaf.shape) - start)
+    for leaf, seen in zip(leaves, one.network.obs, strict=True):
+        if leaf.kind == "image":
+            assert arena.array(leaf.field).dtype == np.uint8
+            assert seen.dtype == torch.uint8, "an image was made larger before the encoder"
+            assert arena.array(leaf.field).max() > leaf.largest // 2
+
+
+def test_leaves_have_names_in_the_order_of_their_space() -> None:
+    spec = observation_spec(SPACES["dict"], "here")
+    found = [(leaf.field, leaf.kind, leaf.numbers) for leaf in spec.leaves]
+    assert found == [
+        ("obs/camera", "image", 36 * 36), ("obs/flags", "bits", 3), ("obs/inner/0", "codes", 4),
+        ("obs/inner/1", "vector", 2), ("obs/inner/2/x", "vector", 1),
+    ]  # fmt: skip
+    assert spec.normalized == [None, None, None, slice(0, 2), slice(2, 3)]
+    assert spec.numbers == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((84, 84, 3), (3, 84, 84)),
+        ((3, 84, 84), (3, 84, 84)),
+        ((84, 84), (1, 84, 84)),
+        ((4, 84, 84), (4, 84, 84)),
+        ((4, 84, 84, 3), (12, 84, 84)),
+        ((4, 1, 84, 84), (4, 84, 84)),
+        ((7, 7, 3), (3, 7, 7)),
+        ((5, 5, 5), (5, 5, 5)),
+    ],
+)
+def test_channel_order_is_detected(shape: tuple[int, ...], size: tuple[int, int, int]) -> None:
+    (leaf,) = observation_spec(spaces.Box(0, 255, shape, np.uint8), "here").leaves
+    assert leaf.image_size == size
+
+
+def test_what_a_network_is_fed() -> None:
+    def fed(space: spaces.Space, value: Any) -> np.ndarray:
+        (leaf,) = observation_spec(space, "here").leaves
+        stored = torch.from_numpy(np.asarray(leaf.stored(value), leaf.dtype))
+        return network_input(leaf, stored.unsqueeze(0))[0].numpy()
+
+    assert fed(SPACES["discrete"], 6).tolist() == [0, 0, 0, 0, 1]
+    assert fed(SPACES["multidiscrete"], [0, 3]).tolist() == [1, 0, 0, 0, 0, 1, 0]
+    assert fed(SPACES["multibinary"], [[1, 0, 0], [0, 1, 1]]).tolist() == [1, 0, 0, 0, 1, 1]
+    image = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    np.testing.assert_allclose(fed(spaces.Box(0, 255, (4, 5, 3), np.uint8), image)[2], image[:, :, 2] / 255, rtol=1e-6)
+    stacked = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    seen = fed(spaces.Box(0, 119, (2, 4, 5, 3), np.uint8), stacked)
+    np.testing.assert_allclose(seen[1 * 3 + 2], stacked[1, :, :, 2] / 119, rtol=1e-6)
+
+
+CASES = {
+    "discrete": shaped("discrete", core="gru"),
+    "multidiscrete": shaped("multidiscrete"),
+    "multibinary": shaped("multibinary", core="none"),
+    "matrix": shaped("matrix", layer_norm=True),
+    "image": shaped("image", core="none"),
+    "stacked": shaped("stacked", encoder="impala", separate_critic=True),
+    "dict": shaped("dict", core="gru", num_layers=2, prev_action=True, prev_reward=True),
+    "previous": TrainConfig(
+        env="Pendulum-v1", hide_obs=(2,), prev_action=True, prev_reward=True, **{
+            f: getattr(BASE, f) for f in ("num_envs", "rollout_steps", "seq_len", "minibatches", "epochs",
+            "hidden_size", "encoder_sizes", "grad_shards", "quiet", "total_steps", "workers")
+        }
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stop_resume_and_workers_cost_no_bit_in_any_space(case: str, tmp_path: Path) -> None:
+    config = CASES[case]
+    straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
+    assert straight["exact"]
+    begun = dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r"))
+    train(begun)
+    resumed = resume(tmp_path / "r", workers=2, learning="central")
+    assert resumed["exact"]
+    assert resumed["weights_sha256"] == straight["weights_sha256"]
+    with open(tmp_path / "straight" / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
+    assert len(evaluate(tmp_path / "r", episodes=3)) == 3
+
+
+@pytest.mark.parametrize("learning", ["central", "sharded"])
+def test_any_number_of_workers_over_a_nested_space(learning: Any, tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES["dict"], stop_at_iteration=2)
+    hashes = set()
+    for w in (0, 1, 2, 3):
+        mode = learning if w else "auto"
+        run = train(dataclasses.replace(config, workers=w, learning=mode, run_dir=str(tmp_path / str(w))))
+        hashes.add(run["weights_sha256"])
+    assert len(hashes) == 1
+
+
+def test_the_last_action_and_reward_are_shown_and_are_zero_where_an_episode_begins() -> None:
+    config = shaped("discrete", prev_action=True, prev_reward=True, rollout_steps=8)
+    arena, one = collector(config)
+    actions: list[np.ndarray] = []
+    rewards: list[np.ndarray] = []
+    for iteration in range(3):
+        one.collect(iteration, PhaseTimer())
+        for t in range(8):
+            shown, reward = arena.array("obs/prev_action")[t], arena.array("obs/prev_reward")[t, :, 0]
+            if (iteration * 8 + t) % 6 == 0:
+                assert arena.array("first")[t].all()
+                assert not shown.any()
+                assert not reward.any()
+            else:
+                np.testing.assert_array_equal(shown, np.eye(3)[actions[-1][:, 0].astype(int)])
+                np.testing.assert_array_equal(reward, rewards[-1].astype(np.float32))
+            actions.append(arena.array("actions")[t].copy())
+            rewards.append(arena.array("reward")[t].copy())
+    task = inspect_task(shaped("discrete", prev_action=True))
+    assert [(leaf.field, leaf.kind) for leaf in task.observation.leaves] == [
+        ("obs/obs", "codes"),
+        ("obs/prev_action", "bits"),
+    ]
+
+
+def test_hidden_indices_are_those_of_the_environments_own_vector() -> None:
+    config = CASES["previous"]
+    arena, one = collector(config)
+    one.collect(0, PhaseTimer())
+    assert not arena.array("obs/obs")[:, :, 2].any()
+    assert arena.array("obs/obs")[:, :, :2].all()
+    with pytest.raises(ConfigError, match=r"--hide-obs names \[3\] but Pendulum-v1 observes 3 numbers; use"):
+        inspect_task(dataclasses.replace(config, hide_obs=(3,)))
+
+
+def test_a_continuous_last_action_is_the_one_that_the_environment_was_given() -> None:
+    config = dataclasses.replace(BASE, env_kwargs={"space": "discrete", "action": "box"}, prev_action=True)
+    arena, one = collector(config)
+    one.collect(0, PhaseTimer())
+    clipped = np.clip(arena.array("actions")[:5], -1, 1)
+    np.testing.assert_array_equal(arena.array("obs/prev_action")[1:6], clipped)
+    assert (np.abs(arena.array("actions")[:5]) > 1).any()
+
+
+ENCODERS = [("mlp", "matrix"), ("mlp", "stacked"), ("nature", "image"), ("impala", "image"), ("auto", "dict")]
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize(("encoder", "space"), ENCODERS)
+def test_acting_is_learning_with_every_encoder(encoder: Any, space: str, layer_norm: bool) -> None:
+    config = shaped(space, encoder=encoder, layer_norm=layer_norm, separate_critic=True)
+    distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
+    model = build_model(config, Task(observation_spec(SPACES[space], "here"), distribution))
+    network = ActingNetwork(model, distribution, tiles=2, rows=8)
+    network.load()
+    SPACES[space].seed(3)
+    state = torch.zeros(8, model.state_size)
+    for _ in range(3):
+        sampled = [SPACES[space].sample() for _ in range(8)]
+        obs = [
+            torch.from_numpy(np.stack([leaf.stored(leaf.of(s)) for s in sampled]).astype(leaf.dtype))
+            for leaf in model.observation.leaves
+        ]
+        for leaf, seen in zip(obs, network.obs, strict=True):
+            seen[1] = leaf
+        with torch.inference_mode():
+            network.step(1)
+            params, values, state = model([leaf.unsqueeze(0) for leaf in obs], state)
+        torch.testing.assert_close(network.params, params[0], atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(network.values[:, 0], values[0], atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(network.state[1], state, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "encoder", "space"), [(8, *e) for e in ENCODERS] + [(32, "impala", "stacked")])
+def test_a_row_does_not_depend_on_the_other_rows_with_any_encoder(rows: int, encoder: Any, space: str) -> None:
+    config = shaped(space, encoder=encoder, layer_norm=rows == 8)
+    distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
+    model = build_model(config, Task(observation_spec(SPACES[space], "here"), distribution))
+    network = ActingNetwork(model, distribution, tiles=1, rows=rows)
+    network.load()
+    assert content_free(network)
+
+
+def test_every_parameter_of_every_encoder_learns() -> None:
+    for encoder in ("nature", "impala"):
+        config = shaped("image", encoder=encoder, layer_norm=True)
+        model = build_model(config, inspect_task(config))
+        obs = torch.randint(0, 256, (2, 8, 36, 40, 3), dtype=torch.uint8)
+        params, values, _ = model([obs], torch.zeros(8, model.state_size))
+        for gradient in torch.autograd.grad(params.square().sum() + values.sum(), list(model.parameters())):
+            assert gradient.abs().sum() > 0
+
+
+REFUSED = {
+    "Text": spaces.Text(5),
+    "Sequence": spaces.Sequence(spaces.Discrete(2)),
+    "Graph": spaces.Graph(spaces.Box(-1, 1, (2,)), None),
+    "OneOf": spaces.OneOf([spaces.Discrete(2), spaces.Discrete(3)]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_spaces_are_refused_by_name_and_place(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^here has the observation space {name}, which .* supported are Box, "):
+        observation_spec(REFUSED[name], "here")
+    nested = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), REFUSED[name]))})
+    with pytest.raises(ConfigError, match=rf"here has at a/1 the observation space {name}, .*FilterObservation"):
+        observation_spec(nested, "here")
+
+
+def test_empty_spaces_and_small_images_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"here has the observation space Dict\(\), which is empty"):
+        observation_spec(spaces.Dict({}), "here")
+    with pytest.raises(ConfigError, match=r"--encoder nature needs images of 36 × 36 pixels .* but obs has 7 × 8"):
+        train(shaped("stacked", encoder="nature"))
+
+
+WRONG = {
+    "discrete": (9, "obs is 9, which is outside of its space"),
+    "multidiscrete": ([0, 0], r"obs is \[0 0\], which is outside of its space"),
+    "image": (np.zeros((36, 40, 3)).tolist(), "obs of type float64, but its space says uint8"),
+    "matrix": ([1.0, 2.0], r"obs of shape \(2,\), but its space says \(2, 3\)"),
+}
+
+
+@pytest.mark.parametrize("space", WRONG)
+def test_an_observation_outside_of_its_space_is_a_fault(space: str) -> None:
+    value, message = WRONG[space]
+    _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
+    with pytest.raises(EnvironmentFault, match=message):
+        one.collect(0, PhaseTimer())
