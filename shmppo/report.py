@@ -1,12 +1,10 @@
-"""What a user sees of a run: the table of logged numbers, metrics.csv, the display, the summary."""
+"""What a run tells: the table of logged numbers, metrics.csv, the summary."""
 
 from __future__ import annotations
 
 import csv
 import logging
 import os
-import sys
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -117,104 +115,6 @@ class MetricsFile:
         self._file.close()
 
 
-class Display:
-    """The live view of a run in a terminal; plain lines elsewhere; nothing with --quiet."""
-
-    REFRESH_SECONDS = 0.5  # drawing costs about 5 ms
-    LINE_SECONDS = 10.0
-
-    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
-        self._config = config
-        self._run_dir = run_dir
-        self._due = 0.0
-        self._history: list[float] = []
-        self._live: Any = None
-        if not config.quiet and sys.stdout.isatty():
-            from rich.live import Live
-
-            self._live = Live(auto_refresh=False, transient=False)
-            self._live.start()
-
-    def show(self, row: dict[str, float], *, last: bool) -> None:
-        """Draw the state after an iteration, unless the last drawing is too recent."""
-        self._history.append(row["return_mean_100"])
-        now = time.monotonic()
-        if self._config.quiet or (now < self._due and not last):
-            return
-        if self._live is not None:
-            self._due = now + self.REFRESH_SECONDS
-            self._live.update(self._panel(row), refresh=True)
-        else:
-            self._due = now + self.LINE_SECONDS
-            print(
-                f"iteration {row['iteration']:.0f}/{self._config.last_iteration}  steps {row['env_steps']:,.0f}  "
-                f"return {row['return_mean_100']:.1f}  {row['steps_per_second']:,.0f} steps/s  kl {row['kl']:.4f}",
-                flush=True,
-            )
-
-    def _panel(self, row: dict[str, float]) -> Any:
-        from rich.panel import Panel
-        from rich.table import Table
-
-        config = self._config
-        table = Table.grid(padding=(0, 2))
-        for _ in range(4):
-            table.add_column()
-        left = (config.last_iteration - row["iteration"]) * row["wall_seconds"] / max(row["iteration"], 1)
-        done = row["iteration"] / config.last_iteration
-        table.add_row(
-            "iteration",
-            f"{row['iteration']:.0f} / {config.last_iteration}",
-            "steps",
-            f"{row['env_steps']:,.0f}",
-        )
-        table.add_row("progress", bar(done, 16), "left", clock(left))
-        table.add_row("return (100)", f"{row['return_mean_100']:.1f}", "length (100)", f"{row['length_mean_100']:.0f}")
-        table.add_row("", sparkline(self._history, 24), "episodes", f"{row['episodes']:,.0f}")
-        table.add_row("steps/s", f"{row['steps_per_second']:,.0f}", "learning rate", f"{row['learning_rate']:.2e}")
-        table.add_row("KL", f"{row['kl']:.4f}", "clip fraction", f"{row['clip_fraction']:.3f}")
-        table.add_row("entropy", f"{row['entropy']:.3f}", "explained var.", f"{row['explained_variance']:.3f}")
-        table.add_row("policy loss", f"{row['policy_loss']:.4f}", "value loss", f"{row['value_loss']:.4f}")
-        whole = sum(row[f"{phase}_seconds"] for phase in PHASES)
-        shares = {phase: row[f"{phase}_seconds"] / whole for phase in PHASES}
-        busiest = sorted(shares, key=shares.__getitem__, reverse=True)[:4]
-        for a, b in zip(busiest[::2], busiest[1::2], strict=True):
-            table.add_row(a, f"{bar(shares[a], 16)} {shares[a]:.0%}", b, f"{bar(shares[b], 16)} {shares[b]:.0%}")
-        workers = f"{config.num_workers} workers" if config.num_workers else "no workers"
-        title = f"shmppo  {config.env_id}  {config.num_envs} environments, {workers}"
-        return Panel(table, title=title, subtitle=str(self._run_dir), width=80)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of `width` cells, `share` of it full."""
-    full = round(min(max(share, 0.0), 1.0) * width)
-    return "█" * full + "░" * (width - full)
-
-
-def sparkline(values: list[float], width: int) -> str:
-    """The values in `width` characters, each a mean over its part; blank where nothing is known yet."""
-    known = [v for v in values if v == v]
-    if not known:
-        return ""
-    cells = min(width, len(known))
-    means = []
-    for k in range(cells):
-        part = known[k * len(known) // cells : (k + 1) * len(known) // cells]
-        means.append(sum(part) / len(part))
-    low, high = min(means), max(means)
-    return "".join("▁▂▃▄▅▆▇█"[int(7 * (m - low) / (high - low)) if high > low else 0] for m in means)
-
-
-def clock(seconds: float) -> str:
-    """h:mm:ss"""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
 def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:
     """What is printed at the end of a run."""
     phases = summary["phase_seconds"]
@@ -248,7 +148,8 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         )
     if summary["worker_restarts"]:
         lines.append(f"workers        {summary['worker_restarts']} replaced")
-    if summary["stopped_early"]:
-        lines.append(f"go on          python -m shmppo.train --resume {run_dir}")
+    more = "" if summary["stopped_early"] else f" --total-steps {2 * summary['env_steps']}"
     lines.append(f"next           python -m shmppo.evaluate {run_dir}")
+    lines.append(f"               python -m shmppo.plot {run_dir}")
+    lines.append(f"go on          python -m shmppo.train --resume {run_dir}{more}")
     return "\n".join(lines)

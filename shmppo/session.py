@@ -22,6 +22,7 @@ from shmppo import machine
 from shmppo.checkpoint import save_checkpoint
 from shmppo.config import TrainConfig
 from shmppo.diagnostics import write_profile
+from shmppo.display import Display
 from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import ActionLog
 from shmppo.gradients import ShardGradients
@@ -30,7 +31,7 @@ from shmppo.layout import PROGRESS, Arena
 from shmppo.learner import ComputeShards, Learner, TrainingFault
 from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
 from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
-from shmppo.report import Display, EpisodeStatistics, MetricsFile
+from shmppo.report import EpisodeStatistics, MetricsFile
 from shmppo.run_directory import LOG, METRICS, SUMMARY, write_json
 from shmppo.stragglers import StepTimes, waiting_share
 from shmppo.timers import PHASES, PhaseTimer, as_dict
@@ -76,7 +77,7 @@ class Session:
         self._handshake = 0.0
         self._episodes = EpisodeStatistics()
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
-        self._peak_memory = 0
+        self._memory = self._peak_memory = 0
         self._fingerprint = machine.versions() | {"processor": machine.processor()}
         self._save_due = 0.0
         self._best_return = -math.inf
@@ -261,11 +262,12 @@ class Session:
             self.save()
         self._watchers.log(row)
         self.stop_requested |= self._watchers.asks_to_stop(row)
-        self._display.show(row, last=self.iteration == config.last_iteration or self.stop_requested)
+        last = self.iteration == config.last_iteration or self.stop_requested
+        self._display.show(row, self.pool.worker_seconds.tolist(), self._memory, last=last)
 
     def _sample_memory(self) -> None:
-        in_use = machine.proportional_memory([os.getpid(), *self.pool.pids])
-        self._peak_memory = max(self._peak_memory, in_use)
+        self._memory = machine.proportional_memory([os.getpid(), *self.pool.pids])
+        self._peak_memory = max(self._peak_memory, self._memory)
 
     def finish(self) -> dict[str, Any]:
         """Save the checkpoint and the summary; returns the summary."""
