@@ -12,10 +12,33 @@ import numpy as np
 
 from shmppo.config import TrainConfig
 from shmppo.curves import read_columns
-from shmppo.options import require
+from shmppo.options import (
+    NetworkOptions,
+    ObjectiveOptions,
+    OptimiserOptions,
+    TaskOptions,
+    UpdateOptions,
+    require,
+)
 from shmppo.train import train
 
 WARM_UP = 3  # iterations not counted: first shapes, first pages
+
+
+@dataclass(frozen=True)
+class JobOptions(OptimiserOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
+    """What is trained: the fields of TrainConfig but those of processes and reports, which the benchmark chooses."""
+
+    def config(self, **changes: Any) -> TrainConfig:
+        """The configuration with some fields changed. Raises ConfigError if it cannot run."""
+        own = {field.name for field in dataclasses.fields(TrainConfig)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in own}
+        return TrainConfig(**fields | changes)
+
+    def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
+        """`config` with another number of environments and as many steps per minibatch as before, as near as can be."""
+        minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
+        return self.config(**{"num_envs": num_envs, "minibatches": minibatches} | changes)
 
 
 @dataclass(frozen=True)

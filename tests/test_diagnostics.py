@@ -29,7 +29,12 @@ SMALL = TrainConfig(
     minibatches=2, epochs=3, workers=0, quiet=True, stop_at_iteration=2,
 )  # fmt: skip
 NONE = dataclasses.replace(SMALL, env="HalfCheetah-v5", hide_obs=(), core="none")
-SPACES = {"box": spaces.Box(-1, 1, (3,)), "discrete": spaces.Discrete(4)}
+SPACES = {
+    "box": spaces.Box(-1, 1, (3,)),
+    "discrete": spaces.Discrete(4),
+    "several": spaces.MultiDiscrete([2, 3]),
+    "bits": spaces.MultiBinary(3),
+}
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -1,0 +1,101 @@
+"""Scaling: laws fitted by hand-made numbers, fixed work per worker is fixed, and the command measures real runs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmppo.bench_scaling import COLUMNS, Scaling, add_scaling, plan, serial_fraction, table, time_to_target
+from shmppo.config import ConfigError, TrainConfig
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+SMALL = TrainConfig(num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, hidden_size=16, workers=0, quiet=True)
+
+
+def test_amdahls_fraction_is_found_again() -> None:
+    workers = np.array([1.0, 2, 4, 8])
+    assert serial_fraction(workers, 5 * (0.3 + 0.7 / workers)) == pytest.approx(0.3)
+    assert serial_fraction(workers, np.full(4, 2.0)) == pytest.approx(1)
+    assert serial_fraction(workers, 3 / workers) == pytest.approx(0)
+    assert np.isnan(serial_fraction(np.ones(1), np.ones(1)))
+
+
+def test_speed_up_and_efficiency_by_hand() -> None:
+    rows: list[dict[str, Any]] = [
+        {"mode": mode, "learning": "central", "workers": w, "steps_per_second": rate, "iteration_seconds": 100 / rate}
+        | {"experience_steps_per_second": 2 * w * 0.9 ** (w - 1)}
+        for mode, w, rate in (("strong", 2, 10.0), ("strong", 4, 15.0), ("weak", 2, 20.0), ("weak", 4, 40.0))
+    ]
+    add_scaling(rows)
+    strong, weak = rows[:2], rows[2:]
+    assert [row["speedup"] for row in strong] == [1, 1.5]
+    assert [row["efficiency"] for row in strong] == [1, 0.75]
+    assert [row["efficiency"] for row in weak] == [1, 1]
+    assert strong[1]["collect_efficiency"] == pytest.approx(0.81)
+    assert strong[0]["serial_fraction"] == pytest.approx((1 / 1.5 - 0.5) / 0.5)
+    assert "serial_fraction" not in weak[0]
+
+
+def test_weak_scaling_keeps_the_work_of_a_worker_and_of_a_minibatch() -> None:
+    options = Scaling(num_envs=16, minibatches=8, workers=(1, 2, 8), learning=("central",))
+    runs = plan(options)
+    weak = [config for mode, _, config in runs if mode == "weak"]
+    assert [config.num_envs for config in weak] == [2, 4, 16]
+    assert {config.batch_steps // config.minibatches for config in weak} == {256}
+    assert [config.num_envs for mode, _, config in runs if mode == "strong"] == [16, 16, 16]
+    envs = [config for mode, _, config in runs if mode == "envs"]
+    assert [config.num_envs for config in envs] == [1, 2, 4, 8, 16]
+    assert {config.num_workers for config in envs} == {1}
+    with pytest.raises(ConfigError, match="each worker needs an environment"):
+        plan(dataclasses.replace(options, workers=(32,)))
+
+
+def test_time_to_a_target_is_that_of_the_first_iteration_that_reaches_it() -> None:
+    config = dataclasses.replace(SMALL, total_steps=6 * SMALL.batch_steps)
+    seconds, curve = time_to_target(config, -1.0)
+    known = np.flatnonzero(np.isfinite(curve["return_mean_100"]))[0]
+    assert seconds == curve["wall_seconds"][known]
+    assert np.isnan(time_to_target(config, 1e9)[0])
+
+
+def test_the_command_measures_prints_and_writes(run_command: Run, tmp_path: Path) -> None:
+    flags = (
+        "--num-envs", 4, "--rollout-steps", 32, "--seq-len", 8, "--minibatches", 2, "--hidden-size", 16,
+        "--grad-shards", 2, "--workers", 1, 2, "--iterations", 5, "--total-steps", 1024, "--target-return", 5,
+    )  # fmt: skip
+    done = run_command("shmppo.bench", "scaling", *flags, "--out", tmp_path / "new" / "scaling")
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "new" / "scaling.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert len({row["weights_sha256"] for row in rows if row["mode"] == "strong"}) == 1
+    for row in rows:
+        rates = [float(row[f"{kind}steps_per_second"]) for kind in ("", "experience_", "learning_")]
+        assert 1 / rates[0] == pytest.approx(1 / rates[1] + 1 / rates[2], rel=1e-4)
+        parts = sum(
+            float(row[f"{part}_seconds"]) for part in ("sampling", "optimisation", "communication", "waiting", "other")
+        )
+        assert parts == pytest.approx(float(row["iteration_seconds"]), rel=0.5)
+    with open(tmp_path / "new" / "scaling-curves.csv") as file:
+        curves = {}
+        for row in csv.DictReader(file):
+            curves.setdefault((row["learning"], row["workers"]), []).append(row["return_mean_100"])
+    assert len(curves) == 4
+    assert len({tuple(curve) for curve in curves.values()}) == 1
+    assert "the same curve for every W" in (tmp_path / "new" / "scaling.svg").read_text()
+    assert "Amdahl's serial fraction" in done.stdout
+    assert "target return in" in done.stdout
+    refused = run_command("shmppo.bench", "scaling", "--workers", 0)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+def test_a_table_without_strong_runs_is_printed_too() -> None:
+    row = dict.fromkeys(COLUMNS, 1.0) | {"mode": "weak", "learning": "sharded"}
+    assert "Amdahl" not in table([row])
