@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shmppo.config import ConfigError, TrainConfig
-from shmppo.observations import Leaf
+from shmppo.observations import Leaf, network_input
 
 NATURE_SMALLEST = 36  # pixels: what its three layers need
 NATURE_FEATURES, IMPALA_FEATURES = 512, 256
@@ -27,23 +27,6 @@ def orthogonal(layer: _Layer, gain: float) -> _Layer:
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
-    """What a leaf's first layer is fed, float32, of stored values [B, …]: [B, numbers], or [B, C, height, width].
-
-    A vector is as it comes (normalised before), codes are one-hot side by side, images lie in 0 … 1.
-    """
-    if leaf.kind == "vector":
-        return stored
-    if leaf.kind == "bits":
-        return stored.float()
-    if leaf.kind == "codes":
-        offsets = torch.tensor([0, *itertools.accumulate(leaf.sizes[:-1])], device=stored.device)
-        one_hot = torch.zeros(stored.shape[0], leaf.numbers, device=stored.device)
-        return one_hot.scatter_(1, stored.long() + offsets, 1.0)
-    ordered = stored.permute(0, *(axis + 1 for axis in leaf.image_axes)).reshape(-1, *leaf.image_size)
-    return ordered.float().mul_(1 / leaf.largest)
 
 
 class TanhLayers(nn.Module):

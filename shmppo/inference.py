@@ -17,6 +17,7 @@ from shmppo.encoders import LeafEncoder, TanhLayers
 from shmppo.layout import ALIGNMENT
 from shmppo.model import ActorCritic, Trunk
 from shmppo.observations import Leaf
+from shmppo.user_network import UserNetwork
 
 
 def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -148,6 +149,7 @@ class _TrunkStep:
 
     def __init__(self, trunk: Trunk, states: Tensor) -> None:
         """states: [tiles, B, S of this trunk], advanced in place."""
+        self.trunk = trunk
         tiles, rows, _ = states.shape
         self.encoders = [_encoder_step(encoder, rows) for encoder in trunk.encoder_list]
         self.encoded = aligned_zeros(rows, trunk.encoded)
@@ -163,12 +165,12 @@ class _TrunkStep:
             for tile in range(tiles):
                 self.states[tile].append([states[tile, :, start : start + hidden] for start in starts])
 
-    def load(self, trunk: Trunk) -> None:
+    def load(self) -> None:
         for encoder in self.encoders:
             encoder.load()
         for k, cell in enumerate(self.cells):
             names = (f"weight_ih_l{k}", f"weight_hh_l{k}", f"bias_ih_l{k}", f"bias_hh_l{k}")
-            cell.load(*(getattr(trunk.core, name) for name in names))
+            cell.load(*(getattr(self.trunk.core, name) for name in names))
 
     def __call__(self, obs: list[Tensor], tile: int) -> Tensor:
         if len(obs) == 1:
@@ -180,6 +182,24 @@ class _TrunkStep:
             cell.step(x, *state)
             x = state[0]
         return x
+
+
+class _UserStep:
+    """A trunk that is the user's own: the learning network's module, one step at a time."""
+
+    def __init__(self, trunk: UserNetwork, states: Tensor) -> None:
+        """states: [tiles, B, S of this trunk], advanced in place."""
+        self.trunk = trunk
+        self.states = list(states)
+
+    def load(self) -> None:
+        pass
+
+    def __call__(self, obs: list[Tensor], tile: int) -> Tensor:
+        state = self.states[tile]
+        features, after = self.trunk([leaf.unsqueeze(0) for leaf in obs], state.contiguous())
+        state.copy_(after)
+        return features[0]
 
 
 class ActingNetwork:
@@ -199,8 +219,10 @@ class ActingNetwork:
         self.state = aligned_zeros(tiles, rows, model.state_size)
         trunks = model.trunk_list
         size = model.state_size // len(trunks)
+        parts = [self.state[:, :, i * size : (i + 1) * size] for i in range(len(trunks))]
         self._trunks = [
-            _TrunkStep(trunk, self.state[:, :, i * size : (i + 1) * size]) for i, trunk in enumerate(trunks)
+            (_UserStep(trunk, part) if isinstance(trunk, UserNetwork) else _TrunkStep(trunk, part))
+            for trunk, part in zip(trunks, parts, strict=True)
         ]
         self._obs_of = [[leaf[tile] for leaf in self.obs] for tile in range(tiles)]
         # One memory for value, outputs and state-independent parameters: heads of one trunk are one product.
@@ -218,8 +240,8 @@ class ActingNetwork:
     def load(self) -> None:
         """Take over the model's present weights."""
         model = self._model
-        for step, trunk in zip(self._trunks, model.trunk_list, strict=True):
-            step.load(trunk)
+        for step in self._trunks:
+            step.load()
         policy, value = model.policy_head, model.value_head
         if len(self._heads) == 1:
             self._heads[0].weight.copy_(torch.cat([value.weight, policy.weight]).t())

@@ -19,6 +19,7 @@ from shmppo.distributions import Distribution
 from shmppo.encoders import LeafEncoder, orthogonal
 from shmppo.layout import ALIGNMENT
 from shmppo.observations import ObservationSpec
+from shmppo.user_network import UserNetwork
 
 _FLOATS = ALIGNMENT // 4  # parameters begin at a cache line, in the slab as in memory of their own
 
@@ -78,7 +79,8 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.observation = observation
         trunks = 2 if config.separate_critic else 1
-        self.trunks = nn.ModuleList(Trunk(config, observation) for _ in range(trunks))
+        trunk_type = Trunk if config.network is None else UserNetwork
+        self.trunks = nn.ModuleList(trunk_type(config, observation) for _ in range(trunks))
         features = self.trunk_list[0].features
         self.policy_head = orthogonal(nn.Linear(features, distribution.num_outputs), 0.01)
         self.value_head = orthogonal(nn.Linear(features, 1), 1.0)
@@ -87,9 +89,9 @@ class ActorCritic(nn.Module):
         self.state_size = trunks * self.trunk_list[0].state_size
 
     @property
-    def trunk_list(self) -> list[Trunk]:
+    def trunk_list(self) -> list[Trunk | UserNetwork]:
         """The actor's trunk first; the critic's last (the same one where they share)."""
-        return cast("list[Trunk]", list(self.trunks))
+        return cast("list[Trunk | UserNetwork]", list(self.trunks))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of observations to what the loss needs.

@@ -6,12 +6,15 @@ a Discrete as its number); what the network is fed is made of it in the leaf's e
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from shmppo.options import ConfigError
 
@@ -149,6 +152,28 @@ def _leaves(space: spaces.Space, keys: tuple[str | int, ...], where: str) -> lis
         f"{where} {part} {type(space).__name__}, which is not supported; supported are {SUPPORTED}: change or drop it "
         "with a wrapper, such as FilterObservation"
     )
+
+
+def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
+    """What a leaf's first layer is fed, float32, of stored values [B, …]: [B, numbers], or [B, C, height, width].
+
+    A vector is as it comes (normalised before), codes are one-hot side by side, images lie in 0 … 1.
+    """
+    if leaf.kind == "vector":
+        return stored
+    if leaf.kind == "bits":
+        return stored.float()
+    if leaf.kind == "codes":
+        offsets = torch.tensor([0, *itertools.accumulate(leaf.sizes[:-1])], device=stored.device)
+        one_hot = torch.zeros(stored.shape[0], leaf.numbers, device=stored.device)
+        return one_hot.scatter_(1, stored.long() + offsets, 1.0)
+    ordered = stored.permute(0, *(axis + 1 for axis in leaf.image_axes)).reshape(-1, *leaf.image_size)
+    return ordered.float().mul_(1 / leaf.largest)
+
+
+def input_shape(leaf: Leaf) -> tuple[int, ...]:
+    """Shape of what `network_input` makes of one value."""
+    return leaf.image_size if leaf.kind == "image" else (leaf.numbers,)
 
 
 class PreviousStep(gymnasium.Wrapper):

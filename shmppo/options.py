@@ -127,6 +127,9 @@ class NetworkOptions:
     """Encoder of images: the tanh layers, or a convolutional network. auto: nature from 36 pixels a side, else mlp."""
     layer_norm: bool = False
     """Normalise over a layer's units before each activation of the encoder's linear layers."""
+    network: str | None = None
+    """`module:factory` of a network of your own in place of encoders and core (see shmppo/user_network.py); --core none
+    says that it has no state. None: the one that the other options describe."""
     separate_critic: bool = False
     """Give the critic an encoder and a core of its own instead of sharing the actor's."""
     log_std_init: float = 0.0

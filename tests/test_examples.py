@@ -19,7 +19,8 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_trains(example: Path, tmp_path: Path) -> None:
+def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(example.parent))  # as where a script is run
     run_dir = tmp_path / "run"
     command = [sys.executable, str(example), "--stop-at-iteration", "2", "--quiet", "--run-dir", str(run_dir)]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)

@@ -16,12 +16,11 @@ from gymnasium import spaces
 
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.distributions import DiagonalGaussian
-from shmppo.encoders import network_input
 from shmppo.envs import EnvironmentFault, Task, inspect_task
 from shmppo.evaluate import evaluate
 from shmppo.inference import ActingNetwork, content_free
 from shmppo.learner import build_model
-from shmppo.observations import observation_spec
+from shmppo.observations import network_input, observation_spec
 from shmppo.rollout import Collector
 from shmppo.streams import episode_seed
 from shmppo.timers import PhaseTimer

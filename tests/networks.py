@@ -1,0 +1,69 @@
+"""Networks as a user would name them, and some that break the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Leaky(nn.Module):
+    """Features that leak into a state: h ← h/2 + tanh(W x); its own reset at `first`, which changes nothing."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], units: int = 6) -> None:
+        super().__init__()
+        self.features = self.state_size = units
+        self.inputs = nn.ModuleList(nn.Linear(torch.Size(shape).numel(), units) for shape in shapes.values())
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        x = sum(layer(leaf.flatten(2)) for layer, leaf in zip(self.inputs, obs.values(), strict=True))
+        outputs = []
+        for step, begins in zip(torch.tanh(x), first, strict=True):
+            state = 0.5 * torch.where(begins.unsqueeze(-1), 0.0, state) + step
+            outputs.append(state)
+        return torch.stack(outputs), state
+
+
+def leaky(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return Leaky(shapes)
+
+
+class Plain(nn.Module):
+    """No state."""
+
+    features, state_size = 4, 0
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(shapes["obs"][0], 4)
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(obs["obs"]).relu(), state
+
+
+class Wide(Plain):
+    features = 5
+
+
+class Normed(Plain):
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.norm = nn.BatchNorm1d(4)
+
+
+def double(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return Plain(shapes, config).double()
+
+
+def nothing(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return nn.Linear(1, 1)
+
+
+class Mixing(Plain):
+    """Each row sees the mean over all rows: what a tile must not do."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.layer(obs["obs"]).relu()
+        return x - x.mean(1, keepdim=True), state

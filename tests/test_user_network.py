@@ -1,0 +1,110 @@
+"""Networks of the user's own: exact like the built-in ones, acting as they learn, refused when they break the rules."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.envs import inspect_task
+from shmppo.evaluate import evaluate
+from shmppo.inference import ActingNetwork
+from shmppo.learner import build_model
+from shmppo.policy import load_policy
+from shmppo.train import resume, train
+
+BASE = TrainConfig(
+    env="CartPole-v1", network="networks:leaky", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2,
+    grad_shards=2, quiet=True, total_steps=4 * 16 * 4, workers=0,
+)  # fmt: skip
+CASES = {
+    "vector": BASE,
+    "dict": dataclasses.replace(
+        BASE, env="environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_action=True
+    ),
+    "none": dataclasses.replace(BASE, network="networks:Plain", core="none"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stop_resume_and_workers_cost_no_bit(case: str, tmp_path: Path) -> None:
+    config = CASES[case]
+    straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
+    assert straight["exact"]
+    begun = dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r"))
+    train(begun)
+    assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == straight["weights_sha256"]
+    with open(tmp_path / "straight" / "metrics.csv") as file:
+        assert max(float(row["first_log_ratio"]) for row in csv.DictReader(file)) < 1e-5
+    assert len(evaluate(tmp_path / "r", episodes=2)) == 2
+    policy = load_policy(tmp_path / "r")
+    assert policy.initial_state().shape == ({"vector": 6, "dict": 12, "none": 0}[case],)
+
+
+def test_acting_is_learning_and_first_is_told() -> None:
+    config = dataclasses.replace(BASE, separate_critic=True)
+    task = inspect_task(config)
+    model = build_model(config, task)
+    network = ActingNetwork(model, task.distribution, tiles=1, rows=8)
+    network.load()
+    obs = torch.randn(5, 8, 4, generator=torch.Generator().manual_seed(0))
+    acted = []
+    told: list[np.ndarray] = []
+    module = model.trunk_list[0].module
+    module.register_forward_hook(lambda _, inputs, __: told.append(inputs[1].numpy().copy()))
+    with torch.inference_mode():
+        for t in range(5):
+            if t == 3:
+                network.state[0, 2] = 0.0  # an episode begins in row 2
+            network.obs[0][0] = obs[t]
+            network.step(0)
+            acted.append(network.params.clone())
+    rows = np.array(told)[:, 0]
+    assert rows[0].all()
+    assert rows[3].tolist() == [n == 2 for n in range(8)]
+    assert not rows[[1, 2, 4]].any()
+    with torch.no_grad():
+        whole, _, _ = model([obs], torch.zeros(8, model.state_size))
+        again, _, _ = model([obs[3:, 2:3]], torch.zeros(1, model.state_size))
+    keep = [0, 1, 3, 4, 5, 6, 7]
+    torch.testing.assert_close(torch.stack(acted)[:, keep], whole[:, keep], atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(torch.stack(acted)[3:, 2], again[:, 0], atol=2e-6, rtol=1e-5)
+
+
+def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, network="networks:Mixing", core="none", stop_at_iteration=1)
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert summary["inexact_reasons"][0].startswith("inference: a row's result depends on its tile's other rows")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"network": "networks:absent"}, r"--network networks:absent: module networks has no absent"),
+    ({"network": "networks"}, r"--network networks: name it as module:attribute"),
+    (
+        {"network": "networks:nothing"},
+        r"--network networks:nothing must give an nn.Module with the attributes f",
+    ),
+    ({"network": "builtins:len"}, r"--network builtins:len could not be made: TypeError"),
+    ({"network": "networks:Wide"}, r"--network networks:Wide returned features and state of shapes .*4.*, not .*5"),
+    ({"network": "networks:Normed"}, r"--network networks:Normed keeps buffers \(norm.num_batches_tracked, norm"),
+    ({"network": "networks:double"}, r"--network networks:double has parameters that are not float32"),
+    ({"core": "none"}, r"--network networks:leaky has a state of 6 numbers; --core none is for none"),
+    (
+        {"network": "networks:Plain", "env": "environments:Shaped", "env_kwargs": {"space": "dict"}},
+        r"--network networks:Plain could not be made: KeyError\('obs'\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_refused_before_anything_starts(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
