@@ -22,6 +22,7 @@ COMMANDS = {
     "train": Command("train a policy, or go on with a run", "TrainConfig"),
     "evaluate": Command("play episodes with a run's policy", "EvaluateConfig"),
     "plot": Command("curves of runs, over seeds", "Plot"),
+    "tune": Command("find fast flags for a given batch", "Tune"),
     "bench": Command("measure speed, and where the time goes", "COMMANDS"),
     "export": Command("write the policy as ONNX or TorchScript", "ExportConfig"),
     "replay": Command("bring an environment back to the step that failed", "ReplayConfig"),

@@ -1,0 +1,94 @@
+"""The search finds the fastest of made-up rates, keeps to its time and its batch, and prints flags that work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from shmppo import tune as module
+from shmppo.command_line import parse_config, read_config_file
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.tune import Search, Tune, command, differences, neighbours, tune
+
+JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    """Rates by formula instead of by the clock: best with 4 workers, 64 environments and 2 shards."""
+    seen: list[TrainConfig] = []
+
+    def measured(config: TrainConfig, iterations: int) -> SimpleNamespace:
+        seen.append(config)
+        rate = 1000 - 50 * abs(config.num_workers - 4) - abs(config.num_envs - 64) - 10 * abs(config.shards - 2)
+        return SimpleNamespace(median=lambda column: float(rate))
+
+    monkeypatch.setattr(module, "measured_run", measured)
+    monkeypatch.setattr(module, "usable_cores", lambda: 4)
+    return seen
+
+
+def test_the_search_finds_the_best_of_made_up_rates(made_up: list[TrainConfig]) -> None:
+    search = Search(dataclasses.replace(JOB, minutes=0.003))
+    search.run()
+    best = search.best.config
+    assert (best.num_workers, best.num_envs, best.rollout_steps, best.shards) == (4, 64, 32, 2)
+    assert {config.batch_steps for config in made_up} == {2048}
+    assert [c.rate for c in search.ranking()] == sorted((c.rate for c in search.ranking()), reverse=True)
+    assert len(search.best.rates) > 1, "what time is left goes to the fastest"
+
+
+def test_workers_alone_change_nothing_else(made_up: list[TrainConfig]) -> None:
+    Search(dataclasses.replace(JOB, vary=("workers",), minutes=0.001)).run()
+    assert {(config.num_envs, config.shards) for config in made_up} == {(16, JOB.config().shards)}
+    assert {config.num_workers for config in made_up} == {0, 1, 2, 4}
+
+
+def test_a_search_without_time_measures_once(made_up: list[TrainConfig]) -> None:
+    tune(dataclasses.replace(JOB, minutes=1e-9))
+    assert len(made_up) == 1
+    with pytest.raises(ConfigError, match="--minutes is 0"):
+        tune(dataclasses.replace(JOB, minutes=0.0))
+
+
+def test_neighbours_can_run() -> None:
+    config = TrainConfig(num_envs=2, rollout_steps=8, seq_len=4, minibatches=2, workers=2)
+    assert [(c.num_envs, c.rollout_steps) for c in neighbours(config, "envs")] == []
+    assert [c.num_workers for c in neighbours(config, "workers")] == [0, 1, 2]
+    assert [c.shards for c in neighbours(config, "shards")] == [2]
+
+
+def test_the_command_and_the_file_give_the_configuration_again(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="Pendulum-v1", env_kwargs={"g": 9.5}, hide_obs=(2,), separate_critic=True, normalize_obs=False, gamma=0.9,
+        workers=0, num_envs=8, grad_shards=2,
+    )  # fmt: skip
+    words = shlex.split(command(config))
+    assert words[:3] == ["python", "-m", "shmppo.train"]
+    assert parse_config(words[3:], prog="train", description="") == config
+    (tmp_path / "best.json").write_text(json.dumps(differences(config)))
+    assert dataclasses.replace(TrainConfig(), **read_config_file(tmp_path / "best.json")) == config
+
+
+def test_the_command_measures_real_runs(
+    run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    flags = ("--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-size", 8, "--iterations", 4)
+    began = time.monotonic()
+    done = run_command("shmppo.tune", *flags, "--minutes", 0.05, "--out", tmp_path / "best.json")
+    assert time.monotonic() - began < 60
+    assert done.returncode == 0, done.stderr
+    assert "python -m shmppo.train --num-envs" in done.stdout
+    train = ("--config", tmp_path / "best.json", "--stop-at-iteration", 1, "--quiet", "--run-dir", tmp_path / "run")
+    trained = run_command("shmppo.train", *train)
+    assert trained.returncode == 0, trained.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["num_envs"] * config["rollout_steps"] == 128
