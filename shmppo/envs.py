@@ -52,7 +52,7 @@ class Task:
     distribution: Distribution
 
 
-def make_environment(config: TrainConfig) -> gymnasium.Env:
+def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:
     """One plain environment in its wrappers; its time limit truncates, nothing resets it automatically.
 
     Raises:
@@ -61,7 +61,7 @@ def make_environment(config: TrainConfig) -> gymnasium.Env:
     """
     # MuJoCo prints its warnings and drops MUJOCO_LOG.TXT in the working directory unless it is given a handler.
     mujoco.set_mju_user_warning(log.warning)
-    env = _make_plain(config)
+    env = _make_plain(config, render_mode)
     for text in config.wrappers:
         name, arguments = parse_call(text, "--wrappers")
         env = _wrapper(name)(env, **arguments)
@@ -72,13 +72,14 @@ def make_environment(config: TrainConfig) -> gymnasium.Env:
     return env
 
 
-def _make_plain(config: TrainConfig) -> gymnasium.Env:
+def _make_plain(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
+    arguments = dict(config.env_kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
     module, colon, name = config.env_id.partition(":")
     if colon:
         factory = getattr(importlib.import_module(module), name, None)  # ids such as "Pong-v5" are not attributes
         if callable(factory):
-            return factory(**config.env_kwargs)
-    return gymnasium.make(config.env_id, disable_env_checker=True, **config.env_kwargs)
+            return factory(**arguments)
+    return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
 
 
 def _wrapper(name: str) -> Any:
@@ -136,12 +137,12 @@ def _check_hidden(config: TrainConfig, leaf: Leaf) -> None:
 class EnvironmentSlot:
     """Environment n of the run, for ever: its episodes and their seeds."""
 
-    def __init__(self, config: TrainConfig, index: int) -> None:
+    def __init__(self, config: TrainConfig, index: int, render_mode: str | None = None) -> None:
         self.index = index
         self.episode = 0
         self._run_seed = config.seed
         try:
-            self._env = make_environment(config)
+            self._env = make_environment(config, render_mode)
         except Exception as error:
             raise EnvironmentFault(index, f"could not be made: {error}") from error
         self.step = self._env.step
@@ -156,6 +157,15 @@ class EnvironmentSlot:
             rule = "reset(seed=…) must return (observation, info)"
             raise EnvironmentFault(self.index, f"reset(seed={seed}) raised {error!r}; {rule}") from error
         return observation
+
+    def render(self) -> Any:
+        """What the environment draws of its present state."""
+        return self._env.render()
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frames per second of a film that shows every step at the environment's own pace."""
+        return float(self._env.metadata.get("render_fps", 30))
 
     def close(self) -> None:
         self._env.close()
@@ -185,8 +195,10 @@ class EnvironmentBatch:
         hashes: a running CRC-32 over each episode's raw observations, before anything is hidden, and rewards.
     """
 
-    def __init__(self, config: TrainConfig, low: int, high: int, observation: ObservationSpec) -> None:
-        self.slots = [EnvironmentSlot(config, n) for n in range(low, high)]
+    def __init__(
+        self, config: TrainConfig, low: int, high: int, observation: ObservationSpec, render_mode: str | None = None
+    ) -> None:
+        self.slots = [EnvironmentSlot(config, n, render_mode) for n in range(low, high)]
         self.observation = observation
         self.obs = tuple(np.zeros((len(self.slots), *leaf.shape), leaf.dtype) for leaf in observation.leaves)
         self.returns = [0.0] * len(self.slots)

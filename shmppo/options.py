@@ -309,6 +309,12 @@ class ReportOptions:
 
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers that get every row of metrics.csv besides. Each needs its extra: pip install 'shmppo[tensorboard]'."""
+    eval_every: int | None = None
+    """Evaluate after every so many iterations, in a process of its own: eval.csv. None: never."""
+    eval_episodes: int = 10
+    """Episodes of each of these evaluations, with the most likely actions."""
+    eval_videos: bool = False
+    """Film the first episode of each of these evaluations: videos/ITERATION.mp4 (extra `video`)."""
     quiet: bool = False
     """Print nothing but errors."""
     kl_profile_every: int | None = None
@@ -318,4 +324,4 @@ class ReportOptions:
     """Time every environment step, to name stragglers: step_times.csv, and a line of the summary."""
 
     def check_report(self) -> None:
-        require_fields(self, ("kl_profile_every",), _at_least_1, "be at least 1")
+        require_fields(self, ("kl_profile_every", "eval_every", "eval_episodes"), _at_least_1, "be at least 1")

@@ -34,7 +34,11 @@ class Trained:
 
 def load_trained(run_dir: Path) -> Trained:
     """The policy of a run's newest checkpoint. Raises ConfigError if there is none that can be used."""
-    state = load_newest_checkpoint(run_dir)
+    return trained_from(load_newest_checkpoint(run_dir))
+
+
+def trained_from(state: dict[str, Any]) -> Trained:
+    """The policy in what a checkpoint holds: "config", "iteration", and of "learner" the model and its moments."""
     config = from_json(json.loads(state["config"]))
     task = inspect_task(config)
     model = build_model(config, task)

@@ -164,6 +164,15 @@ def _how(exitcode: int | None) -> str:
     return f"exit code {exitcode}"
 
 
+def start_context() -> Any:
+    """How a run's processes are started: by a fork server that has imported what they need, or spawned."""
+    methods = torch.multiprocessing.get_all_start_methods()
+    context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" in methods:
+        context.set_forkserver_preload(PRELOAD)
+    return context
+
+
 def split(count: int, parts: int, index: int) -> range:
     """Part `index` of `count` things dealt out in contiguous ranges whose sizes differ by at most one."""
     return range(index * count // parts, (index + 1) * count // parts)
@@ -190,10 +199,7 @@ class WorkerPool:
         self._seconds, self._stamps = arena.array("phase_seconds"), arena.array("stamps")
         self._progress = arena.array("progress")
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
-        methods = torch.multiprocessing.get_all_start_methods()
-        self._context = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:
-            self._context.set_forkserver_preload(PRELOAD)
+        self._context = start_context()
         self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file)
         self._workers = [self._start(w, replay=actions.iteration > 0) for w in range(config.num_workers)]
 

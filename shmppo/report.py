@@ -6,6 +6,7 @@ import csv
 import logging
 import os
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,6 +46,19 @@ GLOSSARY: dict[str, str] = {
 }
 """Every column of metrics.csv."""
 
+EVALUATION_GLOSSARY: dict[str, str] = {
+    "iteration": "iterations finished when the weights were copied",
+    "env_steps": "environment steps finished by then",
+    "eval_return_mean": "mean undiscounted return of the episodes, most likely actions",
+    "eval_return_std": "standard deviation of the returns over the episodes",
+    "eval_return_min": "smallest return",
+    "eval_return_max": "largest return",
+    "eval_length_mean": "mean length of the episodes, in steps",
+    "eval_episodes": "episodes played",
+    "eval_seconds": "seconds that it took, beside the training",
+}
+"""Every column of eval.csv."""
+
 
 class EpisodeStatistics:
     """Returns and lengths of the last 100 finished episodes, in the order of (step, environment)."""
@@ -78,17 +92,19 @@ class EpisodeStatistics:
 
 
 class MetricsFile:
-    """metrics.csv: one row per iteration, written at once; on a full disk rows wait until there is room."""
+    """metrics.csv or eval.csv: rows are written at once; on a full disk they wait until there is room."""
 
-    def __init__(self, path: Path, iteration: int) -> None:
+    def __init__(self, path: Path, iteration: int, columns: Sequence[str] = tuple(GLOSSARY)) -> None:
         """Cut what is there back to `iteration`, the one that the run goes on from."""
+        self._name = path.name
+        self._columns = columns
         kept = []
-        if iteration:
+        if iteration and path.exists():
             with open(path, newline="") as file:
                 kept = [row for row in csv.DictReader(file) if int(row["iteration"]) <= iteration]
         temporary = path.with_suffix(".partial")
         with open(temporary, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(GLOSSARY))
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(kept)
         os.replace(temporary, path)
@@ -96,12 +112,12 @@ class MetricsFile:
         self._waiting = b""  # rows that are not in the file yet
 
     def write(self, row: dict[str, float]) -> None:
-        """row: a value for every name of the GLOSSARY."""
-        self._waiting += (",".join(f"{row[name]:.10g}" for name in GLOSSARY) + "\r\n").encode()
+        """row: a value for every column."""
+        self._waiting += (",".join(f"{row[name]:.10g}" for name in self._columns) + "\r\n").encode()
         try:
             written = self._file.write(self._waiting)
         except OSError as error:
-            log.warning("metrics.csv: iteration %d waits to be written: %s", row["iteration"], error)
+            log.warning("%s: iteration %d waits to be written: %s", self._name, row["iteration"], error)
         else:
             self._waiting = self._waiting[written:]  # a disk that fills up may take a part
 
@@ -111,7 +127,7 @@ class MetricsFile:
             if self._waiting:
                 self._file.write(self._waiting)
         except OSError as error:
-            log.warning("metrics.csv: the last rows are not written: %s", error)
+            log.warning("%s: the last rows are not written: %s", self._name, error)
         self._file.close()
 
 

@@ -13,6 +13,7 @@ from shmppo import machine
 from shmppo.config import ConfigError, TrainConfig
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
+EVALUATIONS = "eval.csv"
 FAILED_EPISODE, FAILED_MINIBATCH = "failed_episode.json", "failed_minibatch.pt"
 _DERIVED = (
     "batch_steps", "iterations", "last_iteration", "shards", "tile", "block", "num_workers", "sharded", "row_steps",

@@ -25,6 +25,7 @@ from shmppo.diagnostics import write_profile
 from shmppo.display import Display
 from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import ActionLog
+from shmppo.evaluations import Evaluations
 from shmppo.gradients import ShardGradients
 from shmppo.inference import ActingNetwork, content_free
 from shmppo.layout import PROGRESS, Arena
@@ -107,6 +108,9 @@ class Session:
             self.save()  # so that there is always one to go on from
             self._watchers = stack.enter_context(closing(watchers))
             watchers.start(run_dir, config, self.iteration)
+            self._evaluations = None
+            if config.eval_every is not None:
+                self._evaluations = stack.enter_context(closing(Evaluations(config, run_dir, self.iteration, watchers)))
             self._open = stack.pop_all()
         self.timer.reset()
 
@@ -262,6 +266,8 @@ class Session:
             self.save()
         self._watchers.log(row)
         self.stop_requested |= self._watchers.asks_to_stop(row)
+        if self._evaluations is not None:
+            self._evaluations.after(self.iteration, self.learner)
         last = self.iteration == config.last_iteration or self.stop_requested
         self._display.show(row, self.pool.worker_seconds.tolist(), self._memory, last=last)
 
@@ -301,6 +307,8 @@ class Session:
             summary["step_times"] = self._write_step_times(self._step_times)
         with _optional_file():
             write_json(self.run_dir / SUMMARY, summary)
+        if self._evaluations is not None:
+            self._evaluations.finish(patient=not self.stop_requested)
         self._watchers.finish(summary)
         return summary
 

@@ -27,6 +27,7 @@ from shmppo.resources import check_resources
 from shmppo.run_directory import LOG, create_run_directory
 from shmppo.session import Session
 from shmppo.trackers import Callback, Logger, Watchers, make_trackers
+from shmppo.video import check_video
 
 
 def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
@@ -74,6 +75,8 @@ def _run(
     """The whole path of the data: publish → collect → commit → update → report."""
     refuse_imported_script()
     watchers = Watchers(callback, [*loggers, *make_trackers(config)])
+    if config.eval_videos:
+        check_video(Path("videos.mp4"), "--eval-videos")
     task = inspect_task(config)
     fields = arena_fields(config, task)
     check_resources(config, fields)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
-from shmppo.evaluate import FIRST_INDEX, evaluate
+from shmppo.evaluate import evaluate
+from shmppo.playing import FIRST_INDEX
 from shmppo.streams import episode_seed
 
 SMALL = TrainConfig(

@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shmppo import cli
 from shmppo.command_line import StartOptions
-from shmppo.report import GLOSSARY
+from shmppo.report import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.train import ResumeConfig
 
 ROOT = Path(__file__).parent.parent
@@ -63,9 +65,11 @@ def test_worker_and_learner_do_not_import_each_other() -> None:
     assert "worker" not in imports_of(PACKAGE / "learner.py")
 
 
-def test_the_glossary_is_the_header_of_metrics_csv() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", README, re.MULTILINE)
-    assert dict(rows) == GLOSSARY
+@pytest.mark.parametrize(("heading", "glossary"), [("column", GLOSSARY), ("column of `eval.csv`", EVALUATION_GLOSSARY)])
+def test_each_glossary_is_the_header_of_its_file(heading: str, glossary: dict[str, str]) -> None:
+    table = README.split(f"\n| {heading} | meaning |\n")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)
+    assert dict(rows) == glossary
 
 
 def test_every_flag_that_the_readme_names_exists() -> None:

@@ -1,0 +1,176 @@
+"""Evaluation: films, actions drawn or most likely, and evaluation beside a training that does not notice."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from conftest import worker_processes
+
+from shmppo import video
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.evaluate import evaluate
+from shmppo.train import resume, train
+from shmppo.video import Film
+
+SMALL = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True,
+    total_steps=4 * 32 * 6,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    train(dataclasses.replace(SMALL, run_dir=str(path)))
+    return path
+
+
+def frames_of(path: Path) -> int:
+    """Number of frames of a film."""
+    if path.suffix == ".mp4":
+        return pytest.importorskip("imageio_ffmpeg").count_frames_and_secs(str(path))[0]
+    return len(gif(path))
+
+
+def gif(path: Path) -> np.ndarray:
+    return pytest.importorskip("imageio.v3").imread(path)
+
+
+def test_episodes_are_the_same_filmed_or_not(run_dir: Path, tmp_path: Path) -> None:
+    plain = evaluate(run_dir, episodes=3)
+    film = tmp_path / "new" / "a.gif"
+    assert evaluate(run_dir, episodes=3, video=film) == plain
+    frames = gif(film)
+    assert frames.shape[1:] == (400, 600, 3)
+    assert 0.5 * sum(plain) < len(frames) <= sum(plain), "a frame like the one before only lengthens it"
+    assert (frames[0] != frames[-1]).any()
+
+
+def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    returns = evaluate(run_dir, episodes=1, video=tmp_path / "a.mp4")  # CartPole rewards 1 a step
+    assert frames_of(tmp_path / "a.mp4") == sum(returns)
+
+
+def test_actions_are_drawn_by_the_seed_where_asked(run_dir: Path) -> None:
+    drawn = evaluate(run_dir, episodes=10, stochastic=True)
+    assert evaluate(run_dir, episodes=10, stochastic=True) == drawn
+    assert evaluate(run_dir, episodes=10, seed=2, stochastic=True) != drawn
+    assert evaluate(run_dir, episodes=10) != drawn
+
+
+def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"--video .*a\.avi ends in neither \.mp4 nor \.gif; name a file that does"):
+        evaluate(run_dir, video=tmp_path / "a.avi")
+    with Film(tmp_path / "a.gif") as film, pytest.raises(ConfigError, match="the environment drew str, not rgb_array"):
+        film.add("ascii", 30)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
+        evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
+    monkeypatch.setattr("shmppo.envs.EnvironmentSlot.render", lambda slot: 1 / 0)
+    with pytest.raises(ConfigError, match=r"cannot be drawn here \(division by zero\); pip install 'shmppo\[video\]'"):
+        evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"--video: a\.mp4 needs imageio and imageio_ffmpeg; pip install 'shmppo\[v"):
+        evaluate(run_dir, video=tmp_path / "a.mp4")
+    config = dataclasses.replace(SMALL, eval_every=1, eval_videos=True, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"--eval-videos: videos\.mp4 needs"):
+        train(config)
+
+
+def test_mujoco_without_a_display_films_or_says_what_to_install(tmp_path: Path, run_command: Any) -> None:
+    config = dataclasses.replace(SMALL, env="HalfCheetah-v5", env_kwargs={"max_episode_steps": 5}, total_steps=128)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 1, "--video", tmp_path / "a.gif")
+    if result.returncode == 0:
+        assert frames_of(tmp_path / "a.gif") == 5
+    else:
+        assert result.returncode == 2
+        assert "MuJoCo needs EGL" in result.stderr.splitlines()[-1]
+
+
+def rows_of(run_dir: Path) -> list[dict[str, float]]:
+    with open(run_dir / "eval.csv") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+class Recorder:
+    """A logger that keeps the rows of evaluations."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def start(self, run_dir: Path, config: Any, iteration: int) -> None:
+        pass
+
+    def log(self, row: dict[str, float]) -> None:
+        if "eval_return_mean" in row:
+            self.rows.append(row)
+
+    def finish(self, summary: Any) -> None:
+        pass
+
+
+def test_training_does_not_notice_that_it_is_evaluated(run_dir: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    pytest.importorskip("imageio_ffmpeg")
+    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), eval_every=6, eval_episodes=4, eval_videos=True)
+    summary = train(config, loggers=[recorder])
+    undisturbed = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "again")))
+    assert summary["weights_sha256"] == undisturbed["weights_sha256"]
+    (row,) = rows_of(tmp_path / "run")
+    assert (row["iteration"], row["env_steps"], row["eval_episodes"]) == (6, 768, 4)
+    assert recorder.rows == [pytest.approx(row)]
+    returns = evaluate(tmp_path / "run", episodes=4, seed=config.seed)
+    assert row["eval_return_mean"] == np.mean(returns)
+    assert (row["eval_return_min"], row["eval_return_max"]) == (min(returns), max(returns))
+    assert frames_of(tmp_path / "run" / "videos" / "6.mp4") == returns[0]
+    assert not (tmp_path / "run" / "evaluation.pt").exists()
+    # Going on from an earlier checkpoint cuts the table; the process with another one evaluates again.
+    resume(tmp_path / "run", total_steps=4 * 32 * 12)
+    assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [6, 12]
+
+
+def test_an_evaluation_that_fails_costs_nothing_but_its_row(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        SMALL, env="environments:Counter-v0", eval_every=2, eval_videos=True, run_dir=str(tmp_path / "run")
+    )  # it draws nothing
+    summary = train(config)
+    assert summary["iterations"] == 6
+    assert rows_of(tmp_path / "run") == []
+    assert "an evaluation failed: " in (tmp_path / "run" / "run.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
+    """In the middle of an evaluation of episodes that never end."""
+    command = [
+        sys.executable, "-m", "shmppo.train", "--env", "Pendulum-v1", "--num-envs", "4", "--rollout-steps", "32",
+        "--minibatches", "2", "--total-steps", "100000000", "--eval-every", "1", "--eval-episodes", "100000",
+        "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "1",
+    ]  # fmt: skip
+    learner = psutil.Popen(command, cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    evaluator: list[psutil.Process] = []
+    while not evaluator:
+        assert time.monotonic() < deadline
+        assert learner.poll() is None
+        time.sleep(0.1)
+        evaluator = [p for p in learner.children(recursive=True) if p.nice() - learner.nice() >= 3 and busy(p)]
+    learner.send_signal(number)
+    assert learner.wait(timeout=20) in (0, -signal.SIGKILL)
+    _, alive = psutil.wait_procs([*evaluator, *worker_processes()], timeout=10)
+    assert not alive
+
+
+def busy(process: psutil.Process) -> bool:
+    return process.cpu_times().user > 0.5
