@@ -17,12 +17,18 @@ from shmppo.model import weights_sha256
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
+NEEDED = {"lunarlander": ["Box2D"], "minigrid_memory": ["minigrid"], "pong": ["ale_py", "cv2"]}
+"""Modules of the extras that an example needs."""
+SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "4", "--stop-at-iteration", "2")
+
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(example.parent))  # as where a script is run
+    for module in NEEDED.get(example.stem, ()):
+        pytest.importorskip(module)
     run_dir = tmp_path / "run"
-    command = [sys.executable, str(example), "--stop-at-iteration", "2", "--quiet", "--run-dir", str(run_dir)]
+    command = [sys.executable, str(example), *SHORT, "--quiet", "--run-dir", str(run_dir)]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert result.returncode == 0, result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -1,0 +1,45 @@
+"""An environment of your own: remember which of four signals was shown first, and answer it at the end of a corridor.
+
+Nothing needs to be registered: `--env custom_env:Recall` names the class, `--env-kwargs` its arguments. Reaches a
+return of 0.95 within 100,000 steps, in about 10 seconds on two cores; without memory it stays near 0.25 (`--core none`).
+"""
+
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shmppo.config import TrainConfig
+from shmppo.train import main
+
+CONFIG = TrainConfig(env="custom_env:Recall", env_kwargs={"length": 8}, learning_rate=3e-3, total_steps=100_000)
+
+
+class Recall(gymnasium.Env[dict[str, Any], int]):
+    """Observes a signal (0 … 3 on the first step, then 4: none) and how much of the corridor is left."""
+
+    observation_space = spaces.Dict({"left": spaces.Box(0, 1, (1,)), "signal": spaces.Discrete(5)})
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, length: int = 8) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict]:
+        super().reset(seed=seed)
+        self.t, self.signal = 0, int(self.np_random.integers(4))
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict]:
+        self.t += 1
+        ended = self.t == self.length
+        return self._observe(), float(ended and action == self.signal), ended, False, {}
+
+    def _observe(self) -> dict[str, Any]:
+        left = np.array([1 - self.t / self.length], np.float32)
+        return {"left": left, "signal": self.signal if self.t == 0 else 4}
+
+
+if __name__ == "__main__":  # workers import this file too
+    sys.exit(main(CONFIG))

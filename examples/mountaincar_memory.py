@@ -1,0 +1,43 @@
+"""MountainCarContinuous with its velocity hidden: only swinging back and forth reaches the hill, in time with the slope.
+
+Each action is held for 8 steps: independent noise would never find the goal. Reaches a return of 88 within 300,000
+steps, which are 37,500 actions.
+"""
+
+import sys
+from typing import Any
+
+import gymnasium
+
+from shmppo.config import TrainConfig
+from shmppo.train import main
+
+CONFIG = TrainConfig(
+    env="MountainCarContinuous-v0",
+    wrappers=("mountaincar_memory:Hold(steps=8)",),
+    hide_obs=(1,),
+    num_envs=8,
+    seq_len=16,
+    total_steps=300_000 // 8,
+)
+
+
+class Hold(gymnasium.Wrapper):
+    """Takes each action several times and adds up its rewards."""
+
+    def __init__(self, env: gymnasium.Env, steps: int) -> None:
+        super().__init__(env)
+        self.steps = steps
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        total = 0.0
+        for _ in range(self.steps):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+if __name__ == "__main__":  # workers import this file too
+    sys.exit(main(CONFIG))
