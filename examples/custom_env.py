@@ -1,7 +1,7 @@
 """An environment of your own: remember which of four signals was shown first, and answer it at the end of a corridor.
 
 Nothing needs to be registered: `--env custom_env:Recall` names the class, `--env-kwargs` its arguments. Reaches a
-return of 0.95 within 100,000 steps, in about 10 seconds on two cores; without memory it stays near 0.25 (`--core none`).
+return of 0.95 within 100,000 steps, in about 10 seconds on two cores; without memory (`--core none`) it stays at 0.25.
 """
 
 import sys

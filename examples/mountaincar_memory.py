@@ -1,4 +1,4 @@
-"""MountainCarContinuous with its velocity hidden: only swinging back and forth reaches the hill, in time with the slope.
+"""MountainCarContinuous with its velocity hidden: only swinging back and forth in time with the slope gets there.
 
 Each action is held for 8 steps: independent noise would never find the goal. Reaches a return of 88 within 300,000
 steps, which are 37,500 actions.
