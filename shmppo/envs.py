@@ -20,6 +20,7 @@ import numpy as np
 
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.distributions import Distribution, distribution_for
+from shmppo.masks import MaskedActions
 from shmppo.observations import Leaf, ObservationSpec, PreviousStep, observation_spec
 from shmppo.plugins import load_object, parse_call
 from shmppo.streams import episode_seed
@@ -69,7 +70,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         raise ConfigError(f"--env {config.env_id} makes {type(env).__name__}, which is not a gymnasium.Env")
     if config.prev_action or config.prev_reward:
         env = PreviousStep(env, action=config.prev_action, reward=config.prev_reward)
-    return env
+    return MaskedActions(env, f"--env {config.env_id}") if config.action_masks else env
 
 
 def _make_plain(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
@@ -114,17 +115,28 @@ def inspect_task(config: TrainConfig) -> Task:
     where = f"--env {config.env_id}"
     try:
         observation = observation_spec(env.observation_space, where)
+        if config.action_masks:
+            observation = observation.with_mask()
+            _try_mask(env, where)
         _check_hidden(config, observation.leaves[0])
         return Task(observation, distribution_for(env.action_space, where, squash=config.squash_actions))
     finally:
         env.close()
 
 
+def _try_mask(env: gymnasium.Env, where: str) -> None:
+    """Begin an episode, so that a mask that is missing is known before the run starts."""
+    try:
+        env.reset(seed=0)
+    except Exception as error:
+        raise ConfigError(f"--action-masks: {where} could not begin an episode: {error}") from error
+
+
 def _check_hidden(config: TrainConfig, leaf: Leaf) -> None:
     """Indices to hide are those of the environment's own observation, which must be one vector: the first leaf."""
     if not config.hidden_indices:
         return
-    if leaf.kind != "vector" or leaf.keys not in ((), ("obs",)):
+    if leaf.kind != "vector" or not set(leaf.keys) <= {"obs"}:  # "obs" within what our own wrappers show
         raise ConfigError(f"--hide-obs needs an environment that observes one vector, which {config.env_id} does not")
     beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.numbers]
     if beyond:

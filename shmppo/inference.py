@@ -15,6 +15,7 @@ from torch import Tensor
 from shmppo.distributions import Distribution
 from shmppo.encoders import LeafEncoder, TanhLayers
 from shmppo.layout import ALIGNMENT
+from shmppo.masks import allow
 from shmppo.model import ActorCritic, Trunk
 from shmppo.observations import Leaf
 from shmppo.user_network import UserNetwork
@@ -224,7 +225,9 @@ class ActingNetwork:
             (_UserStep(trunk, part) if isinstance(trunk, UserNetwork) else _TrunkStep(trunk, part))
             for trunk, part in zip(trunks, parts, strict=True)
         ]
-        self._obs_of = [[leaf[tile] for leaf in self.obs] for tile in range(tiles)]
+        shown = len(model.observation.shown)
+        self._obs_of = [[leaf[tile] for leaf in self.obs[:shown]] for tile in range(tiles)]
+        self._masks = list(self.obs[-1]) if model.observation.masked else None
         # One memory for value, outputs and state-independent parameters: heads of one trunk are one product.
         outputs, features = distribution.num_outputs, trunks[0].features
         heads = aligned_zeros(rows, 1 + distribution.num_params)
@@ -260,13 +263,15 @@ class ActingNetwork:
         obs = self._obs_of[tile]
         for trunk, head in zip(self._trunks, self._heads, strict=True):
             head(trunk(obs, tile))
+        if self._masks is not None:
+            self.params.copy_(allow(self.params, self._masks[tile]))
 
 
 def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:
     """Values of a leaf as an acting network is given them, [rows, …]."""
     if leaf.kind == "vector":
         return torch.randn(rows, *leaf.shape, generator=generator)
-    limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "image": leaf.largest + 1}[leaf.kind]
+    limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "mask": 2, "image": leaf.largest + 1}[leaf.kind]
     return torch.randint(0, limit, (rows, *leaf.shape), generator=generator).to(getattr(torch, leaf.dtype))
 
 

@@ -18,6 +18,7 @@ from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
 from shmppo.encoders import LeafEncoder, orthogonal
 from shmppo.layout import ALIGNMENT
+from shmppo.masks import allow
 from shmppo.observations import ObservationSpec
 from shmppo.user_network import UserNetwork
 
@@ -33,7 +34,7 @@ class Trunk(nn.Module):
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec) -> None:
         super().__init__()
-        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in observation.leaves)
+        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in observation.shown)
         self.encoded = sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.LSTM | nn.GRU | None = None
         if config.core != "none":
@@ -103,10 +104,13 @@ class ActorCritic(nn.Module):
             (policy parameters [L, R, P], values [L, R], state after the last step [R, S]).
         """
         states = state.chunk(len(self.trunks), -1)
-        through = [trunk(obs, s.contiguous()) for trunk, s in zip(self.trunks, states, strict=True)]
+        shown = obs[:-1] if self.observation.masked else obs
+        through = [trunk(shown, s.contiguous()) for trunk, s in zip(self.trunks, states, strict=True)]
         params = self.policy_head(through[0][0])
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], -1)
+        if self.observation.masked:
+            params = allow(params, obs[-1])
         values = self.value_head(through[-1][0]).squeeze(-1)
         return params, values, torch.cat([after for _, after in through], -1)
 

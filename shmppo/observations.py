@@ -6,6 +6,7 @@ a Discrete as its number); what the network is fed is made of it in the leaf's e
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,8 +28,9 @@ class Leaf:
 
     keys: tuple[str | int, ...]
     """Where it lies in the observation; none where the space is itself a leaf."""
-    kind: Literal["vector", "codes", "bits", "image"]
-    """vector: float32, normalised; codes: int32, made one-hot; bits: 0 or 1; image: uint8, scaled to 0 … 1."""
+    kind: Literal["vector", "codes", "bits", "image", "mask"]
+    """vector: float32, normalised; codes: int32, made one-hot; bits: 0 or 1; image: uint8, scaled to 0 … 1; mask: 0 or
+    1 for each of the policy's logits, not shown to the network."""
     shape: tuple[int, ...]
     """As stored: [numbers], or as the environment gives it for an image."""
     given: tuple[int, ...]
@@ -116,6 +118,20 @@ class ObservationSpec:
                 parts.append(slice(begin, begin + leaf.numbers))
                 begin += leaf.numbers
         return parts
+
+    @property
+    def shown(self) -> tuple[Leaf, ...]:
+        """The leaves that the network is shown."""
+        return self.leaves[:-1] if self.masked else self.leaves
+
+    @property
+    def masked(self) -> bool:
+        """Whether the last leaf says which actions are allowed."""
+        return self.leaves[-1].kind == "mask"
+
+    def with_mask(self) -> ObservationSpec:
+        """The same with the last leaf as a mask."""
+        return ObservationSpec((*self.leaves[:-1], dataclasses.replace(self.leaves[-1], kind="mask")))
 
     @property
     def plain(self) -> bool:

@@ -134,6 +134,9 @@ class NetworkOptions:
     """Give the critic an encoder and a core of its own instead of sharing the actor's."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions (state-independent, learned)."""
+    action_masks: bool = False
+    """Choose only among the actions that info["action_mask"] allows, of Discrete and MultiDiscrete actions: one row of
+    0 and 1, or one for each dimension."""
     squash_actions: bool = False
     """Squash Box actions into their bounds by tanh, in each dimension that has two, instead of clipping them."""
     log_std_min: float | None = None

@@ -109,7 +109,7 @@ class Policy:
         """One step.
 
         Args:
-            obs: an observation as the environment returns it; with --prev-action or --prev-reward as
+            obs: an observation as the environment returns it; with --prev-action, --prev-reward or --action-masks as
                 `shmppo.envs.make_environment(policy.config)` returns it.
             state: from `initial_state` at an episode's start, else from the step before.
             deterministic: the most likely action, instead of one drawn from the policy.

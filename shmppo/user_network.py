@@ -36,7 +36,7 @@ class UserNetwork(nn.Module):
         """Raises ConfigError for a module that cannot be made or does not keep to the signature."""
         super().__init__()
         self._where = f"--network {config.network}"
-        self._leaves = observation.leaves
+        self._leaves = observation.shown
         factory = load_object(cast(str, config.network), "--network")
         try:
             module = factory({leaf.field: input_shape(leaf) for leaf in self._leaves}, config)

@@ -99,6 +99,49 @@ class Echo(gymnasium.Env[np.ndarray, Any]):
         return observation, float(observation[0] - 0.5 * observation[-1]), False, self.t == 7, {}
 
 
+class Masked(gymnasium.Env[np.ndarray, Any]):
+    """Allows other actions at each step, and none but those; rewards the last choice of each dimension.
+
+    mask: how info says so: "right", as a "row", or from step 3 on "missing", "empty" or of another "size".
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,))
+
+    def __init__(self, sizes: tuple[int, ...] = (4,), mask: str = "right") -> None:
+        self.sizes, self.mask = tuple(sizes), mask
+        self.action_space = spaces.Discrete(sizes[0]) if len(sizes) == 1 else spaces.MultiDiscrete(list(sizes))
+
+    def _look(self) -> tuple[np.ndarray, dict[str, Any]]:
+        self.allowed = [self.np_random.integers(0, 2, size).astype(np.int8) for size in self.sizes]
+        for allowed in self.allowed:
+            allowed[self.np_random.integers(len(allowed))] = 1
+        shown: Any = tuple(self.allowed) if len(self.sizes) > 1 else self.allowed[0]
+        if self.mask == "row":
+            shown = np.concatenate(self.allowed)
+        if self.t >= 3 and self.mask == "missing":
+            return np.full(3, self.t / 10), {}
+        if self.t >= 3 and self.mask == "empty":
+            shown = [*self.allowed[:-1], 0 * self.allowed[-1]]
+        if self.t >= 3 and self.mask == "size":
+            shown = np.ones(3)
+        return np.full(3, self.t / 10), {"action_mask": shown}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._look()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        taken = np.reshape(action, -1)
+        chosen = list(zip(taken.tolist(), self.allowed, strict=True))
+        assert all(allowed[k] for k, allowed in chosen), "an action was chosen that the mask forbids"
+        self.t += 1
+        best = sum(k == np.flatnonzero(allowed)[-1] for k, allowed in chosen)
+        observation, info = self._look()
+        ended = self.t == 6
+        return observation, float(best), False, ended, {} if ended else info
+
+
 class Unrepeatable(Counter):
     """Observes something that no seed decides."""
 
@@ -179,6 +222,7 @@ class Shaped(gymnasium.Env[Any, Any]):
 
 
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
+gymnasium.register("Masked-v0", entry_point=Masked)
 gymnasium.register("Echo-v0", entry_point=Echo)
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})

@@ -1,0 +1,69 @@
+"""Action masks: from `info["action_mask"]` to the logits of actions that are not allowed.
+
+A mask is a leaf of the observation that no encoder is shown. So it is stored, carried over, hashed and replayed as the
+observation that it came with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from shmppo.options import ConfigError
+
+MASK_KEY = "action_mask"
+MASKED = -1e8
+"""Logit of an action that is not allowed: its probability is 0 in float32, and 0 times its logarithm is 0."""
+
+
+def allow(params: Tensor, mask: Tensor) -> Tensor:
+    """Logits [..., P] with those at the zeros of a mask [..., P] replaced by MASKED."""
+    return torch.where(mask != 0, params, MASKED)
+
+
+class MaskedActions(gymnasium.Wrapper):
+    """Shows the mask beside the observation: one row of 0 and 1 over all choices of all dimensions."""
+
+    def __init__(self, env: gymnasium.Env, where: str) -> None:
+        """where: what the environment is named by in a message. Raises ConfigError for actions without choices."""
+        super().__init__(env)
+        space = env.action_space
+        if isinstance(space, spaces.Discrete):
+            sizes = [int(space.n)]
+        elif isinstance(space, spaces.MultiDiscrete):
+            sizes = space.nvec.reshape(-1).tolist()
+        else:
+            raise ConfigError(f"--action-masks needs Discrete or MultiDiscrete actions, but {where} has {space}")
+        self._size = sum(sizes)
+        self._begins = np.cumsum([0, *sizes[:-1]])
+        shown = [("obs", env.observation_space), (MASK_KEY, spaces.MultiBinary(self._size))]
+        self.observation_space = spaces.Dict(shown)  # of pairs: their order is kept, and the mask comes last
+
+    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        observation, info = self.env.reset(**options)
+        return {"obs": observation, MASK_KEY: self._mask(info)}, info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        # What an episode ends with is not acted on, and environments that allow nothing there are right to.
+        mask = np.ones(self._size, np.uint8) if terminated or truncated else self._mask(info)
+        return {"obs": observation, MASK_KEY: mask}, reward, terminated, truncated, info
+
+    def _mask(self, info: dict[str, Any]) -> np.ndarray:
+        """uint8 [P]. Raises ValueError for no mask, one of another size, or one that leaves a dimension no choice."""
+        given = info.get(MASK_KEY)
+        if given is None:
+            raise ValueError(f"info has no {MASK_KEY}, which --action-masks asks for")
+        parts = given if isinstance(given, (tuple, list)) else [given]
+        flat = np.concatenate([np.reshape(part, -1) for part in parts])
+        if len(flat) != self._size:
+            raise ValueError(f"info[{MASK_KEY!r}] holds {len(flat)} numbers, but there are {self._size} actions")
+        allowed = (flat != 0).astype(np.uint8)
+        if not np.bitwise_or.reduceat(allowed, self._begins).all():
+            raise ValueError(f"info[{MASK_KEY!r}] allows no action")
+        return allowed

@@ -1,0 +1,156 @@
+"""Action masks: what is forbidden is never chosen, and no bit depends on who samples or on a stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from environments import Masked
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_actions import collected
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.distributions import distribution_for
+from shmppo.envs import EnvironmentFault, inspect_task
+from shmppo.evaluate import evaluate
+from shmppo.masks import MaskedActions, allow
+from shmppo.policy import load_policy
+from shmppo.train import resume, train
+
+BASE = TrainConfig(
+    env="environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), grad_shards=3, tile_rows=8, workers=0, quiet=True, total_steps=5 * 20 * 6, entropy_coef=0.01,
+    action_masks=True,
+)  # fmt: skip
+DISCRETE: dict[str, Any] = {}
+MULTI: dict[str, Any] = {"sizes": [3, 2, 4]}
+KINDS = {"discrete": DISCRETE, "multi": MULTI, "row": MULTI | {"mask": "row"}}
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_masked_action_is_never_selected(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    distribution = distribution_for(spaces.MultiDiscrete(sizes), "a test")
+    logits = data.draw(st.lists(st.floats(-1e4, 1e4, width=32), min_size=sum(sizes), max_size=sum(sizes)))
+    others = data.draw(st.lists(st.floats(-30, 30, width=32), min_size=sum(sizes), max_size=sum(sizes)))
+    mask = [data.draw(st.lists(st.booleans(), min_size=n, max_size=n).filter(any)) for n in sizes]
+    allowed = torch.tensor([one for part in mask for one in part])
+    p, q = allow(torch.tensor(logits), allowed), allow(torch.tensor(others), allowed)
+    noise = torch.from_numpy(distribution.noise(np.random.default_rng(data.draw(st.integers(0, 2**32))), 1)[0])
+    for actions in (distribution.sample(p, noise), distribution.sample(q, noise), distribution.mode(p)):
+        assert all(part[int(a)] for a, part in zip(actions.tolist(), mask, strict=True))
+    for number in (distribution.entropy(q), distribution.kl(q, p), distribution.kl(p, q)):
+        assert torch.isfinite(number), number
+        assert number >= -1e-3
+    # the same as the distribution over what is left
+    left = distribution_for(spaces.MultiDiscrete([sum(part) for part in mask]), "a test")
+    torch.testing.assert_close(
+        distribution.entropy(q), left.entropy(torch.tensor(others)[allowed]), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_a_forbidden_logit_has_no_gradient() -> None:
+    logits = torch.zeros(3, requires_grad=True)
+    distribution = distribution_for(spaces.Discrete(3), "a test")
+    params = allow(logits, torch.tensor([1, 0, 1], dtype=torch.uint8))
+    log_prob = distribution.log_prob(params, torch.tensor([2.0])).sum()
+    (gradient,) = torch.autograd.grad(log_prob + distribution.entropy(params), logits)
+    assert gradient.tolist() == [-0.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_split_of_the_columns_gives_the_same_bytes(kind: str) -> None:
+    splits = [((0, 5),), ((0, 2), (2, 5)), tuple((n, n + 1) for n in range(5))]
+    config = dataclasses.replace(BASE, env_kwargs=KINDS[kind])
+    arenas = [collected(config, *split) for split in splits]
+    assert len({hashlib.sha256(arena.memory.numpy().tobytes()).hexdigest() for arena in arenas}) == 1
+    mask, actions = arenas[0].array("obs/action_mask"), arenas[0].array("actions")
+    begins = np.cumsum([0, *sizes_of(kind)[:-1]])
+    chosen = np.take_along_axis(mask, actions.astype(np.int64) + begins, axis=-1)
+    assert chosen.all()
+    assert 0.4 < mask.mean() < 0.9
+
+
+def sizes_of(kind: str) -> list[int]:
+    return KINDS[kind].get("sizes", [4])
+
+
+@pytest.mark.parametrize(("kind", "variant"), [("discrete", {}), ("multi", {"objective": "penalty", "core": "gru"})])
+def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(
+    kind: str, variant: dict[str, Any], tmp_path: Path
+) -> None:
+    """Episodes are cut by the stop, so the mask of the present step is among what goes on."""
+    config = dataclasses.replace(BASE, env_kwargs=KINDS[kind], **variant)
+    hashes = {}
+    for workers, learning in ((0, "central"), (1, "sharded"), (2, "central"), (3, "sharded")):
+        name = f"{workers}-{learning}"
+        changed = dataclasses.replace(config, workers=workers, learning=learning, run_dir=str(tmp_path / name))  # type: ignore[arg-type]
+        summary = train(changed)
+        assert summary["exact"]
+        hashes[name] = summary["weights_sha256"]
+    stopped = tmp_path / "stopped"
+    train(dataclasses.replace(config, workers=2, stop_at_iteration=4, run_dir=str(stopped)))
+    hashes["resumed"] = resume(stopped, workers=3)["weights_sha256"]
+    assert len(set(hashes.values())) == 1, hashes
+
+
+def test_a_good_allowed_action_is_learned_evaluated_and_acted_with(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(BASE, env_kwargs=MULTI, learning_rate=0.02, total_steps=100 * 40)
+    train(dataclasses.replace(config, run_dir=str(run_dir)))
+    assert np.mean(evaluate(run_dir, episodes=5)) > 16  # of 18; at random about 10
+    policy = load_policy(run_dir)
+    env = MaskedActions(Masked(**MULTI), "a test")
+    observation, _ = env.reset(seed=0)
+    state, ended, total = policy.initial_state(), False, 0.0
+    while not ended:
+        action, state = policy.act(observation, state)
+        observation, reward, _, ended, _ = env.step(action)
+        total += reward
+    assert total > 15
+
+
+FAULTS = {
+    "missing": r"environment \d: step raised ValueError\('info has no action_mask, which --action-masks asks for'\)",
+    "empty": r"environment \d: step raised ValueError\(.*info\['action_mask'\] allows no action",
+    "size": r"environment \d: step raised ValueError\(.*holds 3 numbers, but there are 9 actions",
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_mask_that_cannot_be_used_names_the_environment_and_the_step(how: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env_kwargs=MULTI | {"mask": how}, run_dir=str(tmp_path / "run"))
+    with pytest.raises(EnvironmentFault, match=FAULTS[how] + r".*\(episode 0, after 2 steps\)"):
+        train(config)
+
+
+def test_masks_are_refused_before_the_run_where_there_are_none() -> None:
+    with pytest.raises(ConfigError, match=r"--env CartPole-v1 could not begin .*info has no action_mask"):
+        inspect_task(TrainConfig(env="CartPole-v1", action_masks=True))
+    with pytest.raises(ConfigError, match=r"--action-masks needs Discrete or .* --env Pendulum-v1 has Box"):
+        inspect_task(TrainConfig(env="Pendulum-v1", action_masks=True))
+
+
+def test_masks_leave_what_is_hidden_and_shown_alone() -> None:
+    config = dataclasses.replace(BASE, hide_obs=(1,), prev_action=True)
+    task = inspect_task(config)
+    assert [leaf.field for leaf in task.observation.leaves] == [
+        "obs/obs/obs", "obs/obs/prev_action", "obs/action_mask",
+    ]  # fmt: skip
+    assert [leaf.kind for leaf in task.observation.shown] == ["vector", "bits"]
+    arena = collected(config, (0, 5))
+    assert not arena.array("obs/obs/obs")[..., 1].any()
+    assert arena.array("obs/obs/obs")[..., 2].any()
+
+
+def test_a_users_network_is_not_shown_the_mask() -> None:
+    config = dataclasses.replace(BASE, network="networks:leaky")
+    collected(config, (0, 5))
