@@ -1,17 +1,17 @@
 """A campaign of random faults: figures/data/faults.csv.
 
-    python figures/measure_faults.py --faults 200
+    python figures/measure_faults.py --faults 200 --stops 50
 
 Each run is a process of its own that trains for some iterations with 1 to 4 workers, central or sharded; at a random
 moment a worker is killed, stopped, made to fault, or its environment raises. The run must end with the hash of the
 undisturbed one, leave no process and no shared memory. Every fourth run also is stopped (SIGTERM, or SIGKILL of the
-learner between checkpoints) and resumed with another number of workers.
+learner between checkpoints) and resumed with another number of workers. The runs of --stops have no other fault than
+that (`fault` is "none").
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import itertools
 import json
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from provenance import DATA, HERE, record
+from provenance import DATA, HERE
 
 COMMON = (
     "--num-envs 6 --rollout-steps 64 --minibatches 2 --epochs 2 --grad-shards 4 --hidden-size 32 --seq-len 8 --quiet"
@@ -93,6 +93,8 @@ def in_training(run_dir: Path, learner: psutil.Popen) -> bool:
 
 def strike(fault: str, learner: psutil.Popen, flag: Path, draw: random.Random) -> bool:
     """Do the fault; False if there was nobody left to strike."""
+    if fault == "none":
+        return True
     if fault == "raise":
         flag.touch()
         return True
@@ -106,13 +108,6 @@ def strike(fault: str, learner: psutil.Popen, flag: Path, draw: random.Random) -
     return True
 
 
-def go_on(pids: set[int]) -> None:
-    """Let stopped processes run."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-
 def left_shared(mine: set[int]) -> int:
     """Bytes of torch's shared memory that processes of this run still map."""
     total = 0
@@ -124,14 +119,16 @@ def left_shared(mine: set[int]) -> int:
     return total
 
 
-def one_run(run: int) -> dict[str, Any]:
+def one_run(run: int, *, stop_only: bool) -> dict[str, Any]:
     """One disturbed run as a row of the table."""
-    draw = random.Random(run)
+    draw = random.Random(f"{run} {stop_only}")
     task = draw.choice(list(TASKS))
     workers, learning, fault = draw.randint(1, 4), draw.choice(("central", "sharded")), draw.choice(FAULTS)
+    if stop_only:
+        fault = "none"
     reference = undisturbed(task, workers, learning)
     moment = draw.uniform(0, 0.8 * reference["wall_seconds"])
-    stopped_by = draw.choice(("TERM", "KILL")) if run % 4 == 0 else ""
+    stopped_by = draw.choice(("TERM", "KILL")) if stop_only or run % 4 == 0 else ""
     resumed = draw.randint(0, 4)
     with tempfile.TemporaryDirectory() as directory:
         run_dir, flag = Path(directory) / "run", Path(directory) / "fault"
@@ -148,16 +145,12 @@ def one_run(run: int) -> dict[str, Any]:
                 learner.send_signal(getattr(signal, f"SIG{stopped_by}"))
         learner.wait(timeout=120)
         flag.unlink(missing_ok=True)
-        if fault == "STOP" and stopped_by == "KILL":
-            go_on(mine)  # frozen from outside while nobody is left to kill it: it ends once it may run
         alive = psutil.wait_procs([psutil.Process(p) for p in mine if psutil.pid_exists(p)], timeout=10)[1]
         summary_file = run_dir / "summary.json"
         done = summary_file.exists() and not json.loads(summary_file.read_text())["stopped_early"]
-        if stopped_by and not done and (run_dir / "checkpoint.pt").exists():
+        if stopped_by and not done:
             again = [sys.executable, "-m", "shmppo.train", "--resume", str(run_dir), "--workers", str(resumed)]
             subprocess.run([*again, "--learning", "auto"], check=True, env=environment(flag), timeout=120)
-        elif stopped_by and not done:
-            return {}  # killed before the first checkpoint: nothing to resume, nothing to say
         summary = json.loads(summary_file.read_text())
     return {
         "run": run, "task": task, "workers": workers, "learning": learning, "fault": fault, "moment": round(moment, 3),
@@ -169,26 +162,28 @@ def one_run(run: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def campaign(faults: int, side_by_side: int) -> Iterator[dict[str, Any]]:
+def campaign(faults: int, stops: int, side_by_side: int) -> Iterator[dict[str, Any]]:
+    """Rows of `faults` runs with a fault and `stops` runs that are only stopped and resumed."""
     for task, workers, learning in itertools.product(TASKS, (1, 2, 3, 4), ("central", "sharded")):
         undisturbed(task, workers, learning)  # before the faults, so that two runs do not measure it at once
+    runs = [(run, False) for run in range(faults)] + [(run, True) for run in range(stops)]
     with ThreadPoolExecutor(side_by_side) as pool:
-        yield from (row for row in pool.map(one_run, range(faults)) if row)
+        yield from pool.map(lambda r: one_run(r[0], stop_only=r[1]), runs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--stops", type=int, default=50)
     parser.add_argument("--side-by-side", type=int, default=2)
     options = parser.parse_args()
     with open(DATA / "faults.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for row in campaign(options.faults, options.side_by_side):
+        for row in campaign(options.faults, options.stops, options.side_by_side):
             writer.writerow(row)
             file.flush()
             print(row, flush=True)
-    record(DATA / "faults.csv")
 
 
 if __name__ == "__main__":

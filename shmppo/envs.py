@@ -6,6 +6,7 @@ number), so any episode can be produced again by any process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import math
@@ -19,10 +20,12 @@ import mujoco
 import numpy as np
 
 from shmppo.config import ConfigError, TrainConfig
+from shmppo.contract import Seeding, check_contract
 from shmppo.distributions import Distribution, distribution_for
 from shmppo.masks import MaskedActions
 from shmppo.observations import Leaf, ObservationSpec, PreviousStep, observation_spec
 from shmppo.plugins import load_object, parse_call
+from shmppo.snapshots import SnapshotSpec, put_back, snapshot_spec, take_snapshot
 from shmppo.streams import episode_seed
 
 log = logging.getLogger("shmppo.envs")
@@ -51,6 +54,9 @@ class Task:
 
     observation: ObservationSpec
     distribution: Distribution
+    seeding: Seeding = "episode"
+    snapshot: SnapshotSpec | None = None
+    """Of environments that can be put back by themselves."""
 
 
 def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:
@@ -104,7 +110,8 @@ def inspect_task(config: TrainConfig) -> Task:
     """Make one environment, look at its spaces, close it.
 
     Raises:
-        ConfigError: if it cannot be made, a space is not supported, or an index to hide does not exist.
+        ConfigError: if it cannot be made, a space is not supported, an index to hide does not exist, or one step shows
+            that it breaks Gymnasium's contract.
     """
     try:
         env = make_environment(config)
@@ -119,7 +126,9 @@ def inspect_task(config: TrainConfig) -> Task:
             observation = observation.with_mask()
             _try_mask(env, where)
         _check_hidden(config, observation.leaves[0])
-        return Task(observation, distribution_for(env.action_space, where, squash=config.squash_actions))
+        distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
+        seeding = check_contract(env, where, config.episode_seeding)
+        return Task(observation, distribution, seeding, snapshot_spec(env))
     finally:
         env.close()
 
@@ -149,24 +158,32 @@ def _check_hidden(config: TrainConfig, leaf: Leaf) -> None:
 class EnvironmentSlot:
     """Environment n of the run, for ever: its episodes and their seeds."""
 
-    def __init__(self, config: TrainConfig, index: int, render_mode: str | None = None) -> None:
+    def __init__(self, config: TrainConfig, task: Task, index: int, render_mode: str | None = None) -> None:
         self.index = index
         self.episode = 0
-        self._run_seed = config.seed
+        self._config = config
+        self._task = task
+        self._render_mode = render_mode
+        self.make()
+
+    def make(self) -> None:
+        """Make the environment, in place of the one before if there was one. Raises EnvironmentFault."""
         try:
-            self._env = make_environment(config, render_mode)
+            self._env = make_environment(self._config, self._render_mode)
         except Exception as error:
-            raise EnvironmentFault(index, f"could not be made: {error}") from error
+            raise EnvironmentFault(self.index, f"could not be made: {error}") from error
         self.step = self._env.step
+        self._seeded = self._task.seeding != "never"  # whether the next reset is
 
     def begin(self, episode: int) -> Any:
         """Reset to the start of an episode; returns its first observation."""
         self.episode = episode
-        seed = episode_seed(self._run_seed, self.index, episode)
+        seed = episode_seed(self._config.seed, self.index, episode) if self._seeded else None
+        self._seeded = self._task.seeding == "episode"
         try:
-            observation, _ = self._env.reset(seed=seed)
+            observation, _ = self._env.reset() if seed is None else self._env.reset(seed=seed)
         except Exception as error:
-            rule = "reset(seed=…) must return (observation, info)"
+            rule = "reset must return (observation, info)"
             raise EnvironmentFault(self.index, f"reset(seed={seed}) raised {error!r}; {rule}") from error
         return observation
 
@@ -178,6 +195,16 @@ class EnvironmentSlot:
     def frames_per_second(self) -> float:
         """Frames per second of a film that shows every step at the environment's own pace."""
         return float(self._env.metadata.get("render_fps", 30))
+
+    def keep(self, snapshot: np.ndarray) -> None:
+        """Write what `put_back` needs, uint8 [bytes], for environments that offer snapshots."""
+        if self._task.snapshot is not None:
+            take_snapshot(self._env, self._task.snapshot, snapshot)
+
+    def put_back(self, snapshot: np.ndarray, length: int) -> None:
+        """Bring the episode just begun to where it was kept, after `length` steps."""
+        assert self._task.snapshot is not None
+        put_back(self._env, self._task.snapshot, snapshot, length)
 
     def close(self) -> None:
         self._env.close()
@@ -192,6 +219,8 @@ class Ended(NamedTuple):
     """Its last observation, each leaf as stored, hidden indices 0."""
     terminated: bool
     """False where it was only truncated, so that its value goes on."""
+    bad: bool
+    """It was given up at a step that failed: that step has no outcome, and the episode counts in no statistics."""
     total: float
     """Undiscounted return."""
     length: int
@@ -207,11 +236,10 @@ class EnvironmentBatch:
         hashes: a running CRC-32 over each episode's raw observations, before anything is hidden, and rewards.
     """
 
-    def __init__(
-        self, config: TrainConfig, low: int, high: int, observation: ObservationSpec, render_mode: str | None = None
-    ) -> None:
-        self.slots = [EnvironmentSlot(config, n, render_mode) for n in range(low, high)]
-        self.observation = observation
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+        self.slots = [EnvironmentSlot(config, task, n, render_mode) for n in range(low, high)]
+        self.observation = observation = task.observation
+        self._skip_bad = config.skip_bad_episodes
         self.obs = tuple(np.zeros((len(self.slots), *leaf.shape), leaf.dtype) for leaf in observation.leaves)
         self.returns = [0.0] * len(self.slots)
         self.lengths = [0] * len(self.slots)
@@ -236,16 +264,22 @@ class EnvironmentBatch:
         ended: list[Ended] = []
         row_rewards, row_terminated, row_truncated = [], [], []
         for i, action in enumerate(actions):
-            reward, terminates, truncates = self._advance(i, action)
+            try:
+                reward, terminates, truncates = self._advance(i, action)
+                if terminates or truncates:
+                    ended.append(self._end(i, terminates))
+            except EnvironmentFault as fault:
+                reward, terminates, truncates = 0.0, False, True
+                ended.append(self._give_up(i, fault))
             row_rewards.append(reward)
             row_terminated.append(terminates)
             row_truncated.append(truncates)
-            if terminates or truncates:
-                ended.append(self._end(i, terminates))
         for obs in self._vectors:
             if not np.isfinite(obs).all():
-                i = int(np.flatnonzero(~np.isfinite(obs).all(axis=1))[0])
-                raise self._fault(i, f"observed {obs[i].tolist()}: not finite")
+                for i in np.flatnonzero(~np.isfinite(obs).all(axis=1)).tolist():
+                    broken = self._fault(i, f"observed {obs[i].tolist()}: not finite")
+                    row_rewards[i], row_terminated[i], row_truncated[i] = 0.0, False, True
+                    ended.append(self._give_up(i, broken))
         if self._hidden:
             self.obs[0][:, self._hidden] = 0.0
         rewards[:] = row_rewards
@@ -260,10 +294,14 @@ class EnvironmentBatch:
         is given up and the next one begun.
         """
         self.begin_one(i, number)
-        for action in actions:
-            _, terminated, truncated = self._advance(i, action)
-            if terminated or truncated:
-                break
+        try:
+            for action in actions:
+                _, terminated, truncated = self._advance(i, action)
+                if terminated or truncated:
+                    break
+        except EnvironmentFault as fault:
+            self._give_up(i, fault)
+            return False
         self.obs[0][i, self._hidden] = 0.0
         if self.lengths[i] == len(actions) and self.hashes[i] == expected_hash:
             return True
@@ -321,9 +359,26 @@ class EnvironmentBatch:
         for part in final:
             if part.dtype == np.float32 and not np.isfinite(part).all():
                 raise self._fault(i, f"ended with the observation {part.tolist()}: not finite")
-        ended = Ended(i, final, bool(terminated), self.returns[i], self.lengths[i])
+        ended = Ended(i, final, bool(terminated), False, self.returns[i], self.lengths[i])
         self.begin_one(i, self.slots[i].episode + 1)
         return ended
+
+    def _give_up(self, i: int, fault: EnvironmentFault) -> Ended:
+        """Go on after a step that failed, with the next episode of an environment made anew.
+
+        Raises:
+            EnvironmentFault: `fault`, unless the configuration says to skip bad episodes.
+        """
+        if not self._skip_bad:
+            raise fault
+        log.warning("%s; skipped", fault)
+        slot = self.slots[i]
+        with contextlib.suppress(Exception):  # whatever state it is in
+            slot.close()
+        slot.make()
+        self._steps[i] = slot.step
+        self.begin_one(i, slot.episode + 1)
+        return Ended(i, (), False, True, 0.0, 0)
 
     def close(self) -> None:
         for slot in self.slots:

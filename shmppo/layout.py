@@ -49,6 +49,7 @@ class Sizes:
     params: int  # width of the policy's parameters
     state: int  # S, the packed recurrent state of one environment; 0 without a core
     parameters: int  # P, the flat parameter vector, padding included
+    snapshot: int = 0  # bytes of an environment's own state, where it offers it
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "START, COLLECT", "carry_return", f64, 2, N),
         field(own, "START, COLLECT", "carry_length", i64, 2, N),
         field(own, "START, COLLECT", "carry_hash", i64, 2, N),  # of the episode so far, to check a replay by
+        field(own, "START, COLLECT", "carry_snapshot", torch.uint8, 2, N, sizes.snapshot),
         # the plan of an update
         field("learner", "PLAN", "step_targets", f32, T * N, len(STEP_TARGETS) - 1 + Q),
         field("learner", "PLAN", "rows", i32, N * T, 4),  # ROW_FIELDS of sequences.py

@@ -83,6 +83,7 @@ def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
         params=distribution.num_params,
         state=model.state_size,
         parameters=parameters,
+        snapshot=task.snapshot.bytes if task.snapshot is not None else 0,
     )
     return shared_fields(config, sizes)
 

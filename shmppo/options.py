@@ -94,6 +94,12 @@ class TaskOptions:
     """Show the policy its last action too, as the environment was given it; zeros where an episode begins."""
     prev_reward: bool = False
     """Show the policy its last reward too; zero where an episode begins."""
+    episode_seeding: Literal["episode", "once"] = "episode"
+    """Which resets are seeded: each episode's, or only the first of each environment where a seeded reset is slow. With
+    once, an episode cannot be replayed: after a fault or a stop it is restarted, and the run then not exact."""
+    skip_bad_episodes: bool = False
+    """Where an environment raises or returns numbers that are not finite, end that episode at its last good step, make
+    the environment anew and go on (counted as bad_episodes); otherwise that ends the run."""
     num_envs: int = 16
     """N, environments stepped side by side."""
     seed: int = 1

@@ -61,7 +61,7 @@ class _Players:
     """The policy acting in one tile of environments."""
 
     def __init__(self, trained: Trained, seed: int, stochastic: bool) -> None:
-        self._config = dataclasses.replace(trained.config, seed=seed)
+        self._config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
         self._task = trained.task
         self._stochastic = stochastic
         self.rows = self._config.tile
@@ -79,7 +79,7 @@ class _Players:
         if film is not None:
             render_without_display()
             render_mode = "rgb_array"
-        batch = EnvironmentBatch(self._config, first, first + count, self._task.observation, render_mode)
+        batch = EnvironmentBatch(self._config, self._task, first, first + count, render_mode)
         try:
             return self._play(batch, film)
         finally:

@@ -35,9 +35,10 @@ def replay(file: Path) -> int:
         actions = np.array(content["actions"], np.float32)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{file} is not the record of a failed episode: {error}") from error
-    slot = EnvironmentSlot(config, index)
+    task = inspect_task(config)
+    slot = EnvironmentSlot(config, task, index)
     slot.begin(episode)
-    for action in inspect_task(config).distribution.to_env(actions):
+    for action in task.distribution.to_env(actions):
         slot.step(action)
     slot.close()
     return len(actions)

@@ -21,6 +21,7 @@ GLOSSARY: dict[str, str] = {
     "wall_seconds": "seconds in the training loop so far",
     "steps_per_second": "environment steps per second of this iteration",
     "episodes": "episodes finished so far",
+    "bad_episodes": "episodes given up so far at a step that failed (--skip-bad-episodes), not counted elsewhere",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
     "policy_loss": "policy loss, mean over the update's minibatches",

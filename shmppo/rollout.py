@@ -65,6 +65,7 @@ class Collector:
         """progress: [2], this range's row of the control table (layout.PROGRESS)."""
         self._config = config
         self._arena = arena
+        self._task = task
         self._distribution: Distribution = task.distribution
         self._progress = progress
         self._own = slice(low, high)
@@ -72,9 +73,9 @@ class Collector:
         self._parts = task.observation.normalized
         if config.step_times:
             times = arena.array("step_seconds")[:, self._own]
-            self._batch: EnvironmentBatch = TimedBatch(config, low, high, task.observation, times)
+            self._batch: EnvironmentBatch = TimedBatch(config, task, low, high, times)
         else:
-            self._batch = EnvironmentBatch(config, low, high, task.observation)
+            self._batch = EnvironmentBatch(config, task, low, high)
         self._obs = [torch.from_numpy(leaf) for leaf in self._batch.obs]
         self._tiles = tiles_of(low, high, config.tile)
         # One tile more than owned: scratch for values that are not acted on.
@@ -125,7 +126,7 @@ class Collector:
         for i, episode in enumerate(episodes):
             n = episode.env_index
             self._progress[1] += 1
-            if not self._replay(i, episode, int(read("carry_hash")[carry, n])):
+            if not self._bring_back(i, episode, carry):
                 lost.append(n)
                 for leaf, obs in zip(self._leaves, self._batch.obs, strict=True):
                     read(f"carry_{leaf.field}")[carry, n] = obs[i]
@@ -137,12 +138,18 @@ class Collector:
                 read("carry_hash")[carry, n] = self._batch.hashes[i]
         return tuple(lost)
 
-    def _replay(self, i: int, episode: EpisodeInProgress, expected_hash: int) -> bool:
+    def _bring_back(self, i: int, episode: EpisodeInProgress, carry: int) -> bool:
         """Bring environment i of the range to where its episode was; if that fails, to the start of the next one."""
-        if episode.actions is None:
+        read, n = self._arena.array, episode.env_index
+        if self._task.snapshot is not None:
+            self._batch.begin_one(i, episode.number)
+            self._batch.slots[i].put_back(read("carry_snapshot")[carry, n], int(read("carry_length")[carry, n]))
+            return True
+        if episode.actions is None or self._task.seeding != "episode":
             self._batch.begin_one(i, episode.number + 1)
             return False
-        return self._batch.replay(i, episode.number, self._distribution.to_env(episode.actions), expected_hash)
+        actions = self._distribution.to_env(episode.actions)
+        return self._batch.replay(i, episode.number, actions, int(read("carry_hash")[carry, n]))
 
     def close(self) -> None:
         self._batch.close()
@@ -241,7 +248,10 @@ class Collector:
             own["ended_return"][t, one.i] = one.total
             own["ended_length"][t, one.i] = one.length
             self._first[one.i] = True
-        truncated = [one for one in ended if not one.terminated]
+            if one.bad and self._config.gamma > 0:
+                # The step has no outcome: as if it had led to its own value, so that its advantage is 0.
+                own["bootstrap"][t, one.i] = own["value"][t, one.i] / self._config.gamma
+        truncated = [one for one in ended if not one.terminated and not one.bad]
         if truncated:
             timer.switch("inference")
             finals = [leaf.clone() for leaf in self._obs]
@@ -294,6 +304,8 @@ class Collector:
         write("carry_length")[carry, own] = batch.lengths
         write("carry_hash")[carry, own] = batch.hashes
         write("carry_episode")[carry, own] = [slot.episode for slot in batch.slots]
+        for slot, snapshot in zip(batch.slots, write("carry_snapshot")[carry, own], strict=True):
+            slot.keep(snapshot)
         state = self._arena.tensor("carry_state")[carry, own]
         for tile in self._tiles:
             state[tile.own] = self.network.state[tile.index, tile.rows]

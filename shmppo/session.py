@@ -73,7 +73,7 @@ class Session:
         self.timer = PhaseTimer()
         self.inexact_reasons: list[str] = []
         self._arena = arena
-        self._actions = ActionLog(config.num_envs, task.distribution.action_size, config.replay_limit)
+        self._actions = ActionLog(config.num_envs, task.distribution.action_size, self._kept_steps(task))
         self._seconds = np.zeros(len(PHASES))
         self._handshake = 0.0
         self._episodes = EpisodeStatistics()
@@ -82,6 +82,7 @@ class Session:
         self._fingerprint = machine.versions() | {"processor": machine.processor()}
         self._save_due = 0.0
         self._best_return = -math.inf
+        self._bad_episodes = 0
         self._updating = False  # the learner's state lies between two iterations' states
         if checkpoint is not None:
             self._restore(checkpoint)  # before workers start: they read the carry
@@ -113,6 +114,13 @@ class Session:
                 self._evaluations = stack.enter_context(closing(Evaluations(config, run_dir, self.iteration, watchers)))
             self._open = stack.pop_all()
         self.timer.reset()
+
+    def _kept_steps(self, task: Task) -> int:
+        """Steps of an episode whose actions are worth keeping."""
+        if task.seeding == "never":
+            self._inexact("the environment raises on reset(seed=…), so its episodes begin at random")
+        replayed = task.seeding == "episode" and task.snapshot is None
+        return self.config.replay_limit if replayed else 0
 
     def __enter__(self) -> Session:
         return self
@@ -232,8 +240,10 @@ class Session:
         self.iteration += 1
         self._updating = False
         self._give_up_lost()
-        ended = read("terminated") | read("truncated")
-        self._episodes.add(read("ended_return")[ended].tolist(), read("ended_length")[ended].tolist())
+        lengths, ended = read("ended_length"), read("terminated") | read("truncated")
+        good = ended & (lengths > 0)
+        self._episodes.add(read("ended_return")[good].tolist(), lengths[good].tolist())
+        self._bad_episodes += int(ended.sum()) - int(good.sum())
         if self._step_times is not None:
             self._step_times.add(read("step_seconds"))
         if self.iteration == 1 or self.iteration % MEMORY_EVERY == 0:
@@ -247,6 +257,7 @@ class Session:
             "wall_seconds": self._seconds.sum(),
             "steps_per_second": config.batch_steps / seconds.sum(),
             "episodes": self._episodes.count,
+            "bad_episodes": self._bad_episodes,
             "return_mean_100": self._episodes.return_mean,
             "length_mean_100": self._episodes.length_mean,
             "handshake_seconds": self.pool.handshake_seconds,
@@ -339,6 +350,7 @@ class Session:
             "seconds": torch.from_numpy(self._seconds.copy()),
             "handshake_seconds": self._handshake,
             "best_return": self._best_return,
+            "bad_episodes": self._bad_episodes,
         }
         try:
             save_checkpoint(self.run_dir, state, keep=self.config.keep_checkpoints, best=best)
@@ -363,3 +375,4 @@ class Session:
         self._seconds = state["seconds"].numpy().copy()
         self._handshake = state["handshake_seconds"]
         self._best_return = state["best_return"]
+        self._bad_episodes = state["bad_episodes"]

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from shmppo.config import TrainConfig
-from shmppo.envs import Ended, EnvironmentBatch
-from shmppo.observations import ObservationSpec
+from shmppo.envs import Ended, EnvironmentBatch, Task
 
 TABLE = "step_times.csv"
 QUANTILES = (0.5, 0.9, 0.99)
@@ -26,11 +25,9 @@ _MIDDLES = np.sqrt(_EDGES[1:] * _EDGES[:-1])
 class TimedBatch(EnvironmentBatch):
     """An `EnvironmentBatch` that writes how long each environment took at each step, its reset included."""
 
-    def __init__(
-        self, config: TrainConfig, low: int, high: int, observation: ObservationSpec, step_seconds: np.ndarray
-    ) -> None:
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, step_seconds: np.ndarray) -> None:
         """step_seconds: [T, high − low], written one row a step, from the first again after the last."""
-        super().__init__(config, low, high, observation)
+        super().__init__(config, task, low, high)
         self._step_seconds = step_seconds
         self._t = 0
 

@@ -158,6 +158,81 @@ class FourNumbersThreeActions(Counter):
     action_space = spaces.Discrete(3)
 
 
+class RefusesSeeds(Counter):
+    """Raises where it is given a seed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        if seed is not None:
+            raise NotImplementedError("no seeds here")
+        return super().reset(seed=5, options=options)
+
+
+class SeedCounter(Counter):
+    """Observes how many of its resets were seeded, and unseeded."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.seeded = getattr(self, "seeded", 0) + (seed is not None)
+        self.unseeded = getattr(self, "unseeded", 0) + (seed is None)
+        super().reset(seed=0, options=options)
+        self.buffer[:] = self.seeded, self.unseeded
+        return self.buffer, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        *_, terminated, truncated, _ = super().step(action)
+        self.buffer[:] = self.seeded, self.unseeded
+        return self.buffer, 1.0, terminated, truncated, {}
+
+
+class PutsBack(gymnasium.Env[np.ndarray, int]):
+    """A random walk without an end that no replay could follow cheaply, but that can be put back."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.position, self.draws = 0.0, 0 if seed is None else seed % 1000
+        return np.array([0.0, 0.0]), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.draws += 1
+        self.position += np.random.default_rng(self.draws).normal() + action / 10
+        return np.array([self.position / 100, 1.0]), float(action), False, False, {}
+
+    def get_state(self) -> np.ndarray:
+        return np.array([self.position, self.draws])
+
+    def set_state(self, state: np.ndarray) -> None:
+        self.position, self.draws = float(state[0]), int(state[1])
+
+
+class FailsSometimes(Counter):
+    """Goes wrong, in the way that `how` says, at the fifth step of every third episode by its seed."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(length=9)
+        self.how = how
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.bad = seed is not None and seed % 3 == 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, reward, terminated, truncated, extra = super().step(action)
+        if self.bad and self.t == 5:
+            if self.how == "raise":
+                raise ValueError("the simulation exploded")
+            if self.how == "nan":
+                return np.array([0.0, np.nan]), reward, terminated, truncated, extra
+            return observation, float("inf"), terminated, truncated, extra
+        return observation, reward, terminated, truncated, extra
+
+
+for _how in ("raise", "nan", "reward"):
+    gymnasium.register(f"FailsSometimes-{_how}-v0", entry_point=FailsSometimes, kwargs={"how": _how})
+gymnasium.register("RefusesSeeds-v0", entry_point=RefusesSeeds)
+gymnasium.register("SeedCounter-v0", entry_point=SeedCounter)
+gymnasium.register("PutsBack-v0", entry_point=PutsBack, max_episode_steps=50)
 gymnasium.register("FourNumbersThreeActions-v0", entry_point=FourNumbersThreeActions)
 
 

@@ -1,0 +1,80 @@
+"""Environments that break Gymnasium's contract are refused before any process starts, with the rule that is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from environments import Counter
+from gymnasium import spaces
+
+from shmppo.config import ConfigError, TrainConfig
+from shmppo.contract import broken_rule, check_contract
+from shmppo.train import train
+
+OBSERVED = np.zeros(2)
+STEPPED = (OBSERVED, 0.0, False, False, {})
+
+
+class Returns(Counter):
+    """Answers what it is told to."""
+
+    def __init__(self, reset: Any = (OBSERVED, {}), step: Any = STEPPED) -> None:
+        super().__init__()
+        self.answers = reset, step
+
+    def reset(self, **arguments: Any) -> Any:
+        return self.answers[0]
+
+    def step(self, action: int) -> Any:
+        return self.answers[1]
+
+
+BROKEN = [
+    ({"reset": OBSERVED}, r"reset returned array\(\[0., 0.\]\); reset must return \(observation, info\)"),
+    ({"reset": (OBSERVED, None)}, r"reset returned .*; reset must return \(observation, info\), info a dict"),
+    ({"reset": (np.zeros(3), {})}, r"reset observed .*, of shape \(3,\), not \(2,\); correct observation_space"),
+    ({"reset": (np.array(["a", "b"]), {})}, r"of type <U1, not float64"),
+    ({"reset": (np.array([0.0, np.nan]), {})}, "which is not finite"),
+    ({"step": STEPPED[:4]}, r"step returned .*; step must return \(observation, reward, terminated, truncated, info\)"),
+    ({"step": (OBSERVED, np.zeros(1), False, False, {})}, r"the reward array\(\[0.\]\); it must be one number"),
+    ({"step": (OBSERVED, "1", False, False, {})}, "the reward '1'; it must be one number"),
+    ({"step": (OBSERVED, 0.0, 0, False, {})}, "terminated = 0; it must be a bool"),
+    ({"step": (OBSERVED, 0.0, False, None, {})}, "truncated = None; it must be a bool"),
+    ({"step": (OBSERVED, 0.0, False, False, None)}, "the info None; step must return"),
+]
+
+
+@pytest.mark.parametrize(("answers", "message"), BROKEN)
+def test_a_broken_rule_is_named_before_anything_starts(answers: dict[str, Any], message: str, tmp_path: Path) -> None:
+    gymnasium.register("Broken-v0", entry_point=lambda: Returns(**answers))
+    try:
+        with pytest.raises(ConfigError, match=rf"--env Broken-v0: .*{message}"):
+            train(TrainConfig(env="Broken-v0", run_dir=str(tmp_path / "run"), quiet=True))
+    finally:
+        del gymnasium.registry["Broken-v0"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_raises_is_refused_with_what_it_raised() -> None:
+    class Explodes(Returns):
+        def step(self, action: int) -> Any:
+            raise ValueError("boom")
+
+    with pytest.raises(ConfigError, match=r"step\(action\) raised ValueError\('boom'\) when it was tried; make it"):
+        check_contract(Explodes(), "--env X", "episode")
+
+
+def test_the_bounds_and_types_of_a_space() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    assert broken_rule(box, np.array([1.0, -1.0])) is None, "another precision is allowed"
+    assert broken_rule(box, np.array([1.000001, 0.0])) is None, "so is rounding"
+    assert broken_rule(box, np.array([1.1, 0.0])) == "outside its bounds"
+    image = spaces.Box(0, 255, (2,), np.uint8)
+    assert broken_rule(image, np.array([0.5, 1.0])) == "of type float64, not uint8"
+    assert broken_rule(image, np.array([0, 255], np.uint8)) is None
+    assert broken_rule(spaces.Discrete(3), 3) == "which its space does not contain"
+    assert broken_rule(spaces.Discrete(3), 2) is None

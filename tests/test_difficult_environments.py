@@ -1,0 +1,182 @@
+"""Environments that cannot be seeded, that cannot be replayed, that fail now and then, or that can be put back."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from environments import PutsBack
+
+from shmppo.checkpoint import load_newest_checkpoint
+from shmppo.config import TrainConfig
+from shmppo.envs import EnvironmentBatch, EnvironmentFault, inspect_task
+from shmppo.pool import WorkerPool
+from shmppo.snapshots import SnapshotSpec, put_back, snapshot_spec, take_snapshot
+from shmppo.train import resume, train
+
+BASE = TrainConfig(
+    env="environments:Counter-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
+)  # fmt: skip
+
+
+def configuration(env: str, run_dir: Path, **changes: Any) -> TrainConfig:
+    return dataclasses.replace(BASE, env=f"environments:{env}", run_dir=str(run_dir), **changes)
+
+
+def kill_at_round(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Kill a worker at the given command of a run."""
+    original, rounds = WorkerPool._signal, 0
+
+    def strike(pool: WorkerPool, workers: list[Any], command: Any) -> None:
+        nonlocal rounds
+        rounds += bool(workers)
+        original(pool, workers, command)
+        if rounds == at:
+            rounds += 1
+            os.kill(workers[-1].process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(WorkerPool, "_signal", strike)
+
+
+def test_an_environment_that_refuses_seeds_trains_and_is_not_exact(tmp_path: Path) -> None:
+    summary = train(configuration("RefusesSeeds-v0", tmp_path / "run", stop_at_iteration=3))
+    assert summary["iterations"] == 3
+    assert summary["inexact_reasons"] == ["the environment raises on reset(seed=…), so its episodes begin at random"]
+    again = resume(tmp_path / "run", stop_at_iteration=4)
+    assert again["inexact_reasons"][0] == summary["inexact_reasons"][0]
+    assert "environment 3: its episode could not be replayed and was restarted" in again["inexact_reasons"]
+
+
+@pytest.mark.parametrize(("seeding", "expected"), [("episode", [3.0, 0.0]), ("once", [1.0, 2.0])])
+def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
+    config = dataclasses.replace(BASE, env="environments:SeedCounter-v0", episode_seeding=seeding)
+    batch = EnvironmentBatch(config, inspect_task(config), 0, 1)
+    batch.begin(0)
+    rewards, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
+    for _ in range(14):  # two episodes of 7 steps
+        batch.step([0], rewards, terminated, truncated)
+    assert batch.obs[0][0].tolist() == expected
+    batch.close()
+
+
+def test_seeded_once_is_a_function_of_the_seed_whatever_the_workers(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="CartPole-v1", episode_seeding="once")
+    runs = [
+        train(dataclasses.replace(config, workers=workers, run_dir=str(tmp_path / str(workers))))
+        for workers in (0, 1, 3)
+    ]
+    assert len({run["weights_sha256"] for run in runs}) == 1
+    assert all(run["exact"] for run in runs)
+    usual = train(dataclasses.replace(config, episode_seeding="episode", run_dir=str(tmp_path / "usual")))
+    assert usual["weights_sha256"] != runs[0]["weights_sha256"]
+
+
+def test_seeded_once_is_not_exact_after_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kill_at_round(monkeypatch, 3)
+    config = dataclasses.replace(BASE, env="CartPole-v1", episode_seeding="once", workers=2)
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert summary["worker_restarts"] == 1
+    assert not summary["exact"]
+    assert summary["iterations"] == 6
+
+
+@pytest.mark.parametrize("how", ["raise", "nan", "reward"])
+def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp_path: Path) -> None:
+    env = f"FailsSometimes-{how}-v0"
+    with pytest.raises(EnvironmentFault, match=r"exploded|not finite"):
+        train(configuration(env, tmp_path / "strict"))
+    runs = [
+        train(configuration(env, tmp_path / str(workers), skip_bad_episodes=True, workers=workers))
+        for workers in (0, 3)
+    ]
+    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
+    with open(tmp_path / "0" / "metrics.csv") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert int(last["bad_episodes"]) > 5
+    assert float(last["return_mean_100"]) == 9.0, "only whole episodes are counted"
+    assert runs[0]["exact"]
+
+
+def test_a_step_without_an_outcome_has_no_advantage(tmp_path: Path) -> None:
+    from conftest import published
+
+    from shmppo.advantages import generalized_advantages
+    from shmppo.rollout import Collector
+    from shmppo.timers import PhaseTimer
+
+    config = configuration("FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False)
+    task = inspect_task(config)
+    arena, learner = published(config, task)
+    collector = Collector(config, task, learner.model, arena, low=0, high=4, progress=arena.array("progress")[0])
+    collector.start()
+    collector.collect(0, PhaseTimer())
+    collector.close()
+    read = arena.array
+    bad = (read("terminated") | read("truncated")) & (read("ended_length") == 0)
+    assert bad.sum() >= 2
+    advantages = generalized_advantages(
+        rewards=read("reward"), values=read("value"), bootstraps=read("bootstrap"), terminated=read("terminated"),
+        truncated=read("truncated"), gamma=config.gamma, gae_lambda=config.gae_lambda,
+    )  # fmt: skip
+    assert np.abs(advantages[bad]).max() < 1e-6
+    t, n = np.argwhere(bad & (np.arange(32)[:, None] > 0))[0]
+    before = read("reward")[t - 1, n] + config.gamma * read("value")[t, n] - read("value")[t - 1, n]
+    assert advantages[t - 1, n] == pytest.approx(before, abs=1e-5)
+
+
+def test_an_environment_that_can_be_put_back_is_not_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    straight = train(configuration("PutsBack-v0", tmp_path / "straight"))
+    train(configuration("PutsBack-v0", tmp_path / "stopped", stop_at_iteration=3, workers=2))
+    state = load_newest_checkpoint(tmp_path / "stopped")
+    assert len(state["actions"]["actions"]) == 0, "no actions are kept"
+    assert state["carry"]["carry_snapshot"].shape == (4, 16)
+    resumed = resume(tmp_path / "stopped", workers=1)
+    assert resumed["exact"]
+    assert resumed["weights_sha256"] == straight["weights_sha256"]
+    kill_at_round(monkeypatch, 4)
+    killed = train(configuration("PutsBack-v0", tmp_path / "killed", workers=2, learning="central"))
+    assert killed["worker_restarts"] == 1
+    assert killed["exact"]
+    assert killed["weights_sha256"] == straight["weights_sha256"]
+
+
+def test_a_snapshot_brings_back_the_time_limit_too() -> None:
+    env, other = (gymnasium.make("environments:PutsBack-v0", disable_env_checker=True) for _ in range(2))
+    env.reset(seed=3)
+    spec = snapshot_spec(env)
+    assert spec == SnapshotSpec((2,), "<f8")
+    env.reset(seed=3)
+    for _ in range(48):
+        env.step(1)
+    kept = np.zeros(spec.bytes, np.uint8)
+    take_snapshot(env, spec, kept)
+    other.reset(seed=99)
+    put_back(other, spec, kept, 48)
+    for _ in range(2):
+        mine, theirs = env.step(0), other.step(0)
+        assert mine[0].tolist() == theirs[0].tolist()
+        assert mine[3] == theirs[3]
+    assert mine[3], "the time limit of 50 steps"
+
+
+def test_methods_of_the_same_names_that_do_something_else_are_not_used() -> None:
+    class Forgets(PutsBack):
+        def set_state(self, state: np.ndarray) -> None:
+            pass
+
+    class Needs(PutsBack):
+        def get_state(self, which: str) -> np.ndarray:  # type: ignore[override]
+            return np.zeros(1)
+
+    for kind in (Forgets, Needs):
+        env = kind()
+        env.reset(seed=1)
+        assert snapshot_spec(env) is None
