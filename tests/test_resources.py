@@ -10,12 +10,14 @@ import pytest
 
 from shmppo import resources
 from shmppo.config import ConfigError, TrainConfig
-from shmppo.layout import Field, Sizes, shared_fields
+from shmppo.envs import inspect_task
+from shmppo.layout import Field
+from shmppo.learner import arena_fields
 from shmppo.resources import available_memory, check_resources
 
 
 def fields_of(config: TrainConfig) -> tuple[Field, ...]:
-    return shared_fields(config, Sizes(observation=4, action=1, params=2, state=128, parameters=1000))
+    return arena_fields(config, inspect_task(config))
 
 
 def test_not_enough_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
