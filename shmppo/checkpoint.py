@@ -99,9 +99,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for damaged files
-        raise ConfigError(f"{path} is damaged or not a checkpoint ({type(error).__name__})") from error
+        raise ConfigError(
+            f"{path} is damaged or not a checkpoint ({type(error).__name__}); name a directory with a whole one"
+        ) from error
     if not isinstance(state, dict) or "format" not in state:
-        raise ConfigError(f"{path} is not a checkpoint of shmppo")
+        raise ConfigError(f"{path} is not a checkpoint of shmppo; name the directory of a run")
     if state["format"] != FORMAT:
         raise ConfigError(
             f"{path} has checkpoint format {state['format']}, this version reads {FORMAT}; "

@@ -73,7 +73,9 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         name, arguments = parse_call(text, "--wrappers")
         env = _wrapper(name)(env, **arguments)
     if not isinstance(env, gymnasium.Env):
-        raise ConfigError(f"--env {config.env_id} makes {type(env).__name__}, which is not a gymnasium.Env")
+        raise ConfigError(
+            f"--env {config.env_id} makes {type(env).__name__}, not a gymnasium.Env; name what makes an environment"
+        )
     if config.prev_action or config.prev_reward:
         env = PreviousStep(env, action=config.prev_action, reward=config.prev_reward)
     return MaskedActions(env, f"--env {config.env_id}") if config.action_masks else env
@@ -146,7 +148,7 @@ def _check_hidden(config: TrainConfig, leaf: Leaf) -> None:
     if not config.hidden_indices:
         return
     if leaf.kind != "vector" or not set(leaf.keys) <= {"obs"}:  # "obs" within what our own wrappers show
-        raise ConfigError(f"--hide-obs needs an environment that observes one vector, which {config.env_id} does not")
+        raise ConfigError(f"--hide-obs hides in one vector, which {config.env_id} does not observe; leave it out")
     beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.numbers]
     if beyond:
         raise ConfigError(

@@ -55,7 +55,7 @@ def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        require(bool(equals) and key.isidentifier(), f"{pair!r} is not of the form key=value, such as frame_skip=4")
+        require(bool(equals) and key.isidentifier(), f"{pair!r} is not of the form key=value; write frame_skip=4")
         try:
             arguments[key] = json.loads(text)
         except json.JSONDecodeError:

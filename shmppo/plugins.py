@@ -21,7 +21,7 @@ def load_object(name: str, where: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        raise ConfigError(f"{where} {name}: module {module_name} has no {attribute}") from error
+        raise ConfigError(f"{where} {name}: module {module_name} has no {attribute}; name what it has") from error
 
 
 def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:

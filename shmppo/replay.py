@@ -34,7 +34,7 @@ def replay(file: Path) -> int:
         config, index, episode = from_json(content["config"]), content["env_index"], content["episode"]
         actions = np.array(content["actions"], np.float32)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{file} is not the record of a failed episode: {error}") from error
+        raise ConfigError(f"{file} is not the record of an episode ({error}); name a failed_episode.json") from error
     task = inspect_task(config)
     slot = EnvironmentSlot(config, task, index)
     slot.begin(episode)

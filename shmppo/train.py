@@ -45,7 +45,7 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
 
 
 def resume(
-    run_dir: Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
+    run_dir: str | Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
 ) -> dict[str, Any]:
     """Go on from a run's newest checkpoint, in its directory; returns what summary.json holds.
 
@@ -57,6 +57,7 @@ def resume(
         ConfigError: if there is no usable checkpoint, or nothing is left to train.
         WorkerFault, EnvironmentFault, TrainingFault: as `train`.
     """
+    run_dir = Path(run_dir)
     checkpoint = load_newest_checkpoint(run_dir)
     fields = json.loads(checkpoint["config"])
     fields |= {"stop_at_iteration": None} | changes | {"run_dir": str(run_dir.absolute())}
@@ -139,8 +140,8 @@ class ResumeConfig:
     """Stop after this iteration."""
     checkpoint_every: int | None = None
     """Iterations between checkpoints."""
-    quiet: bool | None = None
-    """Print nothing but errors."""
+    quiet: bool = False
+    """Print nothing but errors. Not given: as the run was begun."""
 
 
 def _from_command_line(arguments: list[str], default: TrainConfig | None) -> dict[str, Any]:
@@ -154,7 +155,9 @@ def _from_command_line(arguments: list[str], default: TrainConfig | None) -> dic
         description = "Train recurrent PPO. Without flags: the default job."
         return train(parse_config(arguments, prog=prog, description=description, default=default))
     options = tyro.cli(ResumeConfig, args=arguments, prog=prog)
-    changes = {k: v for k, v in dataclasses.asdict(options).items() if v is not None and k != "resume"}
+    changes = {
+        k: v for k, v in dataclasses.asdict(options).items() if v is not None and v is not False and k != "resume"
+    }
     return resume(options.resume, **changes)
 
 

@@ -67,10 +67,12 @@ class UserNetwork(nn.Module):
                 features, state = self(stored, torch.zeros(_R, self.state_size))
                 shapes = tuple(features.shape), tuple(state.shape)
         except Exception as error:
-            raise ConfigError(f"{self._where} failed on {_L} steps of {_R} rows: {error!r}") from error
+            raise ConfigError(
+                f"{self._where} fails on {_L} steps of {_R} rows; correct its forward: {error!r}"
+            ) from error
         expected = (_L, _R, self.features), (_R, self.state_size)
         if shapes != expected:
-            raise ConfigError(f"{self._where} returned features and state of shapes {shapes}, not {expected}")
+            raise ConfigError(f"{self._where} returned features and state of shapes {shapes}; they must be {expected}")
 
     def forward(self, obs: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """obs [L, R, …] per leaf as stored, vectors normalised; state [R, S] → features [L, R, F], state [R, S]."""

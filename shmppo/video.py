@@ -64,7 +64,8 @@ class Film:
             ConfigError: if the environment drew something else, or the file cannot be written.
         """
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            raise ConfigError(f"--video {self.path}: the environment drew {type(frame).__name__}, not rgb_array frames")
+            drawn = type(frame).__name__
+            raise ConfigError(f"--video {self.path}: the environment drew {drawn}; it must draw rgb_array frames")
         try:
             if self._writer is None:
                 self._writer = self._open(fps)

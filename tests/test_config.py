@@ -56,7 +56,7 @@ def test_refused_with_the_numbers(fields: dict[str, Any], message: str) -> None:
 TASKS_REFUSED = [
     ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 could not be made: .*NoSuchEnv"),
     ({"env": "CartPole-v1", "hide_obs": (1, 4)}, r"--hide-obs names \[4\] but CartPole-v1 observes 4 numbers"),
-    ({"env": "FrozenLake-v1", "hide_obs": (0,)}, r"--hide-obs needs an environment that observes one vector, which Fr"),
+    ({"env": "FrozenLake-v1", "hide_obs": (0,)}, r"--hide-obs hides in one vector, which Fr"),
 ]
 
 

@@ -48,7 +48,7 @@ def test_calls_as_text() -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env": "nowhere:make"}, r"--env nowhere:make could not be made: No module named 'nowhere'"),
     ({"env": "environments:gymnasium"}, r"--env environments:gymnasium could not be made: .*gymnasium"),
-    ({"env": "builtins:dict"}, r"--env builtins:dict makes dict, which is not a gymnasium.Env"),
+    ({"env": "builtins:dict"}, r"--env builtins:dict makes dict, not a gymnasium.Env"),
     (
         {"env": "environments:Counter", "env_kwargs": {"size": 1}},
         r"--env environments:Counter could not be made: .*unexpected keyword argument 'size'",

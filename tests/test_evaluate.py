@@ -71,7 +71,10 @@ def test_actions_are_drawn_by_the_seed_where_asked(run_dir: Path) -> None:
 def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"--video .*a\.avi ends in neither \.mp4 nor \.gif; name a file that does"):
         evaluate(run_dir, video=tmp_path / "a.avi")
-    with Film(tmp_path / "a.gif") as film, pytest.raises(ConfigError, match="the environment drew str, not rgb_array"):
+    with (
+        Film(tmp_path / "a.gif") as film,
+        pytest.raises(ConfigError, match="the environment drew str; it must draw rgb_array"),
+    ):
         film.add("ascii", 30)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):

@@ -1,0 +1,163 @@
+"""README and docs: every code block runs, every link leads somewhere, every flag exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+
+from shmppo import cli
+from shmppo.cli import options_type
+from shmppo.config import TrainConfig
+from shmppo.train import train
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = (
+    "python3 -m venv",
+    "pip install",
+    ".venv/bin/pip",
+    ".venv/bin/ruff",
+    ".venv/bin/mypy",
+    "torchrun ",
+)
+"""Beginnings of commands that install or need more machines; .ci/run runs those of the README."""
+ONLY_PARSED = ("bench", "tune")
+"""Commands that measure for minutes, run by their own tests."""
+SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
+"""What makes a training command of the docs short; the last of two equal flags counts."""
+USERS_MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+gymnasium.register("MyEnv-v0", PendulumEnv, max_episode_steps=200)
+MyWrapper = gymnasium.Wrapper
+
+
+def make(size, render_mode=None):
+    return gymnasium.make("Pendulum-v1", max_episode_steps=size)
+"""
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language, text) of each fenced block."""
+    return FENCE.findall(page.read_text())
+
+
+def commands(text: str) -> list[str]:
+    """The commands of a shell block, less comments, variables resolved by hand."""
+    joined = text.replace("\\\n", " ")
+    return [part.strip() for line in joined.splitlines() for part in line.split("&&") if part.strip()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    train(TrainConfig(run_dir=str(run_dir), workers=0, quiet=True, stop_at_iteration=2, kl_profile_every=1))
+    return run_dir
+
+
+def run_python(code: str, name: str) -> None:
+    """Write a block to its file, and run it if it has a main part."""
+    Path(name).write_text(code)
+    if '__name__ == "__main__"' in code:
+        result = subprocess.run([sys.executable, name], capture_output=True, text=True, timeout=200, check=False)
+        assert result.returncode == 0, result.stderr
+
+
+def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(command.replace("ANOTHER_RUN_DIR", "another").replace("RUN_DIR", "run"), comments=True)
+    if not words or command.startswith(NOT_RUN):
+        return
+    if words[0] == "shmppo":
+        name, arguments = words[1], words[2:]
+    else:
+        assert words[0] in ("python", ".venv/bin/python"), command
+        assert words[1] == "-m", command
+        name, arguments = words[2].removeprefix("shmppo."), words[3:]
+    if name == "pytest":
+        return
+    assert name in cli.COMMANDS, command
+    if name in ONLY_PARSED:
+        tyro.cli(options_type(name), args=arguments)
+        return
+    if name == "train":
+        arguments += SHORT
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    assert importlib.import_module(f"shmppo.{name}").main() == 0, command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("onnxscript", "imageio_ffmpeg", "matplotlib"):
+        pytest.importorskip(library)
+    for name in ("run", "another"):
+        shutil.copytree(trained, tmp_path / name)
+    (tmp_path / "my_module.py").write_text(USERS_MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for language, text in blocks(page):
+        if language == "python":
+            title = re.match(r"# (\w+\.py)\n", text)
+            run_python(text, title[1] if title else "block.py")
+        elif language == "bash":
+            for command in commands(text):
+                run_command(command, monkeypatch)
+        else:
+            assert language in ("text", "yaml"), f"{page.name}: a block without a language"
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as web hosts make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name} links to {target}"
+
+
+def test_paths_that_are_named_exist() -> None:
+    for page in PAGES:
+        for path in re.findall(r"`((?:examples|tests|figures|docs|shmppo)/[\w./-]+\.\w+)`", page.read_text()):
+            assert "NAME" in path or (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def known_flags() -> set[str]:
+    from shmppo.command_line import StartOptions
+    from shmppo.train import ResumeConfig
+
+    kinds: list[Any] = [StartOptions, ResumeConfig]
+    for name, command in cli.COMMANDS.items():
+        options = getattr(importlib.import_module(f"shmppo.{name}"), command.options)
+        kinds += options.values() if isinstance(options, dict) else [options]
+    return {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)
+def test_flags_exist(page: Path) -> None:
+    text = "\n".join(line for line in page.read_text().splitlines() if not line.startswith(NOT_RUN))
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}:
+        assert flag in known_flags(), f"{page.name} names {flag}"
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = re.findall(r"^  - ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(menu) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
