@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import numbers
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium
@@ -20,8 +21,13 @@ Seeding = Literal["episode", "once", "never"]
 TOLERANCE = 1e-5  # of a Box's bounds, relative: rounding to float32 may step over them
 
 
-def check_contract(env: gymnasium.Env, where: str, seeding: Literal["episode", "once"]) -> Seeding:
+def check_contract(
+    env: gymnasium.Env, where: str, seeding: Literal["episode", "once"], action: Callable[[Any], Any] | None = None
+) -> Seeding:
     """Reset and step once. Returns the seeding that it allows.
+
+    Args:
+        action: what to do after an observation. None: a random action.
 
     Raises:
         ConfigError: naming `where` and the rule that is broken.
@@ -38,7 +44,8 @@ def check_contract(env: gymnasium.Env, where: str, seeding: Literal["episode", "
         raise ConfigError(f"{where}: reset returned {_brief(returned)}; {rule}")
     _check_observation(where, "reset", env.observation_space, returned[0])
     env.action_space.seed(0)
-    stepped = _call(where, "step(action)", lambda: env.step(env.action_space.sample()))
+    taken = env.action_space.sample() if action is None else action(returned[0])
+    stepped = _call(where, "step(action)", lambda: env.step(taken))
     rule = "step must return (observation, reward, terminated, truncated, info)"
     if not (isinstance(stepped, tuple) and len(stepped) == 5):
         raise ConfigError(f"{where}: step returned {_brief(stepped)}; {rule}")
@@ -75,6 +82,8 @@ def broken_rule(space: spaces.Space, observation: Any) -> str | None:
 
     Floats may come in another precision than a Box names, as many environments do it.
     """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return _broken_part(space, observation)
     if not isinstance(space, spaces.Box):
         return None if space.contains(observation) else "which its space does not contain"
     array = np.asarray(observation)
@@ -88,6 +97,17 @@ def broken_rule(space: spaces.Space, observation: Any) -> str | None:
     if (array < space.low - room).any() or (array > space.high + room).any():
         return "outside its bounds"
     return None
+
+
+def _broken_part(space: spaces.Dict | spaces.Tuple, observation: Any) -> str | None:
+    """The rule that the first part of a compound observation breaks, and where it lies."""
+    kind = dict if isinstance(space, spaces.Dict) else tuple
+    parts: dict[Any, spaces.Space] = dict(space.spaces if kind is dict else enumerate(space.spaces))  # type: ignore[arg-type]
+    keys = list(observation if kind is dict else range(len(observation))) if isinstance(observation, kind) else None
+    if keys is None or set(keys) != set(parts):
+        return f"not a {kind.__name__} of the parts {list(parts)}"
+    broken = ((key, broken_rule(part, observation[key])) for key, part in parts.items())
+    return next((f"at {key} {rule}" for key, rule in broken if rule), None)
 
 
 def _brief(value: Any) -> str:

@@ -13,6 +13,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -22,7 +23,7 @@ import numpy as np
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.contract import Seeding, check_contract
 from shmppo.distributions import Distribution, distribution_for
-from shmppo.masks import MaskedActions
+from shmppo.masks import MaskedActions, first_allowed
 from shmppo.observations import Leaf, ObservationSpec, PreviousStep, observation_spec
 from shmppo.plugins import load_object, parse_call
 from shmppo.snapshots import SnapshotSpec, put_back, snapshot_spec, take_snapshot
@@ -129,7 +130,8 @@ def inspect_task(config: TrainConfig) -> Task:
             _try_mask(env, where)
         _check_hidden(config, observation.leaves[0])
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
-        seeding = check_contract(env, where, config.episode_seeding)
+        act = partial(first_allowed, env.action_space) if config.action_masks else None
+        seeding = check_contract(env, where, config.episode_seeding, act)
         return Task(observation, distribution, seeding, snapshot_spec(env))
     finally:
         env.close()

@@ -26,6 +26,16 @@ def allow(params: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask != 0, params, MASKED)
 
 
+def first_allowed(space: Any, observation: dict[str, Any]) -> Any:
+    """The action of a Discrete or MultiDiscrete space that takes the first choice that the mask allows, everywhere."""
+    mask = observation[MASK_KEY]
+    if isinstance(space, spaces.Discrete):
+        return int(space.start) + int(np.argmax(mask))
+    sizes = space.nvec.reshape(-1)
+    choices = [int(np.argmax(part)) for part in np.split(mask, np.cumsum(sizes)[:-1])]
+    return np.reshape(choices, space.nvec.shape) + space.start
+
+
 class MaskedActions(gymnasium.Wrapper):
     """Shows the mask beside the observation: one row of 0 and 1 over all choices of all dimensions."""
 

@@ -269,7 +269,10 @@ SPACES: dict[str, spaces.Space] = {
 
 
 class Shaped(gymnasium.Env[Any, Any]):
-    """Observes samples of a space that (episode seed, step) decide; 6 steps an episode, ended by truncation."""
+    """Observes samples of a space that (episode seed, step) decide; 6 steps an episode, ended by truncation.
+
+    wrong: what it observes instead from step 3 on.
+    """
 
     def __init__(self, space: str, action: str = "discrete", wrong: Any = None) -> None:
         self.observation_space = SPACES[space]
@@ -292,7 +295,7 @@ class Shaped(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         self.t += 1
-        observation = self._observe() if self.wrong is None else np.array(self.wrong)
+        observation = self._observe() if self.wrong is None or self.t < 3 else np.array(self.wrong)
         return observation, float(np.sum(action)) + self.t / 10, False, self.t == 6, {}
 
 

@@ -78,3 +78,9 @@ def test_the_bounds_and_types_of_a_space() -> None:
     assert broken_rule(image, np.array([0, 255], np.uint8)) is None
     assert broken_rule(spaces.Discrete(3), 3) == "which its space does not contain"
     assert broken_rule(spaces.Discrete(3), 2) is None
+    both = spaces.Dict(a=box, b=spaces.Tuple((spaces.Discrete(2), image)))
+    good = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
+    assert broken_rule(both, good) is None
+    assert broken_rule(both, good | {"b": (2, np.zeros(2, np.uint8))}) == "at b at 0 which its space does not contain"
+    assert broken_rule(both, {"a": np.zeros(2)}) == "not a dict of the parts ['a', 'b']"
+    assert broken_rule(both, 3) == "not a dict of the parts ['a', 'b']"
