@@ -90,7 +90,7 @@ class Echo(gymnasium.Env[np.ndarray, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.t = 0
-        return np.zeros(self.observation_space.shape or 0), {}
+        return np.zeros(self.observation_space.shape or 0, self.observation_space.dtype), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         assert self.action_space.contains(action), action
