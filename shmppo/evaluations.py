@@ -33,7 +33,7 @@ from shmppo.video import Film
 log = logging.getLogger("shmppo.evaluations")
 
 WEIGHTS = "evaluation.pt"
-LAST_SECONDS = 20.0  # what the end of a run waits for the evaluation in progress
+LAST_SECONDS = 60.0  # what the end of a run waits for the evaluation in progress
 NICENESS = 10  # training goes first
 
 
