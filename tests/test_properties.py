@@ -19,7 +19,9 @@ from shmppo.train import train
 SIZE = st.integers(-1, 40)
 NUMBER = st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 1)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "env": st.sampled_from(["CartPole-v1", "Pendulum-v1", "environments:Counter-v0", "FrozenLake-v1", "Nothing-v0"]),
+    "env": st.sampled_from(
+        ["CartPole-v1", "Pendulum-v1", "environments:Counter-v0", "FrozenLake-v1", "Nothing-v0", "Blackjack-v1"]
+    ),
     "hide_obs": st.none() | st.lists(st.integers(-1, 4), max_size=3).map(tuple),
     "num_envs": st.integers(-1, 12),
     "seed": st.integers(-1, 2**64),
@@ -65,6 +67,23 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "tile_rows": st.none() | st.integers(0, 40),
     "stop_at_iteration": st.none() | st.integers(0, 3),
     "checkpoint_minutes": NUMBER,
+    "prev_action": st.booleans(),
+    "prev_reward": st.booleans(),
+    "wrappers": st.sampled_from(
+        [(), ("TimeLimit(max_episode_steps=9)",), ("FlattenObservation",), ("Nothing",), ("TimeLimit(",)]
+    ),
+    "episode_seeding": st.sampled_from(["episode", "once"]),
+    "skip_bad_episodes": st.booleans(),
+    "encoder": st.sampled_from(["auto", "mlp", "nature", "impala"]),
+    "layer_norm": st.booleans(),
+    "action_masks": st.booleans(),
+    "squash_actions": st.booleans(),
+    "truncation_is_termination": st.booleans(),
+    "anneal_entropy": st.booleans(),
+    "keep_checkpoints": st.integers(0, 4),
+    "replay_limit": st.integers(0, 50),
+    "kl_profile_every": st.none() | st.integers(0, 3),
+    "step_times": st.booleans(),
 }
 # A few at a time: with all of them, nearly every configuration has something to refuse.
 SEVERAL = st.lists(st.sampled_from(sorted(FIELDS)), max_size=5, unique=True).flatmap(
