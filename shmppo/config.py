@@ -216,6 +216,10 @@ def check(config: TrainConfig) -> None:
     config.check_optimiser()
     config.check_processes()
     config.check_report()
+    require(
+        config.recurrent or not (config.burn_in or config.refresh_states),
+        "--burn-in and --refresh-states are for stored states, and --core none has none; leave them out",
+    )
     _check_workers(config)
     _check_minibatches(config)
 

@@ -127,7 +127,8 @@ class ShardGradients:
 
     def _steps(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Flat indices [L·R] into [T·N, …] of the steps of padded rows, and which are real, bool [L, R]."""
-        indices, real = step_indices(rows, row_steps=self._config.row_steps, num_envs=self._config.num_envs)
+        config = self._config
+        indices, real = step_indices(rows, row_steps=config.row_steps, num_envs=config.num_envs, burn_in=config.burn_in)
         return torch.from_numpy(indices.reshape(-1)), torch.from_numpy(real)
 
     def _observations(self, flat: Tensor, shape: torch.Size) -> list[Tensor]:

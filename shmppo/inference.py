@@ -8,6 +8,7 @@ them; `content_free` checks that the other rows' contents then do not matter.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +28,24 @@ def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     raw = torch.zeros(size + ALIGNMENT // dtype.itemsize, dtype=dtype)
     skip = -raw.data_ptr() % ALIGNMENT // dtype.itemsize
     return raw[skip : skip + size].view(shape)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The part of a tile that a range owns: its rows, and the same environments within the range."""
+
+    index: int
+    rows: slice
+    own: slice
+
+
+def tiles_of(low: int, high: int, rows: int) -> list[Tile]:
+    """The tiles that environments low … high − 1 lie in, environment n being row n mod `rows`."""
+    tiles = []
+    for index, tile in enumerate(range(low // rows, (high - 1) // rows + 1)):
+        begin, end = max(low, tile * rows), min(high, (tile + 1) * rows)
+        tiles.append(Tile(index, slice(begin - tile * rows, end - tile * rows), slice(begin - low, end - low)))
+    return tiles
 
 
 class _Linear:

@@ -3,7 +3,8 @@
 The table is the contract between the learner and the workers, and the whole of the ownership rule:
 in each phase a field has one writer per element, and nobody reads what another may write in that phase.
 
-Phases: START (a worker's environments are made), PUBLISH, COLLECT, PLAN (the learner alone), LEARN.
+Phases: START (a worker's environments are made), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, and
+between its epochs REFRESH (with --refresh-states).
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "COLLECT", "first", flag, T, N),  # obs[t] begins an episode
         field(own, "COLLECT", "terminated", flag, T, N),
         field(own, "COLLECT", "truncated", flag, T, N),
-        field(own, "COLLECT", "row_state", f32, config.state_slots, N, S),  # at rows that do not begin an episode
+        field(own, "COLLECT, REFRESH", "row_state", f32, config.state_slots, N, S),  # of rows that go on
+        field(own, "REFRESH", "state_drift", f64, N, 2),  # sum of squared changes of stored states, and numbers in it
         field(own, "COLLECT", "ended_return", f64, T, N),  # raw return of the episode that ended with step t
         field(own, "COLLECT", "ended_length", i64, T, N),
         field(own, "COLLECT", "obs_moments", f64, N, 2, D),  # mean and M2 of this rollout's observations
@@ -131,11 +133,13 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field("process of the shard", "LEARN", "gradients", f32, G, P),  # the learner adds them up in the first
         field("process of the shard", "LEARN", "shard_statistics", f64, G, len(SHARD_STATISTICS)),
         # measurement, one row per worker (row 0 where the learner samples by itself)
-        field("worker, own row", "COLLECT, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),
+        field("worker, own row", "COLLECT, REFRESH, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),
         field(own, "COLLECT", "step_seconds", f32, T if config.step_times else 0, N),
-        field("worker, own row", "COLLECT, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
+        field("worker, own row", "COLLECT, REFRESH, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
         # the control table: the one field that is read while it may be written
-        field("worker, own row", "START, COLLECT; read at any time", "progress", i64, max(W, 1), len(PROGRESS)),
+        field(
+            "worker, own row", "START, COLLECT, REFRESH; read at any time", "progress", i64, max(W, 1), len(PROGRESS)
+        ),
     )
 
 

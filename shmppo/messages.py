@@ -25,6 +25,13 @@ class Gradients:
 
 
 @dataclass(frozen=True)
+class Refresh:
+    """Bring the stored states of the worker's own columns up to date with the weights of `version`."""
+
+    version: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """End the process."""
 
@@ -53,5 +60,5 @@ class Failed:
     """Global index of the environment that raised, if one did."""
 
 
-Command = Collect | Gradients | Stop
+Command = Collect | Gradients | Refresh | Stop
 Report = Ready | Done | Failed

@@ -168,6 +168,10 @@ class UpdateOptions:
     """T, steps per environment and iteration."""
     seq_len: int = 32
     """L, longest sequence for backpropagation through time, in steps."""
+    burn_in: int = 0
+    """Steps before a sequence, of its own episode and rollout, that warm its state up and count for nothing else."""
+    refresh_states: bool = False
+    """Before each epoch but the first, compute the stored states anew with the present weights."""
     epochs: int = 4
     """K, passes over each rollout."""
     minibatches: int = 8
@@ -198,6 +202,10 @@ class UpdateOptions:
         counts = ("rollout_steps", "seq_len", "epochs", "minibatches", "env_block", "grad_shards", "tile_rows")
         require_fields(self, counts, _at_least_1, "be at least 1")
         require_fields(self, ("gamma", "gae_lambda"), lambda v: 0 <= v <= 1, "lie in 0 … 1")
+        require(
+            0 <= self.burn_in < self.seq_len,
+            f"--burn-in is {self.burn_in}; it must be 0 or more, and less than --seq-len {self.seq_len}",
+        )
         require_fields(self, ("clip_reward",), _positive, "be positive and finite")
 
 

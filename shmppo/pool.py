@@ -23,8 +23,9 @@ from shmppo.config import TrainConfig
 from shmppo.envs import Task
 from shmppo.episodes import ActionLog
 from shmppo.layout import Arena
-from shmppo.messages import Collect, Done, Failed, Gradients, Ready, Report, Stop
+from shmppo.messages import Collect, Done, Failed, Gradients, Ready, Refresh, Report, Stop
 from shmppo.model import ActorCritic
+from shmppo.refresh import StateRefresh
 from shmppo.rollout import Collector
 from shmppo.timers import PhaseTimer
 from shmppo.worker import WorkerSetup, run_worker
@@ -73,6 +74,9 @@ class Pool(Protocol):
     def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
         """Fill the gradient slab for one minibatch; the learner's part of it is `own`. Raises WorkerFault."""
 
+    def refresh(self, version: int, timer: PhaseTimer) -> None:
+        """Bring the stored states up to date. Raises WorkerFault."""
+
     def close(self, grace: float = 2.0) -> None:
         """End everything that was started, with force after `grace` seconds; safe to call twice and after a fault."""
 
@@ -86,9 +90,9 @@ class InProcess:
         self.worker_seconds = np.zeros(1)
         self.restarts = 0
         self.lost: list[int] = []
-        self._collector = Collector(
-            config, task, model, arena, low=0, high=config.num_envs, progress=arena.array("progress")[0]
-        )
+        high, progress = config.num_envs, arena.array("progress")[0]
+        self._collector = Collector(config, task, model, arena, low=0, high=high, progress=progress)
+        self._states = StateRefresh(config, task.distribution, model, arena, low=0, high=high, progress=progress)
         if actions.iteration:
             self.lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
             for n in self.lost:
@@ -111,6 +115,11 @@ class InProcess:
 
     def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
         raise RuntimeError("there are no workers to compute gradients")
+
+    def refresh(self, version: int, timer: PhaseTimer) -> None:
+        timer.switch("inference")
+        self._states.refresh()
+        timer.switch("other")
 
     def close(self, grace: float = 2.0) -> None:
         self._collector.close()
@@ -248,6 +257,14 @@ class WorkerPool:
         starts, ends = self._stamps.T
         self.handshake_seconds += float((starts - signalled).mean() + (now - ends.max()))
 
+    def refresh(self, version: int, timer: PhaseTimer) -> None:
+        """Signal, workers refresh, wait."""
+        signalled = timer.switch("wait")
+        command = Refresh(version)
+        self._signal(self._workers, command)
+        self._await(self._workers, command)
+        timer.add_blocked(timer.switch("other") - signalled, self._seconds)
+
     def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
         """Signal, workers and learner compute, wait."""
         others = self._workers[1:]
@@ -263,13 +280,13 @@ class WorkerPool:
         waited = (own_start - signalled) + float((starts - signalled).sum())
         self.handshake_seconds += waited / len(self._workers) + now - float(ends.max(initial=own_end))
 
-    def _signal(self, workers: list[_Worker], command: Collect | Gradients) -> None:
+    def _signal(self, workers: list[_Worker], command: Collect | Gradients | Refresh) -> None:
         for worker in workers:
             # One that cannot be reached is dead: its sentinel says so when its report is waited for.
             with contextlib.suppress(OSError):
                 worker.commands.put(command)
 
-    def _await(self, workers: list[_Worker], command: Collect | Gradients) -> None:
+    def _await(self, workers: list[_Worker], command: Collect | Gradients | Refresh) -> None:
         """Return when every worker has carried the command out; those that fail are replaced and told again."""
         while workers:  # those still to be heard from
             replaced = []

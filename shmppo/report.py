@@ -35,6 +35,7 @@ GLOSSARY: dict[str, str] = {
     "first_log_ratio": "largest |log ratio| at the update's first minibatch: disagreement of acting and learning",
     "optimiser_steps": "optimiser steps taken by the update; fewer than epochs × minibatches after a target-KL stop",
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
+    "state_drift": "root mean square change of stored states' numbers by a refresh, mean over the update's refreshes",
     "learning_rate": "step size of this iteration",
     "clip_range": "clip range of this iteration",
     "entropy_coef": "weight of the entropy bonus in this iteration",

@@ -7,8 +7,6 @@ range produces do not depend on where the range begins or ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
@@ -16,7 +14,7 @@ from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
 from shmppo.envs import Ended, EnvironmentBatch, Task
 from shmppo.episodes import EpisodeInProgress
-from shmppo.inference import ActingNetwork
+from shmppo.inference import ActingNetwork, tiles_of
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
 from shmppo.normalize import column_moments, leaf_statistics, show
@@ -28,24 +26,6 @@ _STEP_FIELDS = (
     "first", "value", "actions", "reward", "terminated", "truncated", "bootstrap", "log_prob", "policy_params",
     "ended_return", "ended_length",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tile:
-    """The part of a tile that a range owns: its rows, and the same environments within the range."""
-
-    index: int
-    rows: slice
-    own: slice
-
-
-def tiles_of(low: int, high: int, rows: int) -> list[Tile]:
-    """The tiles that environments low … high − 1 lie in, environment n being row n mod `rows`."""
-    tiles = []
-    for index, tile in enumerate(range(low // rows, (high - 1) // rows + 1)):
-        begin, end = max(low, tile * rows), min(high, (tile + 1) * rows)
-        tiles.append(Tile(index, slice(begin - tile * rows, end - tile * rows), slice(begin - low, end - low)))
-    return tiles
 
 
 class Collector:
@@ -216,19 +196,26 @@ class Collector:
         self._next_slot[:] = 0
 
     def _begin_rows(self, t: int) -> int:
-        """Keep the states of rows that begin at step t; an episode's start is a zero state and not kept.
+        """Keep the states before step t of rows that begin there, or --burn-in steps later.
+
+        An episode's start is a zero state and not kept. A state kept for a row that then never begins gives its slot to
+        the next.
 
         Returns:
-            The next step at which a row begins, unless an episode ends before.
+            The next step at which a row begins or its state is due, unless an episode ends before.
         """
-        begins = (self._row_begin + self._config.row_steps == t) | self._first
-        self._row_begin[begins] = t
-        if self._config.recurrent:
+        config = self._config
+        due = self._row_begin + config.row_steps  # where the next rows begin
+        on_time = due == t
+        if config.recurrent:
+            keep = (on_time if t == 0 else due == t + config.burn_in) & ~self._first & (due < config.rollout_steps)
             row_state = self._arena.tensor("row_state")
-            for i in np.flatnonzero(begins & ~self._first).tolist():
+            for i in np.flatnonzero(keep).tolist():
                 row_state[self._next_slot[i], self._own.start + i] = self._states[i]
-                self._next_slot[i] += 1
-        return int(self._row_begin.min()) + self._config.row_steps
+            self._next_slot += on_time & ~self._first
+        self._row_begin[on_time | self._first] = t
+        due = self._row_begin + config.row_steps
+        return int(np.where(due - config.burn_in > t, due - config.burn_in, due).min())
 
     def _act(self, t: int, value: np.ndarray) -> None:
         """Actions and values [own] of step t; keeps the policy parameters for the log-probabilities."""

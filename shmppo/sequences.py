@@ -85,16 +85,26 @@ def equal_cuts(lengths: np.ndarray, parts: int) -> np.ndarray:
     return np.concatenate([[0], cuts, [rows]]).astype(np.int64)
 
 
-def step_indices(rows: np.ndarray, *, row_steps: int, num_envs: int) -> tuple[np.ndarray, np.ndarray]:
+def warm_up_steps(rows: np.ndarray, burn_in: int) -> np.ndarray:
+    """Steps before each of the rows [R, 4] that warm its state up, [R]: none where an episode or the rollout begins.
+
+    A row's stored state is the one before these steps. Those that go on from a row of the same episode have a full
+    one, of more than `burn_in` steps, before them.
+    """
+    return np.where((rows[:, 3] >= 0) & (rows[:, 0] > 0), burn_in, 0)
+
+
+def step_indices(rows: np.ndarray, *, row_steps: int, num_envs: int, burn_in: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Flat indices into [T·N, …] of the steps of padded rows, time first.
 
     Args:
         rows: [R, 4] row table entries; a row of length 0 is all padding.
 
     Returns:
-        (indices int64 [L, R], real bool [L, R]); padding repeats the row's last step and is not real.
+        (indices int64 [L + burn_in, R], real bool [L + burn_in, R]); a row's steps follow those that warm its state
+        up, which are not real, nor is the padding behind it, which repeats its last step.
     """
-    offset = np.arange(row_steps)[:, None]
-    length = rows[:, 2].astype(np.int64)
-    step = rows[:, 0].astype(np.int64) + np.minimum(offset, np.maximum(length - 1, 0))
-    return step * num_envs + rows[:, 1], offset < length
+    offset = np.arange(row_steps + burn_in)[:, None]
+    length, warm = rows[:, 2].astype(np.int64), warm_up_steps(rows, burn_in)
+    step = rows[:, 0].astype(np.int64) - warm + np.minimum(offset, np.maximum(warm + length - 1, 0))
+    return step * num_envs + rows[:, 1], (offset >= warm) & (offset < warm + length)

@@ -83,6 +83,7 @@ class Session:
         self._save_due = 0.0
         self._best_return = -math.inf
         self._bad_episodes = 0
+        self._drifts: list[float] = []  # of the stored states, by each refresh of this iteration
         self._updating = False  # the learner's state lies between two iterations' states
         if checkpoint is not None:
             self._restore(checkpoint)  # before workers start: they read the carry
@@ -194,6 +195,11 @@ class Session:
         shards = split(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
 
         def compute(version: int, epoch: int, minibatch: int) -> None:
+            if config.refresh_states and epoch and not minibatch:
+                self.pool.refresh(version, self.timer)
+                changes, numbers = self._arena.array("state_drift").sum(axis=0)
+                self._drifts.append(math.sqrt(changes / max(numbers, 1.0)))
+
             def own() -> None:
                 for shard in shards:
                     gradients.compute(epoch, minibatch, shard)
@@ -264,10 +270,12 @@ class Session:
             "collect_seconds": self.pool.collect_seconds,
             "straggler_wait": waiting_share(self.pool.worker_seconds),
             "slowest_worker": int(self.pool.worker_seconds.argmax()),
+            "state_drift": sum(self._drifts) / max(len(self._drifts), 1),
             **statistics,
             **{f"{phase}_seconds": s for phase, s in zip(PHASES, seconds, strict=True)},
         }
         self.pool.handshake_seconds = 0.0
+        self._drifts.clear()
         self._metrics.write(row)
         if self.learner.kl_profile is not None:
             with _optional_file():

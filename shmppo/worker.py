@@ -27,8 +27,9 @@ from shmppo.episodes import EpisodeInProgress
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, Field
 from shmppo.logs import log_to
-from shmppo.messages import LONGEST_TEXT, Collect, Command, Done, Failed, Gradients, Ready, Stop
+from shmppo.messages import LONGEST_TEXT, Collect, Command, Done, Failed, Gradients, Ready, Refresh, Stop
 from shmppo.model import ActorCritic, move_parameters
+from shmppo.refresh import StateRefresh
 from shmppo.rollout import Collector
 from shmppo.timers import PhaseTimer
 
@@ -91,15 +92,9 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
     arena = Arena(setup.fields, setup.memory)
     model = ActorCritic(setup.config, setup.task.observation, setup.task.distribution)
     move_parameters(model, arena.tensor("weights"), keep=False)
-    collector = Collector(
-        setup.config,
-        setup.task,
-        model,
-        arena,
-        low=setup.columns.start,
-        high=setup.columns.stop,
-        progress=arena.array("progress")[setup.index],
-    )
+    low, high, progress = setup.columns.start, setup.columns.stop, arena.array("progress")[setup.index]
+    collector = Collector(setup.config, setup.task, model, arena, low=low, high=high, progress=progress)
+    states = StateRefresh(setup.config, setup.task.distribution, model, arena, low=low, high=high, progress=progress)
     gradients = ShardGradients(setup.config, setup.task.distribution, model, arena)
     seconds, stamps = arena.array("phase_seconds")[setup.index], arena.array("stamps")[setup.index]
     version = arena.array("version")
@@ -116,6 +111,9 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
             raise RuntimeError(f"told to use weights version {command.version}, but {int(version[0])} is published")
         if isinstance(command, Collect):
             collector.collect(command.iteration, timer)
+        elif isinstance(command, Refresh):
+            timer.switch("inference")
+            states.refresh()
         else:
             timer.switch("gradient")
             for shard in setup.shards:
@@ -134,5 +132,5 @@ def _next_command(commands: Any) -> Command:
     if commands._reader not in ready:
         return Stop()
     command = commands.get()
-    assert isinstance(command, (Collect, Gradients, Stop)), command
+    assert isinstance(command, (Collect, Gradients, Refresh, Stop)), command
     return command

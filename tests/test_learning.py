@@ -48,6 +48,7 @@ SHAPED = {"env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_a
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
+    "burn-in": {"burn_in": 3},
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none"},
     "penalty": {"objective": "penalty", "penalty_coef": 3.0},
@@ -81,14 +82,16 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(varian
     total = torch.zeros(())
     for start, n, length, slot in rows:
         span = slice(start, start + length)
+        warm = config.burn_in if slot >= 0 and start > 0 else 0
+        seen = slice(start - warm, start + length)
         state = torch.zeros(1, learner.model.state_size)
         if slot >= 0 and learner.model.state_size:
             state[0] = arena.tensor("row_state")[slot, n]
         leaves = learner.model.observation.leaves
-        obs = [torch.from_numpy(read(leaf.field)[span, n].copy()).unsqueeze(1) for leaf in leaves]
+        obs = [torch.from_numpy(read(leaf.field)[seen, n].copy()).unsqueeze(1) for leaf in leaves]
         with torch.no_grad():
-            before, _, _ = old_model(obs, state)
-        params, values, _ = learner.model(obs, state)
+            before = old_model(obs, state)[0][warm:]
+        params, values = (out[warm:] for out in learner.model(obs, state)[:2])
         actions = torch.from_numpy(read("actions")[span, n].copy())
         log_prob = distribution.log_prob(params[:, 0], actions)
         log_ratio = log_prob - distribution.log_prob(before[:, 0], actions)

@@ -16,10 +16,11 @@ from conftest import published
 from shmppo.config import TrainConfig
 from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.episodes import ActionLog
+from shmppo.inference import tiles_of
 from shmppo.layout import Arena, total_bytes
 from shmppo.learner import Learner
 from shmppo.pool import WorkerPool
-from shmppo.rollout import Collector, tiles_of
+from shmppo.rollout import Collector
 from shmppo.sequences import cut_rows
 from shmppo.streams import action_noise, episode_seed, minibatch_order
 from shmppo.timers import PhaseTimer
