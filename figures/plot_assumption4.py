@@ -29,8 +29,7 @@ def main() -> None:
             values = np.array([[float(r["kl_to_all"]) for r in rows if int(r["environments"]) == n] for n in counts])
             medians = np.median(values, axis=1)
             part = [n < everything for n in counts]
-            slope = np.polyfit(np.log(np.array(counts)[part]), np.log(medians[part]), 1)[0]
-            name = f"seed {seed}, after {iteration} updates: ∝ n^{slope:.2f}"
+            name = f"seed {seed}, after {iteration} updates"
             axis.plot(np.array(counts)[part], medians[part], "o-", color=colour, markersize=4, label=name)
             axis.fill_between(
                 counts[:-1], values.min(1)[:-1], values.max(1)[:-1], color=colour, alpha=0.15, linewidth=0
@@ -39,6 +38,7 @@ def main() -> None:
             moved = np.median([float(row["kl_of_update"]) for row in rows])
             axis.axhline(moved, color=colour, linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, list(map(str, counts)))
         axis.set_yscale("log")
         label(axis, "environments n of the update", "KL(π of all ‖ π of n), nats", title)
         axis.legend(fontsize=6.5, frameon=False)

@@ -127,7 +127,11 @@ def test_the_readme_shows_every_figure() -> None:
     assert sorted(path.stem for path in FIGURES.glob("*.svg")) == SHOWN
 
 
-@pytest.mark.parametrize("name", SHOWN)
+MEASURED = [name for name in SHOWN if not (FIGURES / f"draw_{name}.py").exists()]
+"""Figures of a table; what draw_*.py makes is a picture of the program."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
 def test_a_figure_is_what_one_command_makes_of_its_csv(name: str, tmp_path: Path) -> None:
     assert (FIGURES / "data" / f"{name}.csv").exists()
     out = tmp_path / "figure.svg"

