@@ -69,15 +69,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "tile_rows": st.none() | st.integers(0, 40),
     "stop_at_iteration": st.none() | st.integers(0, 3),
     "checkpoint_minutes": NUMBER,
-    "prev_action": st.booleans(),
-    "prev_reward": st.booleans(),
     "wrappers": st.sampled_from(
         [(), ("TimeLimit(max_episode_steps=9)",), ("FlattenObservation",), ("Nothing",), ("TimeLimit(",)]
     ),
     "episode_seeding": st.sampled_from(["episode", "once"]),
     "skip_bad_episodes": st.booleans(),
     "encoder": st.sampled_from(["auto", "mlp", "nature", "impala"]),
-    "layer_norm": st.booleans(),
     "action_masks": st.booleans(),
     "squash_actions": st.booleans(),
     "truncation_is_termination": st.booleans(),
