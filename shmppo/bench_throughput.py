@@ -89,7 +89,7 @@ def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
 def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
     """Floating-point operations per second of a matrix product of the update's largest shape, one thread."""
     torch.set_num_threads(1)
-    rows = config.batch_steps // config.minibatches // config.shards
+    rows = config.rank_steps // config.minibatches // config.shards
     inner = config.hidden_size if config.recurrent else config.encoder_sizes[-1]
     a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core == "lstm" else 3) * inner)
     out = torch.empty(rows, b.shape[1])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from shmppo.config import ConfigError
+from shmppo.ranks import Ranks
 
 FORMAT = 2
 NAME = "checkpoint.pt"
@@ -86,6 +87,41 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
                 log.warning("%s", another)
             age += 1
         raise
+
+
+def load_common_checkpoint(run_dir: Path, ranks: Ranks) -> dict[str, Any]:
+    """This rank's checkpoint of the newest iteration of which every rank has a whole one.
+
+    Args:
+        run_dir: of this rank.
+
+    Raises:
+        ConfigError: on all ranks, if there is none.
+    """
+    if ranks.size == 1:
+        return load_newest_checkpoint(run_dir)
+    kept: dict[int, Path] = {}
+    missing = ""
+    for path in _newest_first(run_dir):
+        try:
+            kept.setdefault(load_checkpoint(path)["iteration"], path)
+        except ConfigError as error:
+            log.warning("%s", error)
+            missing = str(error)
+    everywhere = ranks.gather_objects((sorted(kept), missing or f"{run_dir} holds no checkpoint"))
+    common = set(kept).intersection(*(iterations for iterations, _ in everywhere))
+    if not common:
+        reasons = [text for iterations, text in everywhere if not iterations]
+        have = ", ".join(f"rank {rank} {iterations}" for rank, (iterations, _) in enumerate(everywhere))
+        raise ConfigError(f"there is no iteration of which every rank has a checkpoint ({have}); {'; '.join(reasons)}")
+    return load_checkpoint(kept[max(common)])
+
+
+def _newest_first(run_dir: Path) -> Iterator[Path]:
+    age = 0
+    while (run_dir / older(age)).is_file():
+        yield run_dir / older(age)
+        age += 1
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import tyro
 
 from shmppo.config import ConfigError, TrainConfig, from_json
 
-OF_ANOTHER_RUN = ("run_dir", "stop_at_iteration")
+OF_ANOTHER_RUN = ("run_dir", "stop_at_iteration", "rank", "ranks")
 """Fields that a new run does not take over from a run's config.json."""
 
 

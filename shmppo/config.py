@@ -1,7 +1,8 @@
 """The configuration of a run: every number that a run depends on, checked before anything starts.
 
 Axes, used everywhere: T steps per rollout, N environments, W workers, L sequence length,
-K epochs, M minibatches, G gradient shards, H hidden size, D observation size, A action size.
+K epochs, M minibatches, G gradient shards, R ranks, H hidden size, D observation size, A action size.
+All but R are those of one rank.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from shmppo.options import (
     ObjectiveOptions,
     OptimiserOptions,
     ProcessOptions,
+    RankOptions,
     ReportOptions,
     TaskOptions,
     UpdateOptions,
@@ -42,7 +44,14 @@ MIN_TILE, MAX_TILE = 8, 32
 
 @dataclass(frozen=True)
 class TrainConfig(
-    ReportOptions, ProcessOptions, OptimiserOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions
+    ReportOptions,
+    RankOptions,
+    ProcessOptions,
+    OptimiserOptions,
+    ObjectiveOptions,
+    UpdateOptions,
+    NetworkOptions,
+    TaskOptions,
 ):
     """One training run. The run's weights are a pure function of this and the build of its libraries."""
 
@@ -80,9 +89,19 @@ class TrainConfig(
         return self.seq_len if self.recurrent else 1
 
     @property
-    def batch_steps(self) -> int:
-        """Environment steps per iteration, N·T."""
+    def rank_steps(self) -> int:
+        """Environment steps of one rank per iteration, N·T."""
         return self.num_envs * self.rollout_steps
+
+    @property
+    def batch_steps(self) -> int:
+        """Environment steps of all ranks per iteration, R·N·T."""
+        return self.ranks * self.rank_steps
+
+    @property
+    def first_env(self) -> int:
+        """Global index of this rank's environment 0: streams of random numbers are keyed by global indices."""
+        return self.rank * self.num_envs
 
     @property
     def iterations(self) -> int:
@@ -104,7 +123,7 @@ class TrainConfig(
         """G, a function of the configuration alone, never of W."""
         if self.grad_shards is not None:
             return self.grad_shards
-        by_size = self.batch_steps // self.minibatches // SHARD_STEPS
+        by_size = self.rank_steps // self.minibatches // SHARD_STEPS
         by_rows = self.least_rows // self.minibatches
         return max(1, min(by_size, by_rows, MAX_SHARDS))
 
@@ -215,6 +234,7 @@ def check(config: TrainConfig) -> None:
     config.check_objective()
     config.check_optimiser()
     config.check_processes()
+    config.check_ranks()
     config.check_report()
     require(
         config.recurrent or not (config.burn_in or config.refresh_states),
@@ -222,6 +242,11 @@ def check(config: TrainConfig) -> None:
     )
     _check_workers(config)
     _check_minibatches(config)
+    require(
+        config.ranks == 1 or config.keep_checkpoints >= 2,
+        f"--keep-checkpoints is {config.keep_checkpoints}, but {config.ranks} ranks may end between their writing of "
+        "the same checkpoint; keep 2 or more",
+    )
 
 
 def _check_workers(c: TrainConfig) -> None:

@@ -82,7 +82,8 @@ class Display:
         for cells in self._cells(row, memory):
             table.add_row(*cells)
         workers = f"{config.num_workers} workers" if config.num_workers else "no workers"
-        title = f"shmppo  {config.env_id}  {config.num_envs} environments, {workers}"
+        ranks = f"{config.ranks} ranks of " if config.ranks > 1 else ""
+        title = f"shmppo  {config.env_id}  {ranks}{config.num_envs} environments, {workers}"
         inside = WIDTH - 4
         group = Group(table, phase_bar(row, inside), worker_line(worker_seconds, row["collect_seconds"], inside))
         return Panel(group, title=title, subtitle=str(self._run_dir), width=WIDTH)

@@ -182,7 +182,8 @@ class EnvironmentSlot:
     def begin(self, episode: int) -> Any:
         """Reset to the start of an episode; returns its first observation."""
         self.episode = episode
-        seed = episode_seed(self._config.seed, self.index, episode) if self._seeded else None
+        stream = self._config.first_env + self.index  # global: no two ranks share one
+        seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
         self._seeded = self._task.seeding == "episode"
         try:
             observation, _ = self._env.reset() if seed is None else self._env.reset(seed=seed)

@@ -22,6 +22,7 @@ from shmppo.layout import SHARD_STATISTICS, Arena, Field, Sizes, shared_fields
 from shmppo.model import ActorCritic, move_parameters, parameter_offsets, weights_sha256
 from shmppo.normalize import CLIP, RunningMoments, column_moments
 from shmppo.plan import write_plan
+from shmppo.ranks import ALONE, FlatSum, Ranks
 from shmppo.schedules import Schedule
 from shmppo.timers import PhaseTimer
 
@@ -91,8 +92,9 @@ def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
 class Learner:
     """Model, optimiser and normalisers, and the update that moves them."""
 
-    def __init__(self, config: TrainConfig, task: Task, arena: Arena) -> None:
+    def __init__(self, config: TrainConfig, task: Task, arena: Arena, ranks: Ranks = ALONE) -> None:
         self.config = config
+        self._ranks = ranks
         self.arena = arena
         self.model = build_model(config, task)
         self.version = 0
@@ -105,6 +107,7 @@ class Learner:
         move_parameters(self.model, arena.tensor("weights"), keep=True)
         self._flat = nn.Parameter(arena.tensor("weights"))
         self._flat.grad, *self._other_shards = arena.tensor("gradients").unbind(0)
+        self._sum_over_ranks = FlatSum(ranks, self._flat.numel(), len(SHARD_STATISTICS))
         self.kl_profile: KLProfile | None = None  # of the last update, if it was recorded
         self._recorder: KLRecorder | None = None
         if config.kl_profile_every is not None:
@@ -142,7 +145,9 @@ class Learner:
         rate, numbers = self.schedule.learning_rate(iteration), self.schedule.numbers(iteration)
         self.optimizer.param_groups[0]["lr"] = rate
         advantages = self._advantages()
-        write_plan(self.config, self.arena, iteration=iteration, advantages=advantages, numbers=numbers)
+        write_plan(
+            self.config, self.arena, iteration=iteration, advantages=advantages, numbers=numbers, ranks=self._ranks
+        )
         timer.switch("other")
         every = self.config.kl_profile_every
         recorder = self._recorder if every is not None and iteration % every == 0 else None
@@ -153,7 +158,7 @@ class Learner:
         self.schedule.adapt(statistics["kl_last_epoch"])
         statistics |= {"learning_rate": rate, **numbers._asdict()}
         statistics["explained_variance"] = explained_variance(
-            self.arena.array("value"), advantages + self.arena.array("value")
+            self.arena.array("value"), advantages + self.arena.array("value"), self._ranks
         )
         self._merge_observations()
         return statistics
@@ -168,8 +173,9 @@ class Learner:
         if config.normalize_reward:
             returns = discounted_returns(rewards, ended, self.discounted_return, config.gamma)
             self.discounted_return = returns[-1].copy()
-            for n in range(config.num_envs):  # in environment order, whoever sampled them
-                self.return_moments.merge(len(rewards), *column_moments(returns[:-1, n : n + 1]))
+            by_env = np.array([column_moments(returns[:-1, n : n + 1]) for n in range(config.num_envs)])
+            for mean, m2 in self._of_all_ranks(by_env):
+                self.return_moments.merge(len(rewards), mean, m2)
             rewards = np.clip(rewards / self.return_moments.std, -CLIP, CLIP)
         return generalized_advantages(
             rewards=rewards,
@@ -224,15 +230,15 @@ class Learner:
         }
 
     def _reduce(self) -> dict[str, float]:
-        """Add the shards in shard order: gradients into the first of them, statistics into the result."""
+        """Add the shards in shard order, then the ranks: gradients into the first shard, statistics into the result."""
         gradient = self._flat.grad
         assert gradient is not None
         for shard in self._other_shards:
             gradient.add_(shard)
         by_shard = self.arena.array("shard_statistics")
-        total = dict(zip(SHARD_STATISTICS, by_shard.sum(axis=0).tolist(), strict=True))
-        total["max_abs_log_ratio"] = float(by_shard[:, SHARD_STATISTICS.index("max_abs_log_ratio")].max())
-        return total
+        largest = float(by_shard[:, SHARD_STATISTICS.index("max_abs_log_ratio")].max())
+        sums, largest = self._sum_over_ranks(gradient, by_shard.sum(axis=0), largest)
+        return dict(zip(SHARD_STATISTICS, sums.tolist(), strict=True)) | {"max_abs_log_ratio": largest}
 
     def _check(self, total: dict[str, float], epoch: int, minibatch: int) -> None:
         """Raises TrainingFault for losses that are not finite, and for a first ratio that is not 1."""
@@ -276,8 +282,12 @@ class Learner:
     def _merge_observations(self) -> None:
         """Let this rollout's observations into the statistics that the next one is normalised with."""
         if self.config.normalize_obs:
-            for mean, m2 in self.arena.array("obs_moments"):
+            for mean, m2 in self._of_all_ranks(self.arena.array("obs_moments")):
                 self.obs_moments.merge(self.config.rollout_steps, mean, m2)
+
+    def _of_all_ranks(self, by_env: np.ndarray) -> np.ndarray:
+        """Numbers of every environment of every rank, [R·N, …], from those of this rank's, [N, …], in global order."""
+        return np.concatenate(list(self._ranks.gather(by_env)))
 
     def state(self) -> dict[str, Any]:
         """Everything of the learner that the next update depends on."""
@@ -306,7 +316,12 @@ def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in state.items()}
 
 
-def explained_variance(values: np.ndarray, targets: np.ndarray) -> float:
-    """1 − Var(target − value) / Var(target), 1 for a perfect critic; NaN where the targets do not vary."""
-    variance = float(np.var(targets, dtype=np.float64))
-    return 1 - float(np.var(targets - values, dtype=np.float64)) / variance if variance > 0 else float("nan")
+def explained_variance(values: np.ndarray, targets: np.ndarray, ranks: Ranks = ALONE) -> float:
+    """1 − Var(target − value) / Var(target) over all ranks, 1 for a perfect critic; NaN where targets do not vary."""
+    means, variances = [], []
+    for numbers in (targets, targets - values):
+        means.append(np.mean(numbers, dtype=np.float64))
+        variances.append(np.var(numbers, dtype=np.float64))
+    by_rank = ranks.gather(np.array([variances, means]))  # [R, 2, 2]; every rank has as many steps
+    total, unexplained = (by_rank[:, 0].mean(axis=0) + by_rank[:, 1].var(axis=0)).tolist()
+    return 1 - unexplained / total if total > 0 else float("nan")

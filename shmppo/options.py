@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 
@@ -318,6 +319,27 @@ class ProcessOptions:
         require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
         require_fields(self, ("worker_timeout", "checkpoint_minutes"), _positive, "be positive and finite")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
+
+
+SetByRanks = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
+"""A field that is no flag: it follows from how the processes were started."""
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
+
+    rank_timeout: float = 300.0
+    """Seconds that a rank waits for the others; then the run ends and names those that are missing. A checkpoint and
+    the replacement of a worker, on any rank, must fit in."""
+    ranks: SetByRanks = 1
+    """R, ranks that learn together."""
+    rank: SetByRanks = 0
+    """Which of them this is."""
+
+    def check_ranks(self) -> None:
+        require_fields(self, ("rank_timeout",), _positive, "be positive and finite")
+        require(0 <= self.rank < self.ranks, f"rank is {self.rank} of {self.ranks}; it must lie in 0 … ranks - 1")
 
 
 @dataclass(frozen=True)

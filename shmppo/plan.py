@@ -9,15 +9,23 @@ import numpy as np
 
 from shmppo.config import TrainConfig
 from shmppo.layout import Arena, UpdateNumbers
+from shmppo.ranks import ALONE, Ranks
 from shmppo.sequences import cut_rows, equal_cuts, shuffled_order
 
 _EPSILON = 1e-8
+_MOMENTS = ("steps", "sum", "squares")
 
 
 def write_plan(
-    config: TrainConfig, arena: Arena, *, iteration: int, advantages: np.ndarray, numbers: UpdateNumbers
+    config: TrainConfig,
+    arena: Arena,
+    *,
+    iteration: int,
+    advantages: np.ndarray,
+    numbers: UpdateNumbers,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Write every field of phase PLAN.
+    """Write every field of phase PLAN. Step counts and advantage statistics are those of a minibatch's parts together.
 
     Args:
         advantages: [T, N] float32.
@@ -35,49 +43,62 @@ def write_plan(
     count = len(rows)
     arena.array("rows")[:count] = rows
     lengths = rows[:, 2].astype(np.int64)
-    sums = _RowSums(advantages, rows, lengths)
+    sums = _RowSums(advantages, rows, lengths, ranks)
+    moments = np.empty((config.epochs, config.minibatches, len(_MOMENTS)))
     for epoch in range(config.epochs):
         order, cuts = shuffled_order(
             rows,
             seed=config.seed,
             block=config.block,
+            first_block=config.first_env // config.block,
             iteration=iteration,
             epoch=epoch,
             minibatches=config.minibatches,
         )
         arena.array("order")[epoch, :count] = order
-        arena.array("minibatch_steps")[epoch] = np.add.reduceat(lengths[order], cuts[:-1])
-        arena.array("advantage_scale")[epoch] = sums.scales(order, cuts, config.advantage_norm)
+        moments[epoch] = sums.moments(order, cuts)
         bounds = arena.array("bounds")[epoch]
         for m in range(config.minibatches):
             begin, end = cuts[m], cuts[m + 1]
             bounds[m] = begin + equal_cuts(lengths[order[begin:end]], config.shards)
+    moments = ranks.gather(moments).sum(axis=0)
+    arena.array("minibatch_steps")[:] = moments[..., 0]
+    arena.array("advantage_scale")[:] = sums.scales(moments, config.advantage_norm)
 
 
 class _RowSums:
-    """Sums of advantages over each row, so that a minibatch's mean and deviation need not touch its steps."""
+    """Sums of advantages over each row, so that a minibatch's mean and deviation need not touch its steps.
 
-    def __init__(self, advantages: np.ndarray, rows: np.ndarray, lengths: np.ndarray) -> None:
+    Advantages are taken relative to their mean over all ranks: then the squares lose no digits to a large mean, and the
+    sums of the ranks simply add.
+    """
+
+    def __init__(self, advantages: np.ndarray, rows: np.ndarray, lengths: np.ndarray, ranks: Ranks) -> None:
         columns = np.ascontiguousarray(advantages.T, dtype=np.float64).reshape(-1)
         starts = rows[:, 1].astype(np.int64) * len(advantages) + rows[:, 0]
-        self._mean = columns.mean()
-        centred = columns - self._mean  # so that the squares below lose no digits to a large mean
-        self._std = np.sqrt(np.square(centred).mean())
+        self._mean = ranks.gather(columns.mean()).mean()  # every rank has as many
+        centred = columns - self._mean
+        self._std = np.sqrt(ranks.gather(np.square(centred).mean()).mean())
         self._lengths = lengths
         self._sum = np.add.reduceat(centred, starts)
         self._squares = np.add.reduceat(np.square(centred), starts)
 
-    def scales(self, order: np.ndarray, cuts: np.ndarray, over: str) -> np.ndarray:
-        """Mean and 1 / (standard deviation + 1e-8) of each minibatch's advantages, [M, 2]."""
-        scales = np.empty((len(cuts) - 1, 2))
+    def moments(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+        """_MOMENTS of each minibatch's advantages on this rank, [M, 3]."""
+        columns = (self._lengths, self._sum, self._squares)
+        return np.stack([np.add.reduceat(column[order], cuts[:-1]) for column in columns], axis=-1)
+
+    def scales(self, moments: np.ndarray, over: str) -> np.ndarray:
+        """Mean and 1 / (standard deviation + 1e-8) of advantages, [K, M, 2], by moments [K, M, 3] over all ranks."""
+        scales = np.empty((*moments.shape[:-1], 2))
         if over == "none":
             scales[:] = 0.0, 1.0
         elif over == "global":
             scales[:] = self._mean, 1 / (self._std + _EPSILON)
         else:
-            steps = np.add.reduceat(self._lengths[order], cuts[:-1])
-            mean = np.add.reduceat(self._sum[order], cuts[:-1]) / steps
-            variance = np.add.reduceat(self._squares[order], cuts[:-1]) / steps - np.square(mean)
-            scales[:, 0] = self._mean + mean
-            scales[:, 1] = 1 / (np.sqrt(np.maximum(variance, 0.0)) + _EPSILON)
+            steps, total, squares = np.moveaxis(moments, -1, 0)
+            mean = total / steps
+            variance = squares / steps - np.square(mean)
+            scales[..., 0] = self._mean + mean
+            scales[..., 1] = 1 / (np.sqrt(np.maximum(variance, 0.0)) + _EPSILON)
         return scales

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -179,7 +182,22 @@ def start_context() -> Any:
     context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
         context.set_forkserver_preload(PRELOAD)
+        with _ignored(signal.SIGUSR1):  # clusters send it to every process of a job; who ignores it passes that on
+            forkserver.ensure_running()
     return context
+
+
+@contextlib.contextmanager
+def _ignored(number: int) -> Iterator[None]:
+    """Ignore a signal; only the main thread can, others do not try."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def split(count: int, parts: int, index: int) -> range:

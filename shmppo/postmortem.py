@@ -42,7 +42,7 @@ def keep_failed_episode(
         "config": config.to_json(),
         "env_index": env_index,
         "episode": number,
-        "seed": episode_seed(config.seed, env_index, number),
+        "seed": episode_seed(config.seed, config.first_env + env_index, number),
         "actions": steps.tolist(),
         "message": message,
     }

@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from shmppo.config import TrainConfig
+from shmppo.layout import Arena
+from shmppo.ranks import Ranks
 from shmppo.timers import PHASES
 
 log = logging.getLogger("shmppo.report")
@@ -42,6 +46,7 @@ GLOSSARY: dict[str, str] = {
     "penalty_coef": "β of `--objective penalty` in this iteration",
     "handshake_seconds": "seconds of this iteration spent on signalling workers and hearing from them",
     "collect_seconds": "seconds of this iteration until the slowest worker had sampled its part",
+    "exchange_seconds": "seconds of this iteration in exchanges with the other ranks, waiting for them included",
     "straggler_wait": "share of the sampling for which a worker waits for the slowest, mean over the workers",
     "slowest_worker": "index of the worker that took longest to sample its part",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
@@ -74,6 +79,21 @@ class EpisodeStatistics:
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
+
+    def add_rollout(self, arena: Arena, first_env: int, ranks: Ranks) -> int:
+        """Add what ended in the rollout in the arena, on all ranks, in the order of (step, global environment).
+
+        Returns:
+            How many of them were bad episodes, which are not added: they are booked with a length of 0.
+        """
+        read = arena.array
+        t, n = np.nonzero(read("terminated") | read("truncated"))
+        ended = np.column_stack([t, first_env + n, read("ended_return")[t, n], read("ended_length")[t, n]])
+        everywhere = np.concatenate(ranks.gather_rows(ended))
+        everywhere = everywhere[np.lexsort((everywhere[:, 1], everywhere[:, 0]))]
+        good = everywhere[everywhere[:, 3] > 0]
+        self.add(good[:, 2].tolist(), good[:, 3].astype(int).tolist())
+        return len(everywhere) - len(good)
 
     def state(self) -> dict[str, Any]:
         return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
@@ -133,6 +153,16 @@ class MetricsFile:
         self._file.close()
 
 
+def _ranks_text(config: TrainConfig) -> list[str]:
+    """What one rank and all together work on, where there are several."""
+    if config.ranks == 1:
+        return []
+    return [
+        f"ranks          {config.ranks}, each {config.num_envs} environments and {config.rank_steps:,} steps an "
+        f"iteration: {config.ranks * config.num_envs} and {config.batch_steps:,} together"
+    ]
+
+
 def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:
     """What is printed at the end of a run."""
     phases = summary["phase_seconds"]
@@ -143,6 +173,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
     returns = "no episode has ended" if mean is None else f"{mean:.1f} (mean of the last {last} episodes)"
     lines = [
         f"run            {run_dir}",
+        *_ranks_text(config),
         f"return         {returns}",
         f"steps          {summary['env_steps']:,} in {summary['wall_seconds']:.1f} s: "
         f"{summary['steps_per_second']:,.0f} steps/s",
@@ -154,7 +185,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
     if summary["inexact_reasons"]:
         lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))
     if config.shards == 1 and config.num_workers > 1:
-        steps = config.batch_steps // config.minibatches
+        steps = config.rank_steps // config.minibatches
         lines.append(
             f"note           a minibatch has {steps} steps: one gradient shard, so the learner computes it alone"
         )

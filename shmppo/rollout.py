@@ -184,7 +184,9 @@ class Collector:
         self._first[:] = read("carry_first")[carry, own]
         state = self._arena.tensor("carry_state")[carry, own]
         noise = [
-            self._distribution.noise(action_noise(config.seed, slot.index, iteration), config.rollout_steps)
+            self._distribution.noise(
+                action_noise(config.seed, config.first_env + slot.index, iteration), config.rollout_steps
+            )
             for slot in self._batch.slots
         ]
         stacked = torch.from_numpy(np.stack(noise, axis=1))  # [T, own, noise size]

@@ -16,7 +16,8 @@ CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "r
 EVALUATIONS = "eval.csv"
 FAILED_EPISODE, FAILED_MINIBATCH = "failed_episode.json", "failed_minibatch.pt"
 _DERIVED = (
-    "batch_steps", "iterations", "last_iteration", "shards", "tile", "block", "num_workers", "sharded", "row_steps",
+    "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "tile", "block", "num_workers", "sharded",
+    "row_steps",
 )  # fmt: skip
 
 
@@ -36,6 +37,11 @@ def create_run_directory(config: TrainConfig) -> Path:
     except OSError as error:
         raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
     return path
+
+
+def directory_of(run_dir: Path, rank: int) -> Path:
+    """Where a rank writes: rank 0 in the run's directory, the others each in one of their own inside it."""
+    return run_dir if rank == 0 else run_dir / f"rank-{rank}"
 
 
 def default_name(config: TrainConfig) -> str:

@@ -41,13 +41,16 @@ def cut_rows(first: np.ndarray, row_steps: int) -> np.ndarray:
 
 
 def shuffled_order(
-    rows: np.ndarray, *, seed: int, block: int, iteration: int, epoch: int, minibatches: int
+    rows: np.ndarray, *, seed: int, block: int, iteration: int, epoch: int, minibatches: int, first_block: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows in one epoch's order, and where its minibatches begin.
 
     Environments form fixed blocks of `block` columns. Each block's rows are shuffled by a generator keyed by
     (seed, block, iteration, epoch) and cut into pieces of near-equal step counts; minibatch m is the union
     over blocks of their m-th pieces. So the minibatches do not depend on how many blocks one learner holds.
+
+    Args:
+        first_block: number of this rank's first block among those of all ranks.
 
     Returns:
         (order int [rows], bounds int [minibatches + 1]): minibatch m is order[bounds[m]:bounds[m + 1]].
@@ -56,7 +59,7 @@ def shuffled_order(
     blocks = rows[:, 1] // block
     for b in range(int(blocks[-1]) + 1):
         members = np.flatnonzero(blocks == b)
-        members = minibatch_order(seed, b, iteration, epoch).permutation(members)
+        members = minibatch_order(seed, first_block + b, iteration, epoch).permutation(members)
         cuts = equal_cuts(rows[members, 2], minibatches)
         for m in range(minibatches):
             pieces[m].append(members[cuts[m] : cuts[m + 1]])

@@ -6,13 +6,10 @@ import json
 import logging
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -32,8 +29,10 @@ from shmppo.layout import PROGRESS, Arena
 from shmppo.learner import ComputeShards, Learner, TrainingFault
 from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
 from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
+from shmppo.ranks import Ranks
 from shmppo.report import EpisodeStatistics, MetricsFile
 from shmppo.run_directory import LOG, METRICS, SUMMARY, write_json
+from shmppo.signals import StopRequest
 from shmppo.stragglers import StepTimes, waiting_share
 from shmppo.timers import PHASES, PhaseTimer, as_dict
 from shmppo.trackers import Watchers
@@ -64,14 +63,17 @@ class Session:
         run_dir: Path,
         checkpoint: dict[str, Any] | None,
         watchers: Watchers,
+        ranks: Ranks,
     ) -> None:
         """checkpoint: where to go on from, or None for the start of a run."""
         self.config = config
         self.run_dir = run_dir
         self.iteration = 0
-        self.stop_requested = False
+        self.stop = StopRequest()  # of this rank
+        self.stopping = False  # agreed by all ranks
         self.timer = PhaseTimer()
         self.inexact_reasons: list[str] = []
+        self._ranks = ranks
         self._arena = arena
         self._actions = ActionLog(config.num_envs, task.distribution.action_size, self._kept_steps(task))
         self._seconds = np.zeros(len(PHASES))
@@ -88,13 +90,13 @@ class Session:
         if checkpoint is not None:
             self._restore(checkpoint)  # before workers start: they read the carry
         with ExitStack() as stack:  # undone here if a step fails, else on exit
-            stack.enter_context(self._signals())
+            stack.enter_context(self.stop.by_signals())
             workers = None
             if config.num_workers:
                 # Workers start while the learner is built: both import and allocate for a while.
                 workers = WorkerPool(config, task, arena, self._actions, run_dir / LOG)
                 stack.callback(workers.close)
-            self.learner = Learner(config, task, arena)
+            self.learner = Learner(config, task, arena, ranks)
             if checkpoint is not None:
                 self.learner.load(checkpoint["learner"])
             if workers is None:
@@ -107,6 +109,7 @@ class Session:
             self._give_up_lost()
             self._metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, self.iteration)))
             self._display = stack.enter_context(closing(Display(config, run_dir)))
+            self._agree()
             self.save()  # so that there is always one to go on from
             self._watchers = stack.enter_context(closing(watchers))
             watchers.start(run_dir, config, self.iteration)
@@ -136,7 +139,7 @@ class Session:
 
     def _keep_evidence(self, error: WorkerFault | EnvironmentFault | TrainingFault) -> None:
         """Save what the run can go on from, and what shows the cause."""
-        if not self._updating:
+        if not self._updating and self._ranks.size == 1:  # several ranks save at the same iteration or not at all
             self.save()
         try:
             if isinstance(error, TrainingFault):
@@ -167,26 +170,6 @@ class Session:
         worker = next((w for w in range(config.num_workers) if n in split(config.num_envs, config.num_workers, w)), 0)
         steps = int(self._arena.array("progress")[worker, PROGRESS.index("steps")])
         return min(max(steps - self._actions.iteration * config.rollout_steps, 0), config.rollout_steps)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """First SIGINT or SIGTERM: stop after this iteration. Second: leave at once."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self.stop_requested:
-                raise KeyboardInterrupt
-            self.stop_requested = True
-            log.info("signal %d: stopping after this iteration", number)
-
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may install handlers; the caller stops such a run
-            return
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _gradient_source(self, task: Task) -> ComputeShards:
         """Where gradients come from: this process, shard after shard, or it and the workers, each a part of them."""
@@ -246,10 +229,7 @@ class Session:
         self.iteration += 1
         self._updating = False
         self._give_up_lost()
-        lengths, ended = read("ended_length"), read("terminated") | read("truncated")
-        good = ended & (lengths > 0)
-        self._episodes.add(read("ended_return")[good].tolist(), lengths[good].tolist())
-        self._bad_episodes += int(ended.sum()) - int(good.sum())
+        self._bad_episodes += self._episodes.add_rollout(self._arena, config.first_env, self._ranks)
         if self._step_times is not None:
             self._step_times.add(read("step_seconds"))
         if self.iteration == 1 or self.iteration % MEMORY_EVERY == 0:
@@ -268,27 +248,35 @@ class Session:
             "length_mean_100": self._episodes.length_mean,
             "handshake_seconds": self.pool.handshake_seconds,
             "collect_seconds": self.pool.collect_seconds,
+            "exchange_seconds": self._ranks.seconds,
             "straggler_wait": waiting_share(self.pool.worker_seconds),
             "slowest_worker": int(self.pool.worker_seconds.argmax()),
             "state_drift": sum(self._drifts) / max(len(self._drifts), 1),
             **statistics,
             **{f"{phase}_seconds": s for phase, s in zip(PHASES, seconds, strict=True)},
         }
-        self.pool.handshake_seconds = 0.0
+        self.pool.handshake_seconds = self._ranks.seconds = 0.0
         self._drifts.clear()
         self._metrics.write(row)
         if self.learner.kl_profile is not None:
             with _optional_file():
                 write_profile(self.run_dir, self.iteration, self.learner.kl_profile)
-        by_count = config.checkpoint_every is not None and self.iteration % config.checkpoint_every == 0
-        if by_count or time.monotonic() >= self._save_due:
-            self.save()
         self._watchers.log(row)
-        self.stop_requested |= self._watchers.asks_to_stop(row)
+        if self._watchers.asks_to_stop(row):
+            self.stop.make()
         if self._evaluations is not None:
             self._evaluations.after(self.iteration, self.learner)
-        last = self.iteration == config.last_iteration or self.stop_requested
+        if self._agree():
+            self.save()
+        last = self.iteration == config.last_iteration or self.stopping
         self._display.show(row, self.pool.worker_seconds.tolist(), self._memory, last=last)
+
+    def _agree(self) -> bool:
+        """Find out with the other ranks whether to stop; returns whether a checkpoint is due, on any of them."""
+        every = self.config.checkpoint_every
+        due = time.monotonic() >= self._save_due or (every is not None and self.iteration % every == 0)
+        self.stopping, due = self._ranks.agree((self.stop.made, due), self._arena.tensor("weights"), self.iteration)
+        return due
 
     def _sample_memory(self) -> None:
         self._memory = machine.proportional_memory([os.getpid(), *self.pool.pids])
@@ -298,6 +286,9 @@ class Session:
         """Save the checkpoint and the summary; returns the summary."""
         config = self.config
         self._sample_memory()
+        for rank, reasons in enumerate(self._ranks.gather_objects(self.inexact_reasons)):
+            for reason in reasons:  # a run is as exact as each of its ranks
+                self._inexact(reason if rank == config.rank else f"rank {rank}: {reason}")
         self.save()
         wall = float(self._seconds.sum())
         steps = self.iteration * config.batch_steps
@@ -314,6 +305,7 @@ class Session:
             "workers": config.num_workers,
             "worker_restarts": self.pool.restarts,
             "num_envs": config.num_envs,
+            "ranks": config.ranks,
             "wall_seconds": wall,
             "steps_per_second": steps / wall if wall else 0.0,
             "phase_seconds": as_dict(self._seconds),
@@ -327,7 +319,7 @@ class Session:
         with _optional_file():
             write_json(self.run_dir / SUMMARY, summary)
         if self._evaluations is not None:
-            self._evaluations.finish(patient=not self.stop_requested)
+            self._evaluations.finish(patient=not self.stop.made)
         self._watchers.finish(summary)
         return summary
 
@@ -371,6 +363,7 @@ class Session:
     def _restore(self, state: dict[str, Any]) -> None:
         """Take over a checkpoint, all but the learner's part."""
         self.iteration = state["iteration"]
+        log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(state["inexact_reasons"])
         for name, value in self._fingerprint.items():
             before = state["fingerprint"].get(name)

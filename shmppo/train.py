@@ -5,29 +5,44 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from shmppo.checkpoint import check_shapes, load_newest_checkpoint
-from shmppo.config import ConfigError, TrainConfig, from_json
+from shmppo.checkpoint import check_shapes, load_common_checkpoint
+from shmppo.config import ConfigError, TrainConfig, from_json, load_config
 from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.layout import Arena, allocate
 from shmppo.learner import TrainingFault, arena_fields, parameter_shapes
 from shmppo.logs import log_to
 from shmppo.pool import WorkerFault
+from shmppo.ranks import RankFault, Ranks, connected, own_configuration
 from shmppo.report import summary_text
 from shmppo.resources import check_resources
-from shmppo.run_directory import LOG, create_run_directory
+from shmppo.run_directory import CONFIG, LOG, create_run_directory, default_name, directory_of
 from shmppo.session import Session
 from shmppo.trackers import Callback, Logger, Watchers, make_trackers
 from shmppo.video import check_video
+
+
+class Watched(NamedTuple):
+    """Who is told of a run."""
+
+    callback: Callback | None
+    loggers: Sequence[Logger]
+
+    def watchers(self, config: TrainConfig) -> Watchers:
+        """Those of rank 0; the other ranks have none. Raises ConfigError for a tracker that is not installed."""
+        if config.rank > 0:
+            return Watchers()
+        return Watchers(self.callback, [*self.loggers, *make_trackers(config)])
 
 
 def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
@@ -35,13 +50,21 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
 
     Args:
         callback: sees the row of each iteration; True ends the run after it, as the first SIGINT does.
-        loggers: get the same rows (see `trackers.Logger`).
+        loggers: get the same rows (see `trackers.Logger`). Of several ranks, callback and loggers are those of rank 0.
 
     Raises:
         ConfigError: before anything is started, for what cannot run.
-        WorkerFault, EnvironmentFault, TrainingFault: when the run cannot go on. Nothing is left running.
+        WorkerFault, EnvironmentFault, TrainingFault, RankFault: when the run cannot go on. Nothing is left running.
     """
-    return _run(config, None, callback, loggers)
+    refuse_imported_script()
+    with connected(config.rank_timeout, config.device) as ranks:
+        if any(ranks.gather_objects(_restarted(config))):
+            return _resume(ranks, Path(str(config.run_dir)), Watched(callback, loggers), {})
+        config = own_configuration(ranks, config)
+        if ranks.size > 1:
+            name = ranks.gather_objects(config.run_dir or default_name(config))[0]
+            config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), ranks.rank)))
+        return _run(ranks, config, None, Watched(callback, loggers))
 
 
 def resume(
@@ -55,45 +78,63 @@ def resume(
 
     Raises:
         ConfigError: if there is no usable checkpoint, or nothing is left to train.
-        WorkerFault, EnvironmentFault, TrainingFault: as `train`.
+        WorkerFault, EnvironmentFault, TrainingFault, RankFault: as `train`.
     """
     run_dir = Path(run_dir)
-    checkpoint = load_newest_checkpoint(run_dir)
-    fields = json.loads(checkpoint["config"])
-    fields |= {"stop_at_iteration": None} | changes | {"run_dir": str(run_dir.absolute())}
-    config = from_json(fields)
-    if checkpoint["iteration"] >= config.last_iteration:
-        raise ConfigError(
-            f"{run_dir} has finished {checkpoint['iteration']} iterations, {config.last_iteration} were asked for; "
-            f"to go on, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
-        )
-    return _run(config, checkpoint, callback, loggers)
-
-
-def _run(
-    config: TrainConfig, checkpoint: dict[str, Any] | None, callback: Callback | None, loggers: Sequence[Logger]
-) -> dict[str, Any]:
-    """The whole path of the data: publish → collect → commit → update → report."""
     refuse_imported_script()
-    watchers = Watchers(callback, [*loggers, *make_trackers(config)])
-    if config.eval_videos:
-        check_video(Path("videos.mp4"), "--eval-videos")
-    task = inspect_task(config)
-    fields = arena_fields(config, task)
-    check_resources(config, fields)
-    if checkpoint is not None:
-        expected = {field.name: field.shape[1:] for field in fields if field.carried}
-        check_shapes("carry", checkpoint["carry"], expected)
-        check_shapes("parameter", checkpoint["learner"]["model"], parameter_shapes(config, task))
-    run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
+    try:
+        before = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
+    except ConfigError:  # what counts is the checkpoint, and whoever has none says so
+        before = TrainConfig()
+    with connected(changes.get("rank_timeout", before.rank_timeout), before.device) as ranks:
+        return _resume(ranks, run_dir, Watched(callback, loggers), changes)
+
+
+def _restarted(config: TrainConfig) -> bool:
+    """Whether torchrun has started this process again (--max-restarts) for a run that has begun before."""
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return again and config.run_dir is not None and (Path(config.run_dir) / CONFIG).exists()
+
+
+def _resume(ranks: Ranks, run_dir: Path, watched: Watched, changes: dict[str, Any]) -> dict[str, Any]:
+    own = directory_of(run_dir.absolute(), ranks.rank)
+    checkpoint = load_common_checkpoint(own, ranks)
+    fields = json.loads(checkpoint["config"])
+    fields |= {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
+    with ranks.refusing_together():
+        config = from_json(fields)
+        if config.ranks != ranks.size:
+            raise ConfigError(f"{run_dir} was begun with {config.ranks} ranks, not {ranks.size}; start as many again")
+        if checkpoint["iteration"] >= config.last_iteration:
+            raise ConfigError(
+                f"{run_dir} has finished {checkpoint['iteration']} iterations, {config.last_iteration} were asked for; "
+                f"to go on, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
+            )
+    return _run(ranks, own_configuration(ranks, config), checkpoint, watched)
+
+
+def _run(ranks: Ranks, config: TrainConfig, checkpoint: dict[str, Any] | None, watched: Watched) -> dict[str, Any]:
+    """The whole path of the data: publish → collect → commit → update → report."""
+    with ranks.refusing_together():
+        watchers = watched.watchers(config)
+        if config.eval_videos:
+            check_video(Path("videos.mp4"), "--eval-videos")
+        task = inspect_task(config)
+        fields = arena_fields(config, task)
+        check_resources(config, fields)
+        if checkpoint is not None:
+            expected = {field.name: field.shape[1:] for field in fields if field.carried}
+            check_shapes("carry", checkpoint["carry"], expected)
+            check_shapes("parameter", checkpoint["learner"]["model"], parameter_shapes(config, task))
+        run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
     arena = Arena(fields, allocate(fields))
     with (
         log_to(run_dir / LOG),
         learner_threads(config.learner_threads),
-        Session(config, task, arena, run_dir, checkpoint, watchers) as session,
+        Session(config, task, arena, run_dir, checkpoint, watchers, ranks) as session,
     ):
         learner, pool, timer = session.learner, session.pool, session.timer
-        while session.iteration < config.last_iteration and not session.stop_requested:
+        while session.iteration < config.last_iteration and not session.stopping:
             timer.switch("publish")
             learner.publish_statistics()
             learner.publish()
@@ -140,6 +181,8 @@ class ResumeConfig:
     """Stop after this iteration."""
     checkpoint_every: int | None = None
     """Iterations between checkpoints."""
+    rank_timeout: float | None = None
+    """Seconds that a rank waits for the others."""
     quiet: bool = False
     """Print nothing but errors. Not given: as the run was begun."""
 
@@ -166,9 +209,10 @@ def main(default: TrainConfig | None = None) -> int:
     try:
         summary = _from_command_line(sys.argv[1:], default)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # it is the same on all ranks
+            print(f"error: {error}", file=sys.stderr)
         return 2
-    except (WorkerFault, EnvironmentFault, TrainingFault) as error:
+    except (WorkerFault, EnvironmentFault, TrainingFault, RankFault) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

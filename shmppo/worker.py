@@ -1,7 +1,7 @@
 """The process around a collector: receives commands, carries them out, reports; one thread.
 
-A worker watches the learner's sentinel while it waits, so it never outlives it, and ignores SIGINT, which
-the terminal sends to every process of a run: stopping is the learner's decision.
+A worker watches the learner's sentinel while it waits, so it never outlives it, and ignores SIGINT
+and SIGUSR1, which terminals and clusters send to every process of a run: stopping is the learner's decision.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class WorkerSetup:
 def run_worker(setup: WorkerSetup, commands: Any, reports: Any) -> None:
     """The worker's main function; `commands` and `reports` are its own pair of torch.multiprocessing queues."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _end_with_the_starter()
     torch.set_num_threads(1)

@@ -249,6 +249,37 @@ class SlowEnvironment2(Counter):
         return super().step(action)
 
 
+class SlowCartPole(gymnasium.Wrapper):
+    """CartPole that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action: int) -> Any:
+        time.sleep(0.002)
+        return super().step(action)
+
+
+gymnasium.register("SlowCartPole-v0", entry_point=SlowCartPole)
+
+
+class FaultyStream(Counter):
+    """Raises at its 40th step in all, but only as environment 4 of all ranks' and with seed 1."""
+
+    faulty, steps = False, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.faulty |= seed == episode_seed(1, 4, 0)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        if self.faulty and self.steps == 40:
+            raise ValueError("the simulation exploded")
+        return super().step(action)
+
+
+gymnasium.register("FaultyStream-v0", entry_point=FaultyStream)
 gymnasium.register("SlowEnvironment2-v0", entry_point=SlowEnvironment2, kwargs={"length": 10_000})
 SPACES: dict[str, spaces.Space] = {
     "discrete": spaces.Discrete(5, start=2),

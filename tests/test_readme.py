@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from shmppo import cli
 from shmppo.command_line import StartOptions
@@ -75,5 +76,6 @@ def test_each_glossary_is_the_header_of_its_file(heading: str, glossary: dict[st
 def test_every_flag_that_the_readme_names_exists() -> None:
     kinds = [StartOptions, ResumeConfig, *(kind for name in cli.COMMANDS for kind in options_of(name))]
     known = {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
+    known |= {flag for action in get_args_parser()._actions for flag in action.option_strings}  # torchrun's
     for flag in set(re.findall(r"--[a-z][a-z-]+", README)) - {"--help"}:
         assert flag in known, flag

@@ -1,0 +1,138 @@
+"""Two hosts: network namespaces joined by a veth pair, with a torchrun in each. Needs root; skipped elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import summary_of
+from test_ranks import FLAGS, directories
+
+PORT = "29517"
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+ROWS = 4
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class Hosts:
+    """Two namespaces with one link between them."""
+
+    def __init__(self) -> None:
+        self.names = [f"shmppo-{os.getpid()}-{side}" for side in "ab"]
+        self.links = [f"shm{os.getpid()}{side}" for side in "ab"]
+
+    def open(self) -> None:
+        for name in self.names:
+            ip("netns", "add", name)
+        ip("link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1])
+        for name, link, address in zip(self.names, self.links, ADDRESSES, strict=True):
+            ip("link", "set", link, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", link, "up")
+
+    def close(self) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def cut(self) -> None:
+        """Take the link down."""
+        ip("-n", self.names[0], "link", "set", self.links[0], "down")
+
+    def train(self, root: Path, *flags: object) -> list[psutil.Popen]:
+        """A torchrun on each host, of one rank each."""
+        processes = []
+        for node, (name, link) in enumerate(zip(self.names, self.links, strict=True)):
+            command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+            command += ["--node-rank", str(node), "--master-addr", ADDRESSES[0], "--master-port", PORT]
+            command += ["-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), "--run-dir", str(root / "run")]
+            env = os.environ | {"GLOO_SOCKET_IFNAME": link}
+            output = open(root / f"host-{node}.txt", "w")  # noqa: SIM115 (its process has it)
+            processes.append(psutil.Popen([*command, *map(str, flags)], env=env, stdout=output, stderr=output))
+            output.close()
+        return processes
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    two = Hosts()
+    try:
+        two.open()
+    except (OSError, subprocess.CalledProcessError) as error:
+        two.close()
+        pytest.skip(f"network namespaces are not permitted here: {getattr(error, 'stderr', '') or error}")
+    try:
+        yield two
+    finally:
+        two.close()
+
+
+def rank_of(process: psutil.Popen) -> psutil.Process:
+    return next(
+        p for p in process.children(recursive=True) if "shmppo.train" in p.cmdline() and p.ppid() != os.getpid()
+    )
+
+
+def booked(run_dir: Path) -> bool:
+    """Whether both ranks are in training."""
+    files = [path / "metrics.csv" for path in directories(run_dir)]
+    return all(file.exists() and len(file.read_text().splitlines()) > ROWS for file in files)
+
+
+def wait_for(processes: list[psutil.Popen], run_dir: Path) -> None:
+    deadline = time.monotonic() + 90
+    while not booked(run_dir):
+        assert all(process.poll() is None for process in processes), "ended before it was in training"
+        assert time.monotonic() < deadline, "did not begin to train"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_two_hosts_train_as_one_and_a_stopped_side_changes_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    hashes = []
+    for disturbed in (False, True):
+        root = tmp_path / str(disturbed)
+        root.mkdir()
+        processes = hosts.train(root, "--total-steps", 128 * 50)
+        wait_for(processes, root / "run")
+        while disturbed and processes[1].poll() is None:
+            for number, seconds in ((signal.SIGSTOP, 1.0), (signal.SIGCONT, 0.2)):
+                try:
+                    rank_of(processes[1]).send_signal(number)
+                except (StopIteration, psutil.Error):  # it has ended
+                    break
+                time.sleep(seconds)
+        assert [process.wait(timeout=120) for process in processes] == [0, 0], (root / "host-0.txt").read_text()
+        summaries = [summary_of(path) for path in directories(root / "run")]
+        assert [s["iterations"] for s in summaries] == [50, 50]
+        assert all(s["exact"] for s in summaries)
+        hashes += [s["weights_sha256"] for s in summaries]
+    assert len(set(hashes)) == 1, hashes
+
+
+@pytest.mark.slow
+def test_a_link_that_goes_down_ends_both_sides_within_the_timeout(hosts: Hosts, tmp_path: Path) -> None:
+    limit = 5
+    processes = hosts.train(tmp_path, "--total-steps", 10**8, "--rank-timeout", limit)
+    wait_for(processes, tmp_path / "run")
+    ranks = [rank_of(process) for process in processes]
+    hosts.cut()
+    _, alive = psutil.wait_procs(ranks, timeout=limit + 15)
+    assert not alive, "still waiting"
+    assert [process.wait(timeout=60) for process in processes] == [1, 1]
+    near, far = ((tmp_path / f"host-{node}.txt").read_text() for node in (0, 1))
+    assert re.search(r"error: rank 1 of 2 did not answer \(.*\); go on from the last checkpoint with --resume", near)
+    assert re.search(
+        rf"error: rank 1 of 2 lost the others \(.*\), and the store at {ADDRESSES[0]}:{PORT} does not", far
+    )
