@@ -21,9 +21,11 @@ def main() -> None:
         points = list(csv.DictReader(file))
     with open(DATA / "kl_sweeps-runs.csv", newline="") as file:
         runs = list(csv.DictReader(file))
-    figure, axes = new_figure(len(TITLES), 2)
-    for (sweep, title), row in zip(TITLES.items(), (axes[0:2], axes[2:4], axes[4:6]), strict=True):
-        names = dict.fromkeys(run["name"] for run in runs if run["sweep"] == sweep)
+    names_of = {sweep: dict.fromkeys(run["name"] for run in runs if run["sweep"] == sweep) for sweep in TITLES}
+    names_of = {sweep: names for sweep, names in names_of.items() if len(names) > 1}
+    figure, axes = new_figure(len(names_of), 2)
+    for i, (sweep, names) in enumerate(names_of.items()):
+        row, title = axes[2 * i : 2 * i + 2], TITLES[sweep]
         for name, colour in zip(names, COLOURS, strict=False):
             members = [run for run in runs if (run["sweep"], run["name"]) == (sweep, name)]
             monotonic = np.mean([float(run["monotonic_share"]) for run in members])
