@@ -29,6 +29,7 @@ from shmppo.envs import Task, inspect_task
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, allocate
 from shmppo.learner import Learner, arena_fields
+from shmppo.ranks import ALONE
 from shmppo.sequences import cut_rows
 from shmppo.session import Session
 from shmppo.timers import PhaseTimer
@@ -55,7 +56,7 @@ def collected(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Arena, di
     """The next rollout after the run's checkpoint, and the checkpoint's learner."""
     checkpoint = load_newest_checkpoint(run_dir)
     arena = new_arena(config, task)
-    with Session(config, task, arena, run_dir, checkpoint, Watchers(None, [])) as session:
+    with Session(config, task, arena, run_dir, checkpoint, Watchers(None, []), ALONE) as session:
         session.learner.publish_statistics()
         session.learner.publish()
         session.pool.collect(session.learner.version, session.iteration, session.timer)
