@@ -1,8 +1,9 @@
 """MiniGrid-MemoryS9: look at an object, walk down a corridor, and turn to where the same object lies.
 
 The agent may start with its back to the object: it has to learn to look first. The 7 × 7 symbolic view goes in one-hot,
-as a vector of normalised numbers; as plain codes nothing was learned in 600,000 steps. Reaches a return of 0.85 within
-150,000 steps, in about a minute on two cores. Needs `pip install 'shmppo[minigrid]'`.
+as a vector of normalised numbers; as plain codes nothing was learned in 600,000 steps. One seed had a
+return of 0.98 after 100,000 steps and evaluated to 1.0 after 129,000; with this step size an update may lose it again
+for a while. About a minute on two cores until then. Needs `pip install 'shmppo[minigrid]'`.
 """
 
 import sys
