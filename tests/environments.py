@@ -157,6 +157,14 @@ class FourNumbersThreeActions(Counter):
     observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
     action_space = spaces.Discrete(3)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = np.zeros(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.t = 0
+        return self.buffer, {}
+
 
 class RefusesSeeds(Counter):
     """Raises where it is given a seed."""
