@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import types
 import typing
@@ -128,9 +129,21 @@ class TrainConfig(
         return max(1, min(by_size, by_rows, MAX_SHARDS))
 
     @property
+    def least_steps(self) -> int:
+        """Steps that every environment takes in a rollout: T, or fewer where rollouts may be ended early."""
+        if self.preempt_fraction is None:
+            return self.rollout_steps
+        return max(1, math.ceil(self.preempt_min_fraction * self.rollout_steps))
+
+    @property
+    def least_column_rows(self) -> int:
+        """Rows of one environment in a rollout without a single reset; each reset adds some."""
+        return -(-self.least_steps // self.row_steps)
+
+    @property
     def least_rows(self) -> int:
-        """Rows of a rollout without a single reset; each reset adds some."""
-        return self.num_envs * self.state_slots
+        """Rows of a rollout without a single reset."""
+        return self.num_envs * self.least_column_rows
 
     @property
     def tile(self) -> int:
@@ -243,6 +256,10 @@ def check(config: TrainConfig) -> None:
     _check_workers(config)
     _check_minibatches(config)
     require(
+        config.preempt_fraction is None or not (config.step_times or config.refresh_states),
+        "--step-times and --refresh-states need whole rollouts, and --preempt-fraction ends some early; leave it out",
+    )
+    require(
         config.ranks == 1 or config.keep_checkpoints >= 2,
         f"--keep-checkpoints is {config.keep_checkpoints}, but {config.ranks} ranks may end between their writing of "
         "the same checkpoint; keep 2 or more",
@@ -269,10 +286,10 @@ def _check_minibatches(c: TrainConfig) -> None:
         c.num_envs % c.block == 0,
         f"--num-envs {c.num_envs} is not a multiple of --env-block {c.block}; choose a block that divides it",
     )
-    rows_of_block = c.block * c.state_slots
+    rows_of_block = c.block * c.least_column_rows
     require(
         c.minibatches <= rows_of_block,
-        f"--minibatches is {c.minibatches} but {c.block} environments × {c.rollout_steps} steps make at least "
+        f"--minibatches is {c.minibatches} but {c.block} environments × {c.least_steps} steps make at least "
         f"{rows_of_block} rows of up to {c.row_steps} steps; lower --minibatches, or raise --num-envs or "
         "--rollout-steps",
     )

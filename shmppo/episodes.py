@@ -40,26 +40,30 @@ class ActionLog:
         self._parts: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
         self._lengths = [0] * num_envs  # steps of the episode in progress, kept or not
 
-    def commit(self, actions: np.ndarray, ended: np.ndarray, numbers: np.ndarray) -> None:
+    def commit(
+        self, actions: np.ndarray, ended: np.ndarray, numbers: np.ndarray, taken: np.ndarray | None = None
+    ) -> None:
         """Append a rollout.
 
         Args:
             actions: [T, N, A]; ended: [T, N] bool, an episode ended with the step.
             numbers: [N] number of the episode in progress after the rollout.
+            taken: [N] steps of each column that exist; None: all T.
         """
         steps = len(actions)
+        lengths = [steps] * len(self._parts) if taken is None else taken.tolist()
         behind = np.where(ended.any(axis=0), steps - np.argmax(ended[::-1], axis=0), 0)  # first step after the last end
-        for n, begin in enumerate(behind.tolist()):
+        for n, (begin, end) in enumerate(zip(behind.tolist(), lengths, strict=True)):
             if begin:
                 self._parts[n].clear()
                 self._lengths[n] = 0
-            self._lengths[n] += steps - begin
+            self._lengths[n] += end - begin
             if self._lengths[n] > self._limit:
                 if self._parts[n]:
                     log.info("environment %d: its episode is longer than --replay-limit %d", n, self._limit)
                 self._parts[n].clear()
-            elif begin < steps:
-                self._parts[n].append(actions[begin:, n].copy())
+            elif begin < end:
+                self._parts[n].append(actions[begin:end, n].copy())
         self._numbers = numbers.tolist()
         self.iteration += 1
 

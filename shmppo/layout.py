@@ -108,6 +108,7 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "REFRESH", "state_drift", f64, N, 2),  # sum of squared changes of stored states, and numbers in it
         field(own, "COLLECT", "ended_return", f64, T, N),  # raw return of the episode that ended with step t
         field(own, "COLLECT", "ended_length", i64, T, N),
+        field(own, "COLLECT", "taken", i64, N),  # steps of the rollout that exist: T, or fewer if it was ended early
         field(own, "COLLECT", "obs_moments", f64, N, 2, D),  # mean and M2 of this rollout's observations
         # the carry: read [i mod 2], written [(i + 1) mod 2]
         *(
@@ -136,7 +137,9 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field("worker, own row", "COLLECT, REFRESH, LEARN", "phase_seconds", f64, max(W, 1), len(PHASES)),
         field(own, "COLLECT", "step_seconds", f32, T if config.step_times else 0, N),
         field("worker, own row", "COLLECT, REFRESH, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
-        # the control table: the one field that is read while it may be written
+        # the control table: fields that are read while they may be written
+        field(own, "COLLECT; read at any time", "rollouts", i64, N),  # finished since the start of the run
+        field("learner", "COLLECT; read at any time", "halt", i64, 1),  # rollouts of this number end early
         field(
             "worker, own row", "START, COLLECT, REFRESH; read at any time", "progress", i64, max(W, 1), len(PROGRESS)
         ),

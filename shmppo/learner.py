@@ -102,6 +102,7 @@ class Learner:
         self.obs_moments = RunningMoments(task.observation.numbers)
         self.return_moments = RunningMoments(1)
         self.discounted_return = np.zeros(config.num_envs)
+        self._taken = np.zeros(0, np.int64)  # steps of each environment of all ranks in the last rollout, [R·N]
         # The shared weights are the model's: a step of the optimiser publishes them, with nothing to copy. Workers are
         # parked whenever it steps.
         move_parameters(self.model, arena.tensor("weights"), keep=True)
@@ -117,6 +118,11 @@ class Learner:
 
     def weights_sha256(self) -> str:
         return weights_sha256(self.model.state_dict().values())
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps of the last rollout, of all ranks."""
+        return int(self._taken.sum())
 
     def publish(self) -> None:
         """Give the weights in shared memory a new version: what the optimiser has written may be used."""
@@ -158,7 +164,7 @@ class Learner:
         self.schedule.adapt(statistics["kl_last_epoch"])
         statistics |= {"learning_rate": rate, **numbers._asdict()}
         statistics["explained_variance"] = explained_variance(
-            self.arena.array("value"), advantages + self.arena.array("value"), self._ranks
+            self.arena.array("value"), advantages + self.arena.array("value"), self.arena.array("taken"), self._ranks
         )
         self._merge_observations()
         return statistics
@@ -167,22 +173,24 @@ class Learner:
         """Advantages [T, N] of the rollout, of scaled rewards where the configuration says so."""
         config, read = self.config, self.arena.array
         rewards, terminated, truncated = read("reward"), read("terminated"), read("truncated")
-        ended = terminated | truncated
+        ended, taken = terminated | truncated, read("taken")
+        self._taken = self._of_all_ranks(taken)
         if config.clip_reward is not None:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
             returns = discounted_returns(rewards, ended, self.discounted_return, config.gamma)
-            self.discounted_return = returns[-1].copy()
-            by_env = np.array([column_moments(returns[:-1, n : n + 1]) for n in range(config.num_envs)])
-            for mean, m2 in self._of_all_ranks(by_env):
-                self.return_moments.merge(len(rewards), mean, m2)
+            columns = np.arange(config.num_envs)  # of a short rollout row T is not the one behind its last step
+            self.discounted_return = np.where(ended[taken - 1, columns], 0.0, returns[taken - 1, columns])
+            by_env = np.array([column_moments(returns[:t, n : n + 1]) for n, t in enumerate(taken)])
+            for count, (mean, m2) in zip(self._taken.tolist(), self._of_all_ranks(by_env), strict=True):
+                self.return_moments.merge(count, mean, m2)
             rewards = np.clip(rewards / self.return_moments.std, -CLIP, CLIP)
         return generalized_advantages(
             rewards=rewards,
             values=read("value"),
             bootstraps=read("bootstrap"),
             terminated=ended if config.truncation_is_termination else terminated,
-            truncated=truncated,
+            truncated=truncated | last_steps(taken, len(rewards)),
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
         )
@@ -282,8 +290,9 @@ class Learner:
     def _merge_observations(self) -> None:
         """Let this rollout's observations into the statistics that the next one is normalised with."""
         if self.config.normalize_obs:
-            for mean, m2 in self._of_all_ranks(self.arena.array("obs_moments")):
-                self.obs_moments.merge(self.config.rollout_steps, mean, m2)
+            by_env = self._of_all_ranks(self.arena.array("obs_moments"))
+            for count, (mean, m2) in zip(self._taken.tolist(), by_env, strict=True):
+                self.obs_moments.merge(count, mean, m2)
 
     def _of_all_ranks(self, by_env: np.ndarray) -> np.ndarray:
         """Numbers of every environment of every rank, [R·N, …], from those of this rank's, [N, …], in global order."""
@@ -316,12 +325,28 @@ def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in state.items()}
 
 
-def explained_variance(values: np.ndarray, targets: np.ndarray, ranks: Ranks = ALONE) -> float:
-    """1 − Var(target − value) / Var(target) over all ranks, 1 for a perfect critic; NaN where targets do not vary."""
-    means, variances = [], []
-    for numbers in (targets, targets - values):
-        means.append(np.mean(numbers, dtype=np.float64))
-        variances.append(np.var(numbers, dtype=np.float64))
-    by_rank = ranks.gather(np.array([variances, means]))  # [R, 2, 2]; every rank has as many steps
-    total, unexplained = (by_rank[:, 0].mean(axis=0) + by_rank[:, 1].var(axis=0)).tolist()
+def last_steps(taken: np.ndarray, steps: int) -> np.ndarray:
+    """Where each column's last existing step is, bool [T, N]; taken [N] counts the existing ones, T = `steps`."""
+    return np.arange(1, steps + 1)[:, None] == taken
+
+
+def explained_variance(
+    values: np.ndarray, targets: np.ndarray, taken: np.ndarray | None = None, ranks: Ranks = ALONE
+) -> float:
+    """1 − Var(target − value) / Var(target) over all ranks, 1 for a perfect critic; NaN where targets do not vary.
+
+    Args:
+        values, targets: [T, N].
+        taken: [N], steps of each column that exist; None: all T.
+    """
+    exist = np.arange(len(values))[:, None] < (len(values) if taken is None else taken)
+    exist = np.broadcast_to(exist, values.shape)
+    moments = [
+        (np.var(numbers[exist], dtype=np.float64), np.mean(numbers[exist], dtype=np.float64), exist.sum())
+        for numbers in (targets, targets - values)
+    ]
+    variances, means, counts = np.moveaxis(ranks.gather(np.array(moments)), -1, 0)  # each [R, 2]
+    weights = counts / counts.sum(axis=0)
+    between = np.square(means - (weights * means).sum(axis=0))
+    total, unexplained = (weights * (variances + between)).sum(axis=0).tolist()
     return 1 - unexplained / total if total > 0 else float("nan")

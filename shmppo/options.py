@@ -332,6 +332,11 @@ class RankOptions:
     rank_timeout: float = 300.0
     """Seconds that a rank waits for the others; then the run ends and names those that are missing. A checkpoint and
     the replacement of a worker, on any rank, must fit in."""
+    preempt_fraction: float | None = None
+    """Once this share of the ranks, or of a rank's workers, have finished their rollout, the others end theirs early
+    (DD-PPO: 0.6). By the clock, so such a run is not exact. None: all wait for the slowest."""
+    preempt_min_fraction: float = 0.25
+    """Share of its steps that a rollout has at least when it is ended early."""
     ranks: SetByRanks = 1
     """R, ranks that learn together."""
     rank: SetByRanks = 0
@@ -339,6 +344,7 @@ class RankOptions:
 
     def check_ranks(self) -> None:
         require_fields(self, ("rank_timeout",), _positive, "be positive and finite")
+        require_fields(self, ("preempt_fraction", "preempt_min_fraction"), lambda v: 0 < v < 1, "lie between 0 and 1")
         require(0 <= self.rank < self.ranks, f"rank is {self.rank} of {self.ranks}; it must lie in 0 … ranks - 1")
 
 

@@ -39,11 +39,12 @@ def write_plan(
     targets[..., 3:] = arena.array("log_prob")
     arena.array("update_numbers")[:] = numbers
 
-    rows = cut_rows(arena.array("first"), config.row_steps)
+    taken = arena.array("taken")
+    rows = cut_rows(arena.array("first"), config.row_steps, taken)
     count = len(rows)
     arena.array("rows")[:count] = rows
     lengths = rows[:, 2].astype(np.int64)
-    sums = _RowSums(advantages, rows, lengths, ranks)
+    sums = _RowSums(advantages, taken, rows, lengths, ranks)
     moments = np.empty((config.epochs, config.minibatches, len(_MOMENTS)))
     for epoch in range(config.epochs):
         order, cuts = shuffled_order(
@@ -73,12 +74,16 @@ class _RowSums:
     sums of the ranks simply add.
     """
 
-    def __init__(self, advantages: np.ndarray, rows: np.ndarray, lengths: np.ndarray, ranks: Ranks) -> None:
-        columns = np.ascontiguousarray(advantages.T, dtype=np.float64).reshape(-1)
+    def __init__(
+        self, advantages: np.ndarray, taken: np.ndarray, rows: np.ndarray, lengths: np.ndarray, ranks: Ranks
+    ) -> None:
+        """advantages: [T, N], of which the first taken[n] of column n exist."""
+        columns = np.ascontiguousarray(advantages.T, dtype=np.float64)
+        exist = np.arange(len(advantages)) < taken[:, None]  # [N, T]
         starts = rows[:, 1].astype(np.int64) * len(advantages) + rows[:, 0]
-        self._mean = ranks.gather(columns.mean()).mean()  # every rank has as many
-        centred = columns - self._mean
-        self._std = np.sqrt(ranks.gather(np.square(centred).mean()).mean())
+        self._mean = _mean_over(ranks, columns[exist])
+        centred = np.where(exist, columns - self._mean, 0.0).reshape(-1)
+        self._std = np.sqrt(_mean_over(ranks, np.square(centred), int(taken.sum())))
         self._lengths = lengths
         self._sum = np.add.reduceat(centred, starts)
         self._squares = np.add.reduceat(np.square(centred), starts)
@@ -102,3 +107,10 @@ class _RowSums:
             scales[..., 0] = self._mean + mean
             scales[..., 1] = 1 / (np.sqrt(np.maximum(variance, 0.0)) + _EPSILON)
         return scales
+
+
+def _mean_over(ranks: Ranks, numbers: np.ndarray, count: int | None = None) -> float:
+    """Mean over the numbers of all ranks; count: how many there are, where `numbers` also holds zeros for none."""
+    count = len(numbers) if count is None else count
+    sums, counts = ranks.gather(np.array([numbers.sum(), count])).T
+    return float(sums.sum() / counts.sum())

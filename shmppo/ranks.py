@@ -92,6 +92,20 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
+    def count(self, key: str, add: int) -> int:
+        """Add to a counter that all ranks share, from any thread; returns its value. Nobody waits for anybody.
+
+        Raises:
+            RankFault: if the store cannot be reached.
+        """
+        if self.size == 1:
+            return 0
+        assert self._store is not None
+        try:
+            return self._store.add(key, add)
+        except RuntimeError as error:
+            raise RankFault(f"the store of the ranks does not answer ({str(error).splitlines()[0]})") from error
+
     def agree(self, wishes: Sequence[bool], weights: Tensor, iteration: int) -> list[bool]:
         """Which of the wishes any rank has.
 

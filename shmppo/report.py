@@ -48,6 +48,7 @@ GLOSSARY: dict[str, str] = {
     "collect_seconds": "seconds of this iteration until the slowest worker had sampled its part",
     "exchange_seconds": "seconds of this iteration in exchanges with the other ranks, waiting for them included",
     "straggler_wait": "share of the sampling for which a worker waits for the slowest, mean over the workers",
+    "preempted_steps": "steps that this iteration's rollout lacks because of `--preempt-fraction`, over all ranks",
     "slowest_worker": "index of the worker that took longest to sample its part",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
 }

@@ -7,6 +7,9 @@ range produces do not depend on where the range begins or ends.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
@@ -147,7 +150,7 @@ class Collector:
         own = {name: self._arena.array(name)[:, self._own] for name in _STEP_FIELDS}
         kept = [self._arena.array(leaf.field)[:, self._own] for leaf in self._leaves]
         next_row = 0  # the earliest step at which a row begins
-        for t in range(self._config.rollout_steps):
+        for t in self._steps(iteration):
             self._progress[0] = iteration * self._config.rollout_steps + t + 1
             for rows, obs in zip(kept, self._batch.obs, strict=True):
                 rows[t] = obs
@@ -166,9 +169,18 @@ class Collector:
                 next_row = t + 1
                 self._end_episodes(t, ended, own, timer)
         timer.switch("inference")
-        self._finish_rollout(own)
+        self._finish_rollout(own, t + 1)
         timer.switch("other")
         self._write_carry((iteration + 1) % 2)
+        self._arena.array("rollouts")[self._own] = iteration + 1
+
+    def _steps(self, iteration: int) -> Iterable[int]:
+        """The steps of a rollout: all T, or those up to the moment at which the learner halts it."""
+        steps, least = range(self._config.rollout_steps), self._config.least_steps
+        if self._config.preempt_fraction is None:
+            return steps
+        halt = self._arena.array("halt")
+        return itertools.takewhile(lambda t: t < least or halt[0] <= iteration, steps)
 
     def _begin_rollout(self, iteration: int) -> None:
         """Take over weights, statistics and carry; draw the rollout's noise."""
@@ -266,9 +278,15 @@ class Collector:
             values[tile.own] = self._network_values[tile.rows, 0]
         return values
 
-    def _finish_rollout(self, own: dict[str, np.ndarray]) -> None:
-        """What is computed once per rollout: the values after it, log-probabilities, observation moments."""
-        np.copyto(own["bootstrap"][-1], self._values_ahead(self._obs), where=~self._first)
+    def _finish_rollout(self, own: dict[str, np.ndarray], taken: int) -> None:
+        """What is computed once per rollout: the values after it, log-probabilities, observation moments.
+
+        taken: its steps; what the arena holds behind them is an earlier rollout's, and made to look like nothing.
+        """
+        np.copyto(own["bootstrap"][taken - 1], self._values_ahead(self._obs), where=~self._first)
+        self._arena.array("taken")[self._own] = taken
+        for name in ("reward", "first", "terminated", "truncated"):
+            own[name][taken:] = 0
         if self._config.objective == "penalty":
             own["policy_params"][:] = self._params
         moments = self._arena.array("obs_moments")
@@ -281,7 +299,7 @@ class Collector:
             own["log_prob"][:, i] = log_prob.numpy()
             for leaf, part in zip(self._leaves, self._parts, strict=True):
                 if part is not None and self._config.normalize_obs:
-                    column = self._arena.array(leaf.field)[:, slot.index]
+                    column = self._arena.array(leaf.field)[:taken, slot.index]
                     moments[slot.index, 0, part], moments[slot.index, 1, part] = column_moments(column)
 
     def _write_carry(self, carry: int) -> None:

@@ -22,18 +22,20 @@ def row_starts(first: np.ndarray, row_steps: int) -> np.ndarray:
     return (steps - begin) % row_steps == 0
 
 
-def cut_rows(first: np.ndarray, row_steps: int) -> np.ndarray:
+def cut_rows(first: np.ndarray, row_steps: int, taken: np.ndarray | None = None) -> np.ndarray:
     """The row table of a rollout, int32 [rows, 4] with ROW_FIELDS, by environment, then time.
 
     Args:
         first: [T, N] bool, obs[t] begins an episode.
         row_steps: longest row, in steps.
+        taken: [N], steps of each column that exist, no row has any other; None: all T.
     """
     T, N = first.shape
-    starts = row_starts(first, row_steps).T  # [N, T]
+    taken = np.full(N, T) if taken is None else taken
+    starts = row_starts(first, row_steps).T & (np.arange(T) < taken[:, None])  # [N, T]
     env, start = np.nonzero(starts)
-    position = env * T + start  # rows tile the [N, T] plane one after the other
-    length = np.diff(position, append=N * T)
+    position = env * T + start  # rows tile the existing part of the [N, T] plane one after the other
+    length = np.minimum(np.diff(position, append=N * T), taken[env] - start)
     begins = first.T[env, start]
     stored = np.cumsum(starts & ~first.T, axis=1)[env, start] - 1
     slot = np.where(begins, -1, stored)

@@ -29,6 +29,7 @@ from shmppo.layout import PROGRESS, Arena
 from shmppo.learner import ComputeShards, Learner, TrainingFault
 from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
 from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
+from shmppo.preemption import Preemption
 from shmppo.ranks import Ranks
 from shmppo.report import EpisodeStatistics, MetricsFile
 from shmppo.run_directory import LOG, METRICS, SUMMARY, write_json
@@ -78,6 +79,7 @@ class Session:
         self._actions = ActionLog(config.num_envs, task.distribution.action_size, self._kept_steps(task))
         self._seconds = np.zeros(len(PHASES))
         self._handshake = 0.0
+        self._env_steps = 0
         self._episodes = EpisodeStatistics()
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._memory = self._peak_memory = 0
@@ -105,6 +107,11 @@ class Session:
             self.pool: Pool = workers or inside
             self.compute = self._gradient_source(task)
             self._check_inference(task)
+            workers_or_self = max(config.num_workers, 1)
+            first_columns = [split(config.num_envs, workers_or_self, w).start for w in range(workers_or_self)]
+            self.preemption = Preemption(config, arena, ranks, first_columns)
+            if config.preempt_fraction is not None:
+                self._inexact("--preempt-fraction ends rollouts by the clock")
             self.pool.wait_ready()
             self._give_up_lost()
             self._metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, self.iteration)))
@@ -221,7 +228,9 @@ class Session:
         self._give_up_lost()
         carry = (self.iteration + 1) % 2
         self._updating = True
-        self._actions.commit(read("actions"), read("terminated") | read("truncated"), read("carry_episode")[carry])
+        self._actions.commit(
+            read("actions"), read("terminated") | read("truncated"), read("carry_episode")[carry], read("taken")
+        )
 
     def finish_iteration(self, statistics: dict[str, float]) -> None:
         """Book the iteration: write its row, draw, save a checkpoint if one is due."""
@@ -230,6 +239,8 @@ class Session:
         self._updating = False
         self._give_up_lost()
         self._bad_episodes += self._episodes.add_rollout(self._arena, config.first_env, self._ranks)
+        taken = self.learner.steps_taken
+        self._env_steps += taken
         if self._step_times is not None:
             self._step_times.add(read("step_seconds"))
         if self.iteration == 1 or self.iteration % MEMORY_EVERY == 0:
@@ -239,9 +250,9 @@ class Session:
         self._handshake += self.pool.handshake_seconds
         row = {
             "iteration": self.iteration,
-            "env_steps": self.iteration * config.batch_steps,
+            "env_steps": self._env_steps,
             "wall_seconds": self._seconds.sum(),
-            "steps_per_second": config.batch_steps / seconds.sum(),
+            "steps_per_second": taken / seconds.sum(),
             "episodes": self._episodes.count,
             "bad_episodes": self._bad_episodes,
             "return_mean_100": self._episodes.return_mean,
@@ -250,6 +261,7 @@ class Session:
             "collect_seconds": self.pool.collect_seconds,
             "exchange_seconds": self._ranks.seconds,
             "straggler_wait": waiting_share(self.pool.worker_seconds),
+            "preempted_steps": config.batch_steps - taken,
             "slowest_worker": int(self.pool.worker_seconds.argmax()),
             "state_drift": sum(self._drifts) / max(len(self._drifts), 1),
             **statistics,
@@ -291,7 +303,7 @@ class Session:
                 self._inexact(reason if rank == config.rank else f"rank {rank}: {reason}")
         self.save()
         wall = float(self._seconds.sum())
-        steps = self.iteration * config.batch_steps
+        steps = self._env_steps
         summary = {
             "run_dir": str(self.run_dir),
             "config": json.loads(json.dumps(config.to_json())),
@@ -343,6 +355,7 @@ class Session:
             "fingerprint": self._fingerprint,
             "inexact_reasons": self.inexact_reasons,
             "iteration": self.iteration,
+            "env_steps": self._env_steps,
             "learner": self.learner.state(),
             "carry": {name: self._arena.tensor(name)[carry].clone() for name in self._arena.carry_names},
             "actions": {name: torch.from_numpy(array) for name, array in self._actions.state().items()},
@@ -363,6 +376,7 @@ class Session:
     def _restore(self, state: dict[str, Any]) -> None:
         """Take over a checkpoint, all but the learner's part."""
         self.iteration = state["iteration"]
+        self._env_steps = state["env_steps"]
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(state["inexact_reasons"])
         for name, value in self._fingerprint.items():

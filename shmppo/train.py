@@ -138,7 +138,8 @@ def _run(ranks: Ranks, config: TrainConfig, checkpoint: dict[str, Any] | None, w
             timer.switch("publish")
             learner.publish_statistics()
             learner.publish()
-            pool.collect(learner.version, session.iteration, timer)
+            with session.preemption.watching(session.iteration):
+                pool.collect(learner.version, session.iteration, timer)
             session.commit_rollout()
             statistics = learner.update(session.iteration, session.compute, timer)
             session.finish_iteration(statistics)
