@@ -8,17 +8,24 @@ from typing import Any
 
 import tyro
 
-from shmppo import bench_scaling, bench_stragglers, bench_throughput
+from shmppo import bench_scaling, bench_stragglers, bench_throughput, bench_topologies
 from shmppo.bench_scaling import Scaling
 from shmppo.bench_stragglers import Stragglers
 from shmppo.bench_throughput import Throughput
+from shmppo.bench_topologies import Topologies
 from shmppo.config import ConfigError
 
-COMMANDS: dict[str, Callable[..., Any]] = {"throughput": Throughput, "scaling": Scaling, "stragglers": Stragglers}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "throughput": Throughput,
+    "scaling": Scaling,
+    "stragglers": Stragglers,
+    "topologies": Topologies,
+}
 _REPORTS: dict[type, Callable[[Any], object]] = {
     Throughput: bench_throughput.report,
     Scaling: bench_scaling.report,
     Stragglers: bench_stragglers.report,
+    Topologies: bench_topologies.report,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,10 @@ from shmppo.bench_scaling import (
     table,
     time_to_target,
 )
+from shmppo.bench_topologies import bytes_moved
 from shmppo.config import ConfigError, TrainConfig
+from shmppo.envs import inspect_task
+from shmppo.learner import arena_fields
 from shmppo.timers import PHASES
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -117,3 +121,31 @@ def test_the_command_measures_prints_and_writes(run_command: Run, tmp_path: Path
 def test_a_table_without_strong_runs_is_printed_too() -> None:
     row = dict.fromkeys(COLUMNS, 1.0) | {"mode": "weak", "learning": "sharded"}
     assert "Amdahl" not in table([row])
+
+
+def test_bytes_moved_by_hand() -> None:
+    """16 environments × 32 steps in 2 minibatches of 2 shards, 1 epoch, 2 processes; P weights of 4 bytes each."""
+    config = TrainConfig(num_envs=16, rollout_steps=32, minibatches=2, epochs=1, grad_shards=2, workers=2)
+    fields = {field.name: field.bytes for field in arena_fields(config, inspect_task(config))}
+    weights = fields["weights"]
+    central = bytes_moved(config, "central", 2)
+    assert central > 2 * weights + fields["obs"] + fields["actions"] + fields["row_state"], (
+        "rollout there, weights back"
+    )
+    # Per minibatch one shard's gradient comes from the other process, and the weights go to it.
+    assert bytes_moved(config, "sharded", 2) == central - 2 * weights + 2 * (1 + 1) * weights
+    # Per minibatch the ring sends each half of the gradient once to be added and once when it is: 2 ranks × 2 halves.
+    assert bytes_moved(config, "decentralised", 2) == 2 * 2 * weights
+
+
+@pytest.mark.slow
+def test_topologies_are_measured_on_the_same_batch(run_command: Run) -> None:
+    result = run_command(
+        "shmppo.bench", "topologies", "--num-envs", 8, "--rollout-steps", 64, "--minibatches", 2, "--iterations", 5,
+        "--processes", 2, "--hidden-size", 16, "--json",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    rows = {row["topology"]: row for row in json.loads(result.stdout)}
+    assert list(rows) == ["one process", "central", "sharded", "decentralised"]
+    assert rows["decentralised"]["exchange_seconds"] > 0
+    assert rows["sharded"]["exchange_seconds"] == 0
