@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +253,19 @@ def test_an_environment_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyP
         connected(1, "cpu"),
     ):
         pass
+
+
+@pytest.mark.slow
+def test_two_ranks_solve_cartpole_without_velocities_in_one_ranks_budget(
+    tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The default job, 16 environments and 200,000 steps, dealt out to two ranks: 50 iterations and more, one hash."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    command += ["-m", "shmppo.train", "--num-envs", "8", "--workers", "0", "--quiet", "--run-dir", str(run_dir)]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=280)
+    first, second = (summary_of(path) for path in directories(run_dir))
+    assert first["iterations"] == 98
+    assert first["weights_sha256"] == second["weights_sha256"]
+    result = run_command("shmppo.evaluate", run_dir, "--episodes", 20, "--seed", 1, "--json")
+    assert json.loads(result.stdout)["return_mean"] >= 475
