@@ -71,7 +71,7 @@ def updated(
     arena = new_arena(config, task)
     for field in arena.fields:
         if field.writer == "worker, own columns" and field.phase == "COLLECT" and field.bytes:
-            axis = 0 if field.name == "obs_moments" else 1
+            axis = 0 if field.name in ("obs_moments", "taken") else 1
             arena.tensor(field.name).copy_(source.tensor(field.name).index_select(axis, torch.from_numpy(columns)))
     learner = Learner(config, task, arena)
     # A copy: the optimiser would go on in the very tensors that it is given.

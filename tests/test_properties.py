@@ -93,6 +93,7 @@ SEVERAL = st.lists(st.sampled_from(sorted(FIELDS)), max_size=5, unique=True).fla
 def outcome(fields: dict[str, Any]) -> str:
     """What one iteration of a configuration comes to."""
     base: dict[str, Any] = {"num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8, "workers": 0}
+    base["total_steps"] = 200
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         try:
