@@ -97,6 +97,7 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert importlib.import_module(f"shmppo.{name}").main() == 0, command
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # the README's blocks are many runs
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

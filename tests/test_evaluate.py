@@ -90,6 +90,7 @@ def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, mo
         train(config)
 
 
+@pytest.mark.long
 def test_mujoco_without_a_display_films_or_says_what_to_install(tmp_path: Path, run_command: Any) -> None:
     config = dataclasses.replace(SMALL, env="HalfCheetah-v5", env_kwargs={"max_episode_steps": 5}, total_steps=128)
     train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
@@ -153,6 +154,7 @@ def test_an_evaluation_that_fails_costs_nothing_but_its_row(tmp_path: Path) -> N
     assert "an evaluation failed: " in (tmp_path / "run" / "run.log").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
     """In the middle of an evaluation of episodes that never end."""

@@ -175,6 +175,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_disk_that_is_full_for_a_while_costs_no_row_and_no_bit(tmp_path: Path) -> None:
     fields = {

@@ -22,6 +22,7 @@ NEEDED = {"lunarlander": ["Box2D"], "minigrid_memory": ["minigrid"], "pong": ["a
 SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "4", "--stop-at-iteration", "2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(example.parent))  # as where a script is run

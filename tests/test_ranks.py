@@ -134,6 +134,7 @@ def test_all_ranks_end_with_the_same_weights_and_the_same_books(undisturbed: Pat
     assert first["exact"]
 
 
+@pytest.mark.long
 def test_resume_takes_the_newest_iteration_that_all_ranks_have(undisturbed: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(undisturbed, run_dir)
@@ -172,6 +173,7 @@ def test_a_rank_that_is_killed_ends_the_others_who_name_it(tmp_path: Path) -> No
     assert not psutil.wait_procs(everyone, timeout=5)[1]
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_says_why_on_all(tmp_path: Path) -> None:
     """Environment 0 of rank 1 raises at its 40th step: the other rank's error tells it."""
     run_dir = tmp_path / "run"
@@ -213,6 +215,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(undisturbed: Path, tmp_
     assert summary_of(run_dir)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
 
 
+@pytest.mark.long
 def test_configurations_that_differ_are_refused_in_one_sentence(tmp_path: Path) -> None:
     port, processes = free_port(), []
     for rank in (0, 1):
