@@ -59,6 +59,7 @@ def main():
 GUARD = '\nif __name__ == "__main__":\n    main()\n'
 
 
+@pytest.mark.long
 def test_a_script_with_the_guard_trains_and_one_without_is_told(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(SCRIPT + GUARD)
     (tmp_path / "bad.py").write_text(SCRIPT + "\nmain()\n")

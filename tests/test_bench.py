@@ -91,6 +91,7 @@ def test_time_to_a_target_is_that_of_the_first_iteration_that_reaches_it() -> No
     assert np.isnan(time_to_target(config, 1e9)[0])
 
 
+@pytest.mark.long
 def test_the_command_measures_prints_and_writes(run_command: Run, tmp_path: Path) -> None:
     flags = (
         "--num-envs", 4, "--rollout-steps", 32, "--seq-len", 8, "--minibatches", 2, "--hidden-size", 16,

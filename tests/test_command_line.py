@@ -110,6 +110,7 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.long
 def test_the_console_script_knows_its_commands(tmp_path: Path) -> None:
     result = script("--help")
     assert result.returncode == 0

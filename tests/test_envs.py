@@ -88,6 +88,7 @@ def test_arguments_from_the_command_line_and_through_the_file() -> None:
             dataclasses.replace(config, env_kwargs={"a": unfit})
 
 
+@pytest.mark.long
 def test_workers_make_the_environment_from_the_configuration(
     run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

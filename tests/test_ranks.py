@@ -160,6 +160,7 @@ def test_a_run_of_two_ranks_is_not_resumed_by_one(undisturbed: Path) -> None:
         resume(undisturbed, total_steps=2048)
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_ends_the_others_who_name_it(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8, "--workers", 1)

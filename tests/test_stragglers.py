@@ -81,6 +81,7 @@ def test_latencies_have_their_mean_and_follow_from_the_seed(tail: str) -> None:
     assert [env.seconds() for _ in range(3)] == drawn[:3].tolist()
 
 
+@pytest.mark.long
 def test_the_benchmark_names_it(run_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     flags = ("--env", "shmppo.testing:Latency", "--env-kwargs", "mean=0.0005", "tail=exponential", "--num-envs", 4)
     small = ("--rollout-steps", 16, "--minibatches", 2, "--hidden-size", 8, "--workers", 2, "--iterations", 6)

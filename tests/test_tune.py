@@ -78,6 +78,7 @@ def test_the_command_and_the_file_give_the_configuration_again(tmp_path: Path) -
     assert dataclasses.replace(TrainConfig(), **read_config_file(tmp_path / "best.json")) == config
 
 
+@pytest.mark.long
 def test_the_command_measures_real_runs(
     run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
