@@ -132,7 +132,7 @@ def inspect_task(config: TrainConfig) -> Task:
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
         act = partial(first_allowed, env.action_space) if config.action_masks else None
         seeding = check_contract(env, where, config.episode_seeding, act)
-        return Task(observation, distribution, seeding, snapshot_spec(env))
+        return Task(observation, distribution, seeding, snapshot_spec(env, act))
     finally:
         env.close()
 

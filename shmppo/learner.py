@@ -65,17 +65,20 @@ def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim
     return torch.optim.RMSprop([parameter], lr=rate, eps=eps, weight_decay=decay)
 
 
+def _without_memory(config: TrainConfig, task: Task) -> ActorCritic:
+    """The network's shapes, without numbers in them."""
+    with torch.device("meta"):
+        return ActorCritic(config, task.observation, task.distribution)
+
+
 def parameter_shapes(config: TrainConfig, task: Task) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter of the network, by name."""
-    with torch.device("meta"):
-        model = ActorCritic(config, task.observation, task.distribution)
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in _without_memory(config, task).state_dict().items()}
 
 
 def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     """The layout table of a run, which depends on the size of its network."""
-    with torch.device("meta"):
-        model = ActorCritic(config, task.observation, task.distribution)
+    model = _without_memory(config, task)
     _, parameters = parameter_offsets(model)
     distribution = task.distribution
     sizes = Sizes(

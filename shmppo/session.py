@@ -74,6 +74,8 @@ class Session:
         self.stopping = False  # agreed by all ranks
         self.timer = PhaseTimer()
         self.inexact_reasons: list[str] = []
+        samplers = max(config.num_workers, 1)
+        self._columns = [split(config.num_envs, samplers, w) for w in range(samplers)]  # of each worker, or of us
         self._ranks = ranks
         self._arena = arena
         self._actions = ActionLog(config.num_envs, task.distribution.action_size, self._kept_steps(task))
@@ -107,8 +109,7 @@ class Session:
             self.pool: Pool = workers or inside
             self.compute = self._gradient_source(task)
             self._check_inference(task)
-            workers_or_self = max(config.num_workers, 1)
-            first_columns = [split(config.num_envs, workers_or_self, w).start for w in range(workers_or_self)]
+            first_columns = [columns.start for columns in self._columns]
             self.preemption = Preemption(config, arena, ranks, first_columns)
             if config.preempt_fraction is not None:
                 self._inexact("--preempt-fraction ends rollouts by the clock")
@@ -148,7 +149,7 @@ class Session:
         """Save what the run can go on from, and what shows the cause."""
         if not self._updating and self._ranks.size == 1:  # several ranks save at the same iteration or not at all
             self.save()
-        try:
+        with _optional_file():
             if isinstance(error, TrainingFault):
                 keep_failed_minibatch(
                     self.run_dir,
@@ -168,13 +169,11 @@ class Session:
                     begun=self._begun(error.env_index),
                     message=str(error),
                 )
-        except OSError as full:
-            log.warning("what failed could not be written down: %s", full)
 
     def _begun(self, n: int) -> int:
         """Steps of the rollout in the arena that environment n has begun and that are not committed."""
         config = self.config
-        worker = next((w for w in range(config.num_workers) if n in split(config.num_envs, config.num_workers, w)), 0)
+        worker = next(w for w, columns in enumerate(self._columns) if n in columns)
         steps = int(self._arena.array("progress")[worker, PROGRESS.index("steps")])
         return min(max(steps - self._actions.iteration * config.rollout_steps, 0), config.rollout_steps)
 
@@ -337,8 +336,7 @@ class Session:
 
     def _write_step_times(self, times: StepTimes) -> dict[str, float]:
         """Write step_times.csv; returns the part of the summary that names the slowest environment."""
-        parts = max(self.config.num_workers, 1)
-        worker_of = [w for w in range(parts) for _ in split(self.config.num_envs, parts, w)]
+        worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
         with _optional_file():
             times.write(self.run_dir, worker_of)
         return times.summary(worker_of)

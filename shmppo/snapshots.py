@@ -6,11 +6,15 @@ depend on, its random generator included; `set_state` takes it back, in another 
 
 from __future__ import annotations
 
+import copy
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import TimeLimit
 
 log = logging.getLogger("shmppo.snapshots")
@@ -28,21 +32,24 @@ class SnapshotSpec:
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
-def snapshot_spec(env: gymnasium.Env) -> SnapshotSpec | None:
-    """What the environment's snapshots are like; None if it offers none that bring it back.
+def snapshot_spec(env: gymnasium.Env, act: Callable[[Any], Any] | None = None) -> SnapshotSpec | None:
+    """What the environment's snapshots are like; None if it offers none that bring it back, to the last bit.
 
-    env: has just been reset; it is stepped three times.
+    Args:
+        env: is reset, and stepped three times.
+        act: what to do after an observation. None: a random action.
     """
     if not (env.has_wrapper_attr("get_state") and env.has_wrapper_attr("set_state")):
         return None
     try:
+        observation, _ = env.reset()
         state = np.array(env.get_wrapper_attr("get_state")())
         spec = SnapshotSpec(state.shape, state.dtype.str)
-        action = env.action_space.sample()
-        before = env.step(action)
-        env.step(action)
+        action = env.action_space.sample() if act is None else act(observation)
+        before = copy.deepcopy(env.step(action)[:4])  # environments may reuse what they return
+        env.step(env.action_space.sample() if act is None else act(before[0]))
         env.get_wrapper_attr("set_state")(state)
-        same = repr(before) == repr(env.step(action))
+        same = data_equivalence(before, env.step(action)[:4], exact=True)
     except Exception as error:  # methods of these names, for something else
         log.info("get_state and set_state are not used: %r", error)
         return None

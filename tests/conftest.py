@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from shmppo.config import TrainConfig
 from shmppo.envs import Task
 from shmppo.layout import Arena, allocate
 from shmppo.learner import Learner, arena_fields
+from shmppo.train import resume, train
 
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
@@ -72,3 +74,20 @@ def published(config: TrainConfig, task: Task) -> tuple[Arena, Learner]:
     learner.publish_statistics()
     learner.publish()
     return arena, learner
+
+
+def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:
+    """Workers, the learning mode, and a stop at iteration `stop` leave the weights as they are.
+
+    The runs' directories in `root` are 0-central, 1-sharded, 2-central, 3-sharded and stopped (then resumed).
+    """
+    hashes = {}
+    for workers, learning in ((0, "central"), (1, "sharded"), (2, "central"), (3, "sharded")):
+        name = f"{workers}-{learning}"
+        changed = dataclasses.replace(config, workers=workers, learning=learning, run_dir=str(root / name))  # type: ignore[arg-type]
+        summary = train(changed)
+        assert summary["exact"]
+        hashes[name] = summary["weights_sha256"]
+    train(dataclasses.replace(config, workers=2, stop_at_iteration=stop, run_dir=str(root / "stopped")))
+    hashes["resumed"] = resume(root / "stopped", workers=3)["weights_sha256"]
+    assert len(set(hashes.values())) == 1, hashes

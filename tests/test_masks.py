@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import assert_no_bit_changes
 from environments import Masked
 from gymnasium import spaces
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.evaluate import evaluate
 from shmppo.masks import MaskedActions, allow
 from shmppo.policy import load_policy
-from shmppo.train import resume, train
+from shmppo.train import train
 
 BASE = TrainConfig(
     env="environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
@@ -89,17 +90,7 @@ def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(
 ) -> None:
     """Episodes are cut by the stop, so the mask of the present step is among what goes on."""
     config = dataclasses.replace(BASE, env_kwargs=KINDS[kind], **variant)
-    hashes = {}
-    for workers, learning in ((0, "central"), (1, "sharded"), (2, "central"), (3, "sharded")):
-        name = f"{workers}-{learning}"
-        changed = dataclasses.replace(config, workers=workers, learning=learning, run_dir=str(tmp_path / name))  # type: ignore[arg-type]
-        summary = train(changed)
-        assert summary["exact"]
-        hashes[name] = summary["weights_sha256"]
-    stopped = tmp_path / "stopped"
-    train(dataclasses.replace(config, workers=2, stop_at_iteration=4, run_dir=str(stopped)))
-    hashes["resumed"] = resume(stopped, workers=3)["weights_sha256"]
-    assert len(set(hashes.values())) == 1, hashes
+    assert_no_bit_changes(config, tmp_path, stop=4)
 
 
 def test_a_good_allowed_action_is_learned_evaluated_and_acted_with(tmp_path: Path) -> None:
