@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from provenance import DATA, HERE
+from provenance import DATA, HERE, record
 
 COMMON = (
     "--num-envs 6 --rollout-steps 64 --minibatches 2 --epochs 2 --grad-shards 4 --hidden-size 32 --seq-len 8 --quiet"
@@ -171,12 +171,19 @@ def campaign(faults: int, stops: int, side_by_side: int) -> Iterator[dict[str, A
         yield from pool.map(lambda r: one_run(r[0], stop_only=r[1]), runs)
 
 
+def shared_bytes_in_use() -> int:
+    """Of the machine's /dev/shm; segments that are mapped and have no name any more are among them."""
+    status = os.statvfs("/dev/shm")
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--stops", type=int, default=50)
     parser.add_argument("--side-by-side", type=int, default=2)
     options = parser.parse_args()
+    before = shared_bytes_in_use()
     with open(DATA / "faults.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
@@ -184,6 +191,8 @@ def main() -> None:
             writer.writerow(row)
             file.flush()
             print(row, flush=True)
+    left = shared_bytes_in_use() - before
+    record(DATA / "faults.csv", f"{left} bytes more of /dev/shm in use after the last run than before the first.")
 
 
 if __name__ == "__main__":

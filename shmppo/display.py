@@ -33,12 +33,15 @@ class Display:
 
     REFRESH_SECONDS = 0.5  # drawing costs about 5 ms
     LINE_SECONDS = 10.0
+    REMEMBERED = 480  # returns that the sparkline is drawn from, at most
 
     def __init__(self, config: TrainConfig, run_dir: Path) -> None:
         self._config = config
         self._run_dir = run_dir
         self._due = 0.0
-        self._history: list[float] = []
+        self._history: list[float] = []  # of every `_every`-th iteration
+        self._every = 1
+        self._iterations = 0
         self._live: Any = None
         if not config.quiet and sys.stdout.isatty():
             from rich.live import Live
@@ -54,7 +57,7 @@ class Display:
             worker_seconds: [W] seconds that each worker took to sample its part of the rollout.
             memory: bytes in use by all processes, 0 where the system does not tell.
         """
-        self._history.append(row["return_mean_100"])
+        self._remember(row["return_mean_100"])
         now = time.monotonic()
         if self._config.quiet or (now < self._due and not last):
             return
@@ -68,6 +71,15 @@ class Display:
                 f"return {row['return_mean_100']:.1f}  {row['steps_per_second']:,.0f} steps/s  kl {row['kl']:.4f}",
                 flush=True,
             )
+
+    def _remember(self, value: float) -> None:
+        """Keep points all over the run, not more of them the longer it is."""
+        if self._iterations % self._every == 0:
+            self._history.append(value)
+        self._iterations += 1
+        if len(self._history) > self.REMEMBERED:
+            del self._history[1::2]
+            self._every *= 2
 
     def panel(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> Panel:
         """Everything that is shown, as one rich renderable."""

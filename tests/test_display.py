@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_workers_are_shown_by_how_busy_they_were() -> None:
     many = worker_line([0.1 * w for w in range(11)], 1.0, 76).plain
     assert many.endswith("slowest worker 10  ▁▁▂▃▄▅▅▆▇██")
     assert levels([0, 0.5, 1]) == "▁▅█"
+
+
+def test_a_long_run_is_remembered_by_points_all_over_it(tmp_path: Path) -> None:
+    display = Display(TrainConfig(quiet=True), tmp_path)
+    for k in range(10_000):
+        display.show({"return_mean_100": float(k)}, [], 0, last=False)
+    history = display._history
+    assert 200 < len(history) <= Display.REMEMBERED
+    steps = {b - a for a, b in itertools.pairwise(history)}
+    assert len(steps) == 1
+    assert history[0] == 0
+    assert history[-1] > 10_000 - 2 * steps.pop()
 
 
 def test_small_pictures() -> None:
