@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import gymnasium
 import torch
 import tyro
 
@@ -66,6 +68,8 @@ def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
     """Raw simulator steps per second in this process: mj_step where there is a MuJoCo model, else the bare step."""
     import mujoco
 
+    if config.env_id in gymnasium.registry:  # EnvPool steps the same simulator
+        config = dataclasses.replace(config, env_backend="gymnasium")
     env: Any = make_environment(config).unwrapped
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(256)]

@@ -253,6 +253,10 @@ def check(config: TrainConfig) -> None:
         config.recurrent or not (config.burn_in or config.refresh_states),
         "--burn-in and --refresh-states are for stored states, and --core none has none; leave them out",
     )
+    require(
+        config.env_backend == "gymnasium" or not (config.action_masks or config.step_times),
+        "--action-masks and --step-times need --env-backend gymnasium; leave them out",
+    )
     _check_workers(config)
     _check_minibatches(config)
     require(

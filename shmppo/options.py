@@ -89,6 +89,9 @@ class TaskOptions:
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`, with
     arguments in parentheses where they need some, such as "TimeLimit(max_episode_steps=200)"."""
+    env_backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    """Who steps the environments: Gymnasium, one after the other, or EnvPool (extra `envpool`), a worker's together in
+    C++, where it has the environment. Its episodes cannot be played again: such a run is not exact."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices set to 0, so that the policy needs memory. None: none (but see --env)."""
     prev_action: bool = False
@@ -115,6 +118,9 @@ class TaskOptions:
         except (TypeError, ValueError):
             same = False
         require(same, f"--env-kwargs is {self.env_kwargs}; its values must be numbers, text, lists or mappings of them")
+        if self.env_backend == "envpool":
+            for name in ("wrappers", "prev_action", "prev_reward", "skip_bad_episodes"):
+                require(not getattr(self, name), f"{flag(name)} needs --env-backend gymnasium; leave one of them out")
         require(0 <= self.seed < 2**63, f"--seed is {self.seed}; it must lie in 0 … 2^63 - 1")
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from shmppo.batches import EnvironmentBatch
 from shmppo.config import ConfigError
-from shmppo.envs import EnvironmentBatch
 from shmppo.inference import ActingNetwork
 from shmppo.normalize import leaf_statistics, show
 from shmppo.policy import Trained

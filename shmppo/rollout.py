@@ -13,9 +13,11 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from shmppo.batches import Batch, Ended, EnvironmentBatch
 from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
-from shmppo.envs import Ended, EnvironmentBatch, Task
+from shmppo.envpool_batch import PooledBatch
+from shmppo.envs import Task
 from shmppo.episodes import EpisodeInProgress
 from shmppo.inference import ActingNetwork, tiles_of
 from shmppo.layout import Arena
@@ -54,11 +56,7 @@ class Collector:
         self._own = slice(low, high)
         self._leaves = task.observation.leaves
         self._parts = task.observation.normalized
-        if config.step_times:
-            times = arena.array("step_seconds")[:, self._own]
-            self._batch: EnvironmentBatch = TimedBatch(config, task, low, high, times)
-        else:
-            self._batch = EnvironmentBatch(config, task, low, high)
+        self._batch = self._make_batch()
         self._obs = [torch.from_numpy(leaf) for leaf in self._batch.obs]
         self._tiles = tiles_of(low, high, config.tile)
         # One tile more than owned: scratch for values that are not acted on.
@@ -86,6 +84,15 @@ class Collector:
         self._params = np.zeros((T, count, task.distribution.num_params), np.float32)
         self._row_begin = np.zeros(count, np.int64)  # step at which the row in progress began
         self._next_slot = np.zeros(count, np.int64)
+
+    def _make_batch(self) -> Batch:
+        config, low, high = self._config, self._own.start, self._own.stop
+        if config.env_backend == "envpool":
+            begun = self._arena.array("carry_episode")[:, self._own].max(axis=0) + 1
+            return PooledBatch(config, self._task, low, high, begun.tolist())
+        if config.step_times:
+            return TimedBatch(config, self._task, low, high, self._arena.array("step_seconds")[:, self._own])
+        return EnvironmentBatch(config, self._task, low, high)
 
     def _state_of(self, n: int) -> torch.Tensor:
         """The packed state [S] of environment n, a view into its tile."""

@@ -131,6 +131,8 @@ class Session:
         """Steps of an episode whose actions are worth keeping."""
         if task.seeding == "never":
             self._inexact("the environment raises on reset(seed=…), so its episodes begin at random")
+        if self.config.env_backend == "envpool":
+            self._inexact("--env-backend envpool cannot play an episode again")
         replayed = task.seeding == "episode" and task.snapshot is None
         return self.config.replay_limit if replayed else 0
 

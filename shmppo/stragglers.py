@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.batches import Ended, EnvironmentBatch
 from shmppo.config import TrainConfig
-from shmppo.envs import Ended, EnvironmentBatch, Task
+from shmppo.envs import Task
 
 TABLE = "step_times.csv"
 QUANTILES = (0.5, 0.9, 0.99)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from environments import PutsBack
 
+from shmppo.batches import EnvironmentBatch
 from shmppo.checkpoint import load_newest_checkpoint
 from shmppo.config import TrainConfig
-from shmppo.envs import EnvironmentBatch, EnvironmentFault, inspect_task
+from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.pool import WorkerPool
 from shmppo.snapshots import SnapshotSpec, put_back, snapshot_spec, take_snapshot
 from shmppo.train import resume, train
