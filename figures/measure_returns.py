@@ -18,12 +18,18 @@ from pathlib import Path
 
 from provenance import DATA, record
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
 TASKS = {
-    "cartpole_memory": ("cartpole_memory.py",),
-    "cartpole_memoryless": ("cartpole_memory.py", "--core", "none"),
-    "pendulum_memory": ("pendulum_memory.py",),
-    "halfcheetah": ("halfcheetah.py",),
+    "cartpole": "-m shmppo.train --env CartPole-v1 --core none --total-steps 100000",
+    "cartpole_memory": "examples/cartpole_memory.py",
+    "cartpole_memoryless": "examples/cartpole_memory.py --core none",
+    "pendulum_memory": "examples/pendulum_memory.py",
+    "mountaincar_memory": "examples/mountaincar_memory.py",
+    "acrobot": "-m shmppo.train --env Acrobot-v1 --core none --total-steps 200000",
+    "halfcheetah": "examples/halfcheetah.py",
+    "hopper": "examples/hopper.py",
+    "walker2d": "examples/walker2d.py",
+    "minigrid_memory": "examples/minigrid_memory.py",
 }
 COLUMNS = (
     "task", "seed", "env_steps", "train_return_100", "evaluate_return", "evaluate_std", "episodes", "wall_seconds",
@@ -35,9 +41,8 @@ CURVE_ROWS = 200
 
 def train(task: str, seed: int, run_dir: Path) -> dict[str, object]:
     """One run and its evaluation as a row of the table."""
-    example, *flags = TASKS[task]
-    command = [sys.executable, str(EXAMPLES / example), "--seed", str(seed), "--workers", "0", "--quiet", *flags]
-    subprocess.run([*command, "--run-dir", str(run_dir)], check=True)
+    command = [sys.executable, *TASKS[task].split(), "--seed", str(seed), "--workers", "0", "--quiet"]
+    subprocess.run([*command, "--run-dir", str(run_dir)], check=True, cwd=ROOT)
     summary = json.loads((run_dir / "summary.json").read_text())
     command = [sys.executable, "-m", "shmppo.evaluate", str(run_dir), "--episodes", "20", "--seed", "1", "--json"]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -4,7 +4,8 @@
 
 Samples every process of a HalfCheetah run with two workers: anonymous memory (what it has written itself; pages of
 library files come and go with other programs) and open descriptors. Prints, for each process, the slope of its memory
-after the first two minutes with its standard error, and the numbers of its descriptors.
+in the first half (after two minutes) and in the second, each with its standard error, and the numbers of its
+descriptors.
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ def sample(minutes: float) -> list[dict[str, float | str]]:
     return rows
 
 
+def slope(samples: np.ndarray) -> str:
+    """Slope and standard error of samples [n, (seconds, MiB)] in MiB per hour."""
+    (value, _), covariance = np.polyfit(samples[:, 0] / 3600, samples[:, 1], 1, cov=True)
+    return f"{value:+.2f} ± {np.sqrt(covariance[0, 0]):.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -73,12 +80,9 @@ def main() -> None:
     for part in dict.fromkeys(row["process"] for row in rows):
         own = [row for row in rows if row["process"] == part]
         late = np.array([[row["seconds"], row["mib"]] for row in own if float(row["seconds"]) > WARM], float)
-        (slope, _), covariance = np.polyfit(late[:, 0] / 3600, late[:, 1], 1, cov=True)
+        slopes = " then ".join(slope(half) for half in np.array_split(late, 2))
         files = sorted({row["files"] for row in own})
-        print(
-            f"{part}: {late[:, 1].mean():.1f} MiB, slope {slope:+.2f} ± {np.sqrt(covariance[0, 0]):.2f} MiB per hour, "
-            f"descriptors {files}"
-        )
+        print(f"{part}: {late[:, 1].mean():.1f} MiB, slope {slopes} MiB per hour, descriptors {files}")
 
 
 if __name__ == "__main__":

@@ -89,6 +89,14 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return np.sort(values, axis=-2)[..., cut : runs - cut, :].mean(axis=-2)
 
 
+def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the 95 % interval of the interquartile mean of values [runs, n], by drawing runs again; each [n]."""
+    runs = len(values)
+    draws = np.random.default_rng(0).integers(runs, size=(RESAMPLES, runs))
+    low, high = np.percentile(interquartile_mean(values[draws]), [2.5, 97.5], axis=0)
+    return low, high
+
+
 def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
     """A column of several runs, interpolated to one grid over the stretch that all of them cover.
 
@@ -110,8 +118,7 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
         return None
     grid = np.linspace(begin, end, POINTS)
     values = np.stack([np.interp(grid, x, y) for x, y in known])  # [runs, POINTS]
-    draws = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
-    low, high = np.percentile(interquartile_mean(values[draws]), [2.5, 97.5], axis=0)
+    low, high = bootstrap_interval(values)
     return Aggregate(grid, values.mean(axis=0), interquartile_mean(values), low, high, len(runs))
 
 
