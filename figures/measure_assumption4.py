@@ -81,8 +81,7 @@ def updated(
     gradients = ShardGradients(config, task.distribution, learner.model, arena)
 
     def compute(version: int, epoch: int, minibatch: int) -> None:
-        for shard in range(config.shards):
-            gradients.compute(epoch, minibatch, shard)
+        gradients.compute(epoch, minibatch, range(config.shards))
 
     steps = learner.update(iteration, compute, PhaseTimer())["optimiser_steps"]
     return arena.tensor("weights").clone(), steps

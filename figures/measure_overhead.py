@@ -2,9 +2,10 @@
 
     python figures/measure_overhead.py
 
-Pairs of runs in one sitting, interleaved: the default (episodes in progress are kept for replay, a checkpoint is saved
-every minute) and the same with an action log of one step and no checkpoint but those of start and end. The runs are
-long enough for one checkpoint by the clock. The weights must be the same.
+One run of task A, paired with itself: in blocks of five iterations, one after the other, the actions of episodes in
+progress are kept for replay, or are not. Checkpoints are saved every 15 seconds and timed; the cost of one a minute
+follows. The running hash of each step's observation and reward, by which a replay is checked, is timed by itself, since
+no block can go without it.
 """
 
 from __future__ import annotations
@@ -12,49 +13,117 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import statistics
 import tempfile
+import time
+import zlib
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
+from provenance import DATA, record
+
+from shmppo.batches import EnvironmentBatch
 from shmppo.config import TrainConfig
-from shmppo.machine import processor
+from shmppo.envs import inspect_task
+from shmppo.episodes import ActionLog
+from shmppo.session import Session
 from shmppo.train import train
 
-DATA = Path(__file__).parent / "data"
 BASE = TrainConfig(
     env="HalfCheetah-v5", num_envs=16, rollout_steps=128, minibatches=4, epochs=4, seq_len=16, hidden_size=128,
-    encoder_sizes=(128,), workers=2, total_steps=16 * 128 * 450, quiet=True,
+    encoder_sizes=(128,), workers=2, checkpoint_minutes=0.25, quiet=True,
 )  # fmt: skip
-KINDS = {
-    "survives": dataclasses.replace(BASE, checkpoint_minutes=1.0),
-    "bare": dataclasses.replace(BASE, checkpoint_minutes=1e6, replay_limit=1),
-}
+BLOCK = 5
+WARM_UP = 10
 
 
-def steps_per_second(config: TrainConfig) -> tuple[float, str]:
-    with tempfile.TemporaryDirectory() as directory:
-        summary = train(dataclasses.replace(config, run_dir=str(Path(directory) / "run")))
-    return summary["steps_per_second"], summary["weights_sha256"]
+class Measured:
+    """Replaces what it measures by the same with a stopwatch, or by nothing."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.saves: list[float] = []
+        self._commit, self._save = ActionLog.commit, Session.save
+
+    def commit(self, log: ActionLog, *arguments: np.ndarray) -> None:
+        if self._recording(log.iteration):
+            self._commit(log, *arguments)
+        else:  # what lock-step needs of it
+            log.iteration += 1
+
+    def save(self, session: Session) -> None:
+        began = time.perf_counter()
+        self._save(session)
+        self.saves.append(time.perf_counter() - began)
+        if self.rows:
+            self.rows[-1]["saved"] = 1  # its time is part of the next iteration's
+
+    def callback(self, row: dict[str, float]) -> None:
+        self.rows.append({
+            "iteration": int(row["iteration"]),
+            "recorded": int(self._recording(int(row["iteration"]) - 1)),
+            "seconds": BASE.batch_steps / row["steps_per_second"],
+            "saved": 0,
+        })  # fmt: skip
+
+    @staticmethod
+    def _recording(iteration: int) -> bool:
+        return iteration // BLOCK % 2 == 0
+
+
+def run(iterations: int) -> Measured:
+    measured = Measured()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        mock.patch.object(ActionLog, "commit", lambda *arguments: measured.commit(*arguments)),
+        mock.patch.object(Session, "save", lambda session: measured.save(session)),
+    ):
+        run_dir = str(Path(directory) / "run")
+        config = dataclasses.replace(BASE, total_steps=iterations * BASE.batch_steps, run_dir=run_dir)
+        train(config, callback=measured.callback)
+    return measured
+
+
+def hash_seconds(steps: int = 20_000) -> float:
+    """Seconds that the running hash takes for one environment step."""
+    task = inspect_task(BASE)
+    batch = EnvironmentBatch(BASE, task, 0, 1)
+    batch.begin(0)
+    observation = np.zeros(17)
+    times = []
+    for hashing in (zlib.crc32, lambda *_: 0):
+        with mock.patch("zlib.crc32", hashing):
+            began = time.perf_counter()
+            for _ in range(steps):
+                batch._see_vector(0, observation, zlib.crc32(b"12345678", 0))
+            times.append((time.perf_counter() - began) / steps)
+    batch.close()
+    return times[0] - times[1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=800)
     options = parser.parse_args()
-    rows = []
-    for pair in range(options.pairs):
-        order = list(KINDS) if pair % 2 == 0 else list(reversed(KINDS))
-        for kind in order:
-            rate, weights = steps_per_second(KINDS[kind])
-            rows.append({"pair": pair, "kind": kind, "steps_per_second": round(rate, 1), "weights": weights[:16]})
-            print(rows[-1], flush=True)
+    measured = run(options.iterations)
+    rows = measured.rows
     with open(DATA / "overhead.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    rates = {kind: [r["steps_per_second"] for r in rows if r["kind"] == kind] for kind in KINDS}
-    ratios = [b / s - 1 for s, b in zip(rates["survives"], rates["bare"], strict=True)]
-    print(f"{processor()}: overhead {statistics.median(ratios):+.2%} (median of {len(ratios)} pairs)")
+    after_save = {row["iteration"] + 1 for row in rows if row["saved"]}
+    counted = [row for row in rows if row["iteration"] > WARM_UP and row["iteration"] not in after_save]
+    median = {kind: float(np.median([r["seconds"] for r in counted if r["recorded"] == kind])) for kind in (0, 1)}
+    recording = median[1] / median[0] - 1
+    saving = float(np.median(measured.saves)) / 60
+    hashing = hash_seconds() * BASE.batch_steps / BASE.num_workers / median[0]
+    text = (
+        f"recording {recording:+.2%}, a checkpoint a minute {saving:+.2%} ({len(measured.saves)} saves of "
+        f"{np.median(measured.saves) * 1e3:.0f} ms), hashing {hashing:+.2%} of an iteration of {median[0] * 1e3:.0f} ms"
+    )
+    record(DATA / "overhead.csv", text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from provenance import DATA, record
@@ -31,23 +34,21 @@ TASKS = {
     "walker2d": "examples/walker2d.py",
     "minigrid_memory": "examples/minigrid_memory.py",
 }
-COLUMNS = (
-    "task", "seed", "env_steps", "train_return_100", "evaluate_return", "evaluate_std", "episodes", "wall_seconds",
-    "weights_sha256",
-)  # fmt: skip
 CURVE = ("iteration", "env_steps", "wall_seconds", "return_mean_100", "length_mean_100", "kl", "clip_fraction")
 CURVE_ROWS = 200
 
 
-def train(task: str, seed: int, run_dir: Path) -> dict[str, object]:
-    """One run and its evaluation as a row of the table."""
-    command = [sys.executable, *TASKS[task].split(), "--seed", str(seed), "--workers", "0", "--quiet"]
-    subprocess.run([*command, "--run-dir", str(run_dir)], check=True, cwd=ROOT)
+def trained(arguments: Iterable[object], seed: int, run_dir: Path) -> dict[str, object]:
+    """Train with these arguments of python, evaluate; the run's part of a row."""
+    command = [sys.executable, *arguments, "--seed", seed, "--workers", 0, "--quiet", "--run-dir", run_dir]
+    subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
     summary = json.loads((run_dir / "summary.json").read_text())
-    command = [sys.executable, "-m", "shmppo.evaluate", str(run_dir), "--episodes", "20", "--seed", "1", "--json"]
-    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", 20, "--seed", 1, "--json"]
+    path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])  # for wrappers of the examples
+    environment = os.environ | {"PYTHONPATH": path}
+    output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, env=environment)
+    result = json.loads(output.stdout)
     return {
-        "task": task,
         "seed": seed,
         "env_steps": summary["env_steps"],
         "train_return_100": round(summary["return_mean_100"], 2),
@@ -72,11 +73,24 @@ def keep_curve(task: str, seed: int, run_dir: Path) -> None:
         writer.writerows(rows[i] for i in chosen)
 
 
-def known(path: Path) -> set[tuple[str, str]]:
+def known(path: Path, keys: Sequence[str]) -> set[tuple[str, ...]]:
+    """What `keys` say of the rows that are in a table already."""
     if not path.exists():
         return set()
     with open(path) as file:
-        return {(row["task"], row["seed"]) for row in csv.DictReader(file)}
+        return {tuple(row[key] for key in keys) for row in csv.DictReader(file)}
+
+
+def append(path: Path, row: dict[str, object]) -> None:
+    """Add a row to a table."""
+    new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+    record(path)
+    print(row, flush=True)
 
 
 def main() -> None:
@@ -85,23 +99,14 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     options = parser.parse_args()
     path = DATA / "returns.csv"
-    DATA.mkdir(exist_ok=True)
-    for task in options.tasks:
-        for seed in options.seeds:
-            if (task, str(seed)) in known(path):
-                continue
-            with tempfile.TemporaryDirectory() as directory:
-                run_dir = Path(directory) / "run"
-                row = train(task, seed, run_dir)
-                keep_curve(task, seed, run_dir)
-            new = not path.exists()
-            with open(path, "a", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                if new:
-                    writer.writeheader()
-                writer.writerow(row)
-            record(path)
-            print(row, flush=True)
+    for task, seed in itertools.product(options.tasks, options.seeds):
+        if (task, str(seed)) in known(path, ("task", "seed")):
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            run_dir = Path(directory) / "run"
+            row = {"task": task} | trained(TASKS[task].split(), seed, run_dir)
+            keep_curve(task, seed, run_dir)
+        append(path, row)
 
 
 if __name__ == "__main__":

@@ -136,18 +136,19 @@ class SquashedGaussian(DiagonalGaussian):
         self._weights = torch.from_numpy((weights / weights.sum()).astype(np.float32))
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        return super().log_prob(params, actions) - torch.where(self._squashes, self._log_slope(actions), 0.0)
+        squashes = self._squashes.to(actions.device)
+        return super().log_prob(params, actions) - torch.where(squashes, self._log_slope(actions), 0.0)
 
     def entropy(self, params: Tensor) -> Tensor:
         # H(a) = H(u) + E log|da/du|, the mean by Gauss-Hermite quadrature: within 0.002 for σ up to e.
         mean, log_std = params.split(self.action_size, -1)
-        points = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._points.to(params.dtype)  # [..., A, points]
-        slopes = self._log_slope(points.transpose(-1, -2)).transpose(-1, -2) @ self._weights.to(params.dtype)
-        return super().entropy(params) + torch.where(self._squashes, slopes, 0.0).sum(-1)
+        points = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._points.to(params)  # [..., A, points]
+        slopes = self._log_slope(points.transpose(-1, -2)).transpose(-1, -2) @ self._weights.to(params)
+        return super().entropy(params) + torch.where(self._squashes.to(params.device), slopes, 0.0).sum(-1)
 
     def _log_slope(self, u: Tensor) -> Tensor:
         """log|da/du| of u [..., A]: log(half range · (1 − tanh² u)), in a form that does not cancel for large |u|."""
-        return self._log_half + 2 * (_LOG_2 - u - softplus(-2 * u))
+        return self._log_half.to(u.device) + 2 * (_LOG_2 - u - softplus(-2 * u))
 
     # The KL divergence is that of the Gaussians: what maps u to a, one to one, does not change it.
 

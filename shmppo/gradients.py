@@ -6,6 +6,7 @@ them in shard order, so central and sharded learning give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,13 +67,18 @@ class ShardGradients:
         self._old_params = arena.tensor("policy_params").flatten(0, 1)
         self._states = arena.tensor("row_state").flatten(0, 1)
         self._targets = arena.tensor("step_targets")
+        self._device = self._targets.device
 
-    def compute(self, epoch: int, minibatch: int, shard: int) -> None:
-        """Write the shard's gradient [P] and its SHARD_STATISTICS.
+    def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
+        """Write the gradients [P] of some shards of a minibatch, and their SHARD_STATISTICS.
 
         Both are sums over the shard's real steps divided by the minibatch's steps, so that adding the
         shards gives the minibatch's means.
         """
+        for shard in shards:
+            self._compute(epoch, minibatch, shard)
+
+    def _compute(self, epoch: int, minibatch: int, shard: int) -> None:
         steps = int(self._arena.array("minibatch_steps")[epoch, minibatch])
         rows = self._rows(epoch, minibatch, shard)
         flat, real = self._steps(rows)
@@ -129,7 +135,7 @@ class ShardGradients:
         """Flat indices [L·R] into [T·N, …] of the steps of padded rows, and which are real, bool [L, R]."""
         config = self._config
         indices, real = step_indices(rows, row_steps=config.row_steps, num_envs=config.num_envs, burn_in=config.burn_in)
-        return torch.from_numpy(indices.reshape(-1)), torch.from_numpy(real)
+        return torch.from_numpy(indices.reshape(-1)).to(self._device), torch.from_numpy(real).to(self._device)
 
     def _observations(self, flat: Tensor, shape: torch.Size) -> list[Tensor]:
         """What the network is shown at the steps of flat indices [L·R], per leaf [L, R, …]."""
@@ -149,10 +155,10 @@ class ShardGradients:
     def _row_states(self, rows: np.ndarray) -> Tensor:
         """Initial states [R, S]: the stored ones, zero where a row begins an episode."""
         if not self._model.state_size:
-            return torch.zeros(len(rows), 0)
-        begins = torch.from_numpy(rows[:, 3] < 0)
+            return torch.zeros(len(rows), 0, device=self._device)
+        begins = torch.from_numpy(rows[:, 3] < 0).to(self._device)
         place = np.maximum(rows[:, 3], 0) * self._config.num_envs + rows[:, 1]
-        states = self._states.index_select(0, torch.from_numpy(place))
+        states = self._states.index_select(0, torch.from_numpy(place).to(self._device))
         return states.masked_fill_(begins.unsqueeze(-1), 0.0)
 
     def _slopes(
@@ -199,7 +205,7 @@ class ShardGradients:
         ).flatten(1)
         statistics = per_step.sum(-1)
         statistics[-2] = per_step[-2].max()
-        return slopes, statistics.double().numpy()
+        return slopes, statistics.double().cpu().numpy()
 
     def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """What is maximised per step [L, R], and its derivatives by log π [L, R, Q]; ratios are [L, R, Q]."""

@@ -298,7 +298,8 @@ class ProcessOptions:
     learning: Literal["auto", "central", "sharded"] = "auto"
     """Who computes gradients: the learner, or it and the workers. auto: sharded if W and G are 2 or more."""
     device: str = "cpu"
-    """Device of the learner's update: cpu or cuda."""
+    """Device of the learner's gradient: cpu, cuda or cuda:1 (central learning only); acting stays on the CPU. Other
+    than cpu: another run, and not exact."""
     learner_threads: int = 1
     """Threads of the learner's gradient (central learning only). Other than 1: another run, exact for itself."""
     run_dir: str | None = None

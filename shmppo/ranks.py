@@ -26,6 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from shmppo import machine
+from shmppo.board import Board, open_board
 from shmppo.config import ConfigError, TrainConfig, usable_cores
 from shmppo.options import flag
 
@@ -57,12 +58,24 @@ class Ranks:
         self.bytes = 0
         self._store = store
         self._timeout = timeout
+        self._board: Board | None = None
+
+    def share_memory(self, capacity: int) -> None:
+        """Let exchanges of up to `capacity` bytes go through shared memory, where all ranks are on this machine."""
+        if self.size > 1 and os.environ.get("LOCAL_WORLD_SIZE") == str(self.size):
+            self._board = open_board(self.rank, self.size, capacity, self.gather_objects, self._timeout)
 
     def sum(self, tensor: Tensor) -> None:
         """Add up a tensor over the ranks, in place; the same bits on each of them."""
         if self.size > 1:
             with self._exchange(tensor.nbytes):
-                dist.all_reduce(tensor)
+                if self._board is not None and tensor.nbytes <= self._board.capacity:
+                    first, *others = torch.from_numpy(self._board.exchange(tensor.numpy()))
+                    tensor.copy_(first)
+                    for other in others:  # in rank order, on every rank
+                        tensor.add_(other)
+                else:
+                    dist.all_reduce(tensor)
 
     def gather(self, array: np.ndarray) -> np.ndarray:
         """Every rank's array of one shape and type, [R, …] in rank order."""
@@ -70,10 +83,12 @@ class Ranks:
             return array[np.newaxis]
         if array.size == 0:
             return np.zeros((self.size, *array.shape), array.dtype)
-        own = torch.from_numpy(np.array(array))
-        gathered = own.new_empty(self.size, *own.shape)
+        own = np.array(array)
         with self._exchange(own.nbytes):
-            dist.all_gather(list(gathered.unbind(0)), own)
+            if self._board is not None and own.nbytes <= self._board.capacity:
+                return self._board.exchange(own).copy()
+            gathered = torch.from_numpy(np.empty((self.size, *own.shape), own.dtype))
+            dist.all_gather(list(gathered.unbind(0)), torch.from_numpy(own))
         return gathered.numpy()
 
     def gather_rows(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -231,6 +246,7 @@ class FlatSum:
         self._ranks = ranks
         self._cuts = (parameters, statistics, ranks.size)
         self._flat = torch.zeros(sum(self._cuts) if ranks.size > 1 else 0)
+        ranks.share_memory(self._flat.nbytes)
 
     def __call__(self, gradient: Tensor, sums: np.ndarray, largest: float) -> tuple[np.ndarray, float]:
         """Add up over the ranks.

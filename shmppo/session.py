@@ -18,6 +18,7 @@ import torch
 from shmppo import machine
 from shmppo.checkpoint import save_checkpoint
 from shmppo.config import TrainConfig
+from shmppo.device_gradients import DeviceGradients
 from shmppo.diagnostics import write_profile
 from shmppo.display import Display
 from shmppo.envs import EnvironmentFault, Task
@@ -182,8 +183,11 @@ class Session:
     def _gradient_source(self, task: Task) -> ComputeShards:
         """Where gradients come from: this process, shard after shard, or it and the workers, each a part of them."""
         config = self.config
-        gradients = ShardGradients(config, task.distribution, self.learner.model, self._arena)
         shards = split(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
+        source = ShardGradients if config.device == "cpu" else DeviceGradients
+        gradients = source(config, task.distribution, self.learner.model, self._arena)
+        if config.device != "cpu":
+            self._inexact(f"--device {config.device} has an order of sums of its own")
 
         def compute(version: int, epoch: int, minibatch: int) -> None:
             if config.refresh_states and epoch and not minibatch:
@@ -192,8 +196,7 @@ class Session:
                 self._drifts.append(math.sqrt(changes / max(numbers, 1.0)))
 
             def own() -> None:
-                for shard in shards:
-                    gradients.compute(epoch, minibatch, shard)
+                gradients.compute(epoch, minibatch, shards)
 
             if config.sharded:
                 self.pool.gradients(version, epoch, minibatch, own, self.timer)

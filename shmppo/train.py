@@ -18,6 +18,7 @@ import torch
 
 from shmppo.checkpoint import check_shapes, load_common_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json, load_config
+from shmppo.device_gradients import check_device
 from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.layout import Arena, allocate
 from shmppo.learner import TrainingFault, arena_fields, parameter_shapes
@@ -116,6 +117,7 @@ def _resume(ranks: Ranks, run_dir: Path, watched: Watched, changes: dict[str, An
 def _run(ranks: Ranks, config: TrainConfig, checkpoint: dict[str, Any] | None, watched: Watched) -> dict[str, Any]:
     """The whole path of the data: publish → collect → commit → update → report."""
     with ranks.refusing_together():
+        check_device(config.device)
         watchers = watched.watchers(config)
         if config.eval_videos:
             check_video(Path("videos.mp4"), "--eval-videos")

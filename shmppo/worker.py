@@ -117,8 +117,7 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
             states.refresh()
         else:
             timer.switch("gradient")
-            for shard in setup.shards:
-                gradients.compute(command.epoch, command.minibatch, shard)
+            gradients.compute(command.epoch, command.minibatch, setup.shards)
         stamps[1] = timer.switch("other")
         seconds[:] = timer.reset()
         reports.put(Done(command.version))

@@ -68,8 +68,7 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(varian
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     epoch, minibatch = 1, 2
-    for shard in range(config.shards):
-        gradients.compute(epoch, minibatch, shard)
+    gradients.compute(epoch, minibatch, range(config.shards))
     summed = arena.tensor("gradients").sum(0)
 
     distribution = inspect_task(config).distribution
@@ -159,7 +158,7 @@ def test_acting_with_other_weights_than_learned_from_stops_the_run_before_they_c
     arena.array("log_prob")[:] += 0.01
     before = learner.weights_sha256()
     with pytest.raises(TrainingFault, match=r"\|log ratio\| is 1\.0\de-02 but must be below 1e-03"):
-        learner.update(0, lambda _, k, m: [gradients.compute(k, m, g) for g in range(2)] and None, PhaseTimer())
+        learner.update(0, lambda _, k, m: gradients.compute(k, m, range(2)), PhaseTimer())
     assert learner.weights_sha256() == before
 
 
@@ -168,8 +167,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change()
     before = learner.weights_sha256()
 
     def poisoned(version: int, epoch: int, minibatch: int) -> None:
-        for shard in range(2):
-            gradients.compute(epoch, minibatch, shard)
+        gradients.compute(epoch, minibatch, range(2))
         arena.array("gradients")[1, 3] = np.nan
 
     with pytest.raises(TrainingFault, match=r"minibatch 0 of epoch 0: the (loss|gradient) is not finite.* unchanged"):

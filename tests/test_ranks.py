@@ -135,6 +135,22 @@ def test_all_ranks_end_with_the_same_weights_and_the_same_books(undisturbed: Pat
 
 
 @pytest.mark.long
+def test_ranks_that_do_not_share_memory_compute_the_same(undisturbed: Path, tmp_path: Path) -> None:
+    """Started without torchrun they do not know that they are on one machine, and use the process group alone."""
+    command = [sys.executable, "-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), *map(str, STEPS)]
+    port = free_port()
+    ranks = [
+        subprocess.Popen(
+            [*command, "--run-dir", str(tmp_path / "run")],
+            env=os.environ | {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for r in range(2)
+    ]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    assert summary_of(tmp_path / "run")["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
+
+
+@pytest.mark.long
 def test_resume_takes_the_newest_iteration_that_all_ranks_have(undisturbed: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(undisturbed, run_dir)
