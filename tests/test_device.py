@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from shmppo.config import ConfigError, TrainConfig
 from shmppo.device_gradients import DeviceArena, DeviceGradients
 from shmppo.envs import inspect_task
 from shmppo.gradients import ShardGradients
+from shmppo.model import ActorCritic
 from shmppo.rollout import Collector
 from shmppo.timers import PhaseTimer
 from shmppo.train import train
@@ -45,6 +47,36 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
         collector.close()
         weights.append(learner.weights_sha256())
     assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"core": "gru", "ratio": "per-dimension", "dual_clip": 3.0, "value_clip": True},
+        {"env": "Pendulum-v1", "squash_actions": True, "entropy_coef": 0.01},
+        {"env": "Pendulum-v1", "objective": "penalty", "squash_actions": True, "core": "none"},
+    ],
+)
+def test_nothing_of_a_gradient_is_left_on_the_cpu(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried on torch's device "meta", which has shapes and no numbers, and refuses arithmetic with the CPU."""
+    config = dataclasses.replace(BASE, **changes)
+    task = inspect_task(config)
+    arena, learner = published(config, task)
+    collector = Collector(config, task, learner.model, arena, low=0, high=4, progress=arena.array("progress")[0])
+    collector.start()
+    collector.collect(0, PhaseTimer())
+    collector.close()
+    own = ShardGradients(config, task.distribution, learner.model, arena)
+    learner.update(0, lambda _, k, m: own.compute(k, m, range(config.shards)), PhaseTimer())  # for its plan
+    with torch.device("meta"):
+        twin = ActorCritic(config, task.observation, task.distribution)
+    there = DeviceArena(arena, "meta")
+    gradients = ShardGradients(config, task.distribution, twin, there)
+    statistics = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda t: statistics.append(t) or torch.zeros(t.shape, dtype=t.dtype))
+    gradients.compute(0, 0, range(config.shards))
+    assert [t.device.type for t in statistics] == ["meta"] * config.shards
 
 
 def test_each_field_is_copied_when_it_is_told() -> None:
