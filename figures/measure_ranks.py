@@ -37,6 +37,7 @@ SLEEPY = (
 WARM_UP = 3
 STRAGGLING = 23  # iterations of the run that waits for its straggler: enough for its rate, too few to learn
 MOST_RANKS = 256
+UPDATES = 16  # minibatches of an iteration, 4 epochs of 4
 SIZES = (1_000, 10_000, 135_000, 500_000)  # floats
 
 
@@ -170,7 +171,7 @@ def model(iterations: int) -> list[dict[str, Any]]:
             seconds.append(median)
     weights = 1 / np.array(seconds)  # so that small ones count as much as large ones
     hop, per_byte = np.linalg.lstsq(np.array(equations) * weights[:, None], np.ones(len(seconds)), rcond=None)[0]
-    alone, updates, size, rows = 0.0, 16, 0, []
+    alone, size, rows = 0.0, 0, []
     for ranks in (1, 2, 4, *(2**k for k in range(3, MOST_RANKS.bit_length()))):
         measured = float("nan")
         if ranks <= 4:
@@ -180,7 +181,7 @@ def model(iterations: int) -> list[dict[str, Any]]:
                 size = gradient_bytes(Path(directory) / "run")
             measured = float(np.median(512 * ranks / columns["steps_per_second"]))
             alone = measured if ranks == 1 else alone
-        predicted = alone + updates * float(ring_seconds(ranks, size, hop, per_byte))
+        predicted = alone + UPDATES * float(ring_seconds(ranks, size, hop, per_byte))
         rows.append(
             {
                 "ranks": ranks,
@@ -189,6 +190,7 @@ def model(iterations: int) -> list[dict[str, Any]]:
                 "speedup": ranks * alone / predicted,
                 "hop_seconds": float(hop),
                 "seconds_per_byte": float(per_byte),
+                "gradient_bytes": size,
             }
         )
     return rows

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shmppo.bench_run import JobOptions, MeasuredRun, measured_run
-from shmppo.config import TrainConfig
+from shmppo.config import TrainConfig, usable_cores
 from shmppo.curves import read_columns
 from shmppo.options import require
 from shmppo.plot import new_figure
@@ -123,8 +123,11 @@ def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
     return float(((seconds / seconds[0] - parallel) * gain).sum() / np.square(gain).sum())
 
 
-def add_scaling(rows: list[dict[str, Any]]) -> None:
+def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
     """Add speed-up, efficiency and Amdahl's serial fraction to the rows of each (mode, learning), in place.
+
+    Amdahl's law knows nothing of workers that share a core: it is fitted to those of at most `cores` (None: the
+    machine's).
 
     Efficiency is the speed-up over the number of workers, both relative to the first row. In mode weak the work grows
     with the workers, so the same ratio of rates is the scaled speed-up, and no serial fraction is fitted.
@@ -135,7 +138,9 @@ def add_scaling(rows: list[dict[str, Any]]) -> None:
         if mode == "envs":
             continue
         relative = np.array([row["workers"] / first["workers"] for row in group])
-        fitted = serial_fraction(relative, np.array([row["iteration_seconds"] for row in group]))
+        seconds = np.array([row["iteration_seconds"] for row in group])
+        alone = np.array([row["workers"] for row in group]) <= (usable_cores() if cores is None else cores)
+        fitted = serial_fraction(relative[alone], seconds[alone]) if alone[0] else float("nan")
         for row, w in zip(group, relative, strict=True):
             row["speedup"] = row["steps_per_second"] / first["steps_per_second"]
             row["efficiency"] = row["speedup"] / w

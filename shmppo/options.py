@@ -43,12 +43,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+_BEYOND = 1e30  # float32 holds what is smaller, and its sums and products with numbers of ordinary size
+
+
 def _at_least_1(value: float) -> bool:
     return value >= 1
 
 
 def _positive(value: float) -> bool:
-    return 0 < value < float("inf")
+    return 0 < value < _BEYOND
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
@@ -213,7 +216,7 @@ class UpdateOptions:
             0 <= self.burn_in < self.seq_len,
             f"--burn-in is {self.burn_in}; it must be 0 or more, and less than --seq-len {self.seq_len}",
         )
-        require_fields(self, ("clip_reward",), _positive, "be positive and finite")
+        require_fields(self, ("clip_reward",), _positive, "be positive and below 1e30")
 
 
 @dataclass(frozen=True)
@@ -246,11 +249,11 @@ class ObjectiveOptions:
     """Lower the entropy bonus linearly to 0 over --anneal-steps."""
 
     def check_objective(self) -> None:
-        require_fields(self, ("clip", "penalty_coef", "desired_kl"), _positive, "be positive and finite")
+        require_fields(self, ("clip", "penalty_coef", "desired_kl"), _positive, "be positive and below 1e30")
         weights = ("entropy_coef", "value_coef")
-        require_fields(self, weights, lambda v: 0 <= v < float("inf"), "be finite and not negative")
+        require_fields(self, weights, lambda v: 0 <= v < _BEYOND, "be 0 or more and below 1e30")
         require_fields(self, ("target_kl",), lambda v: v > 0, "be positive")
-        require_fields(self, ("dual_clip",), lambda v: 1 < v < float("inf"), "be finite and above 1")
+        require_fields(self, ("dual_clip",), lambda v: 1 < v < _BEYOND, "be above 1 and below 1e30")
         if self.objective == "penalty":
             clips = "clips, and --objective penalty does not; use --objective clip"
             require(self.ratio == "joint", f"--ratio per-dimension {clips}")
@@ -284,9 +287,9 @@ class OptimiserOptions:
     def check_optimiser(self) -> None:
         require_fields(self, ("anneal_steps",), _at_least_1, "be at least 1")
         positive = ("learning_rate", "max_grad_norm", "adam_eps")
-        require_fields(self, positive, _positive, "be positive and finite")
+        require_fields(self, positive, _positive, "be positive and below 1e30")
         at_least_0 = ("weight_decay", "warmup_steps")
-        require_fields(self, at_least_0, lambda v: 0 <= v < float("inf"), "be finite and not negative")
+        require_fields(self, at_least_0, lambda v: 0 <= v < _BEYOND, "be 0 or more and below 1e30")
 
 
 @dataclass(frozen=True)
@@ -324,7 +327,7 @@ class ProcessOptions:
         counts = ("learner_threads", "stop_at_iteration", "checkpoint_every", "keep_checkpoints", "replay_limit")
         require_fields(self, counts, _at_least_1, "be at least 1")
         require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
-        require_fields(self, ("worker_timeout", "checkpoint_minutes"), _positive, "be positive and finite")
+        require_fields(self, ("worker_timeout", "checkpoint_minutes"), _positive, "be positive and below 1e30")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
 
 
@@ -350,7 +353,7 @@ class RankOptions:
     """Which of them this is."""
 
     def check_ranks(self) -> None:
-        require_fields(self, ("rank_timeout",), _positive, "be positive and finite")
+        require_fields(self, ("rank_timeout",), _positive, "be positive and below 1e30")
         require_fields(self, ("preempt_fraction", "preempt_min_fraction"), lambda v: 0 < v < 1, "lie between 0 and 1")
         require(0 <= self.rank < self.ranks, f"rank is {self.rank} of {self.ranks}; it must lie in 0 … ranks - 1")
 

@@ -49,7 +49,7 @@ def test_speed_up_and_efficiency_by_hand() -> None:
         | {"experience_steps_per_second": 2 * w * 0.9 ** (w - 1)}
         for mode, w, rate in (("strong", 2, 10.0), ("strong", 4, 15.0), ("weak", 2, 20.0), ("weak", 4, 40.0))
     ]
-    add_scaling(rows)
+    add_scaling(rows, cores=4)
     strong, weak = rows[:2], rows[2:]
     assert [row["speedup"] for row in strong] == [1, 1.5]
     assert [row["efficiency"] for row in strong] == [1, 0.75]
@@ -57,6 +57,8 @@ def test_speed_up_and_efficiency_by_hand() -> None:
     assert strong[1]["collect_efficiency"] == pytest.approx(0.81)
     assert strong[0]["serial_fraction"] == pytest.approx((1 / 1.5 - 0.5) / 0.5)
     assert "serial_fraction" not in weak[0]
+    add_scaling(rows, cores=3)
+    assert np.isnan(strong[0]["serial_fraction"]), "only one of them had its cores"
 
 
 def test_weak_scaling_keeps_the_work_of_a_worker_and_of_a_minibatch() -> None:
