@@ -62,6 +62,7 @@ def measure(config: TrainConfig) -> tuple[dict[str, Any], list[dict[str, float]]
         summary = train(dataclasses.replace(config, run_dir=str(run_dir)))
         profiles = list(read_profiles(run_dir).values())
         table = read_columns(run_dir / "kl.csv")
+    returns = summary["return_mean_100"]
     share, sequential = mean_profile(profiles, "sequential")
     _, reference = mean_profile(profiles, "reference")
     scalars: dict[str, Any] = {
@@ -71,7 +72,7 @@ def measure(config: TrainConfig) -> tuple[dict[str, Any], list[dict[str, float]]
         "objective": config.objective,
         "env_steps": summary["env_steps"],
         "updates_recorded": len(profiles),
-        "return_mean_100": round(summary["return_mean_100"], 2),
+        "return_mean_100": returns if returns is None else round(returns, 2),  # no episode may have ended yet
         "weights_sha256": summary["weights_sha256"],
     }
     for name in ("sequential_mean", "reference_start", "slope", "monotonic_share"):
