@@ -64,14 +64,14 @@ def decentralised_run(config: TrainConfig, ranks: int, iterations: int) -> Measu
 def bytes_moved(config: TrainConfig, topology: str, processes: int) -> int:
     """Bytes per iteration that one process writes for another to read, by the sizes of what is exchanged.
 
-    config: of one learner. Rollouts and shards' gradients go to the learner, weights back; an all-reduce by a ring
-    moves 2 (R − 1) / R of the gradient for each of R ranks.
+    config: of one learner. Rollouts and shards' gradients go to the learner, weights back; each rank writes its
+    gradient for all others (on one machine; a ring between machines moves 2 (R − 1) gradients in all).
     """
     fields = {field.name: field for field in arena_fields(config, inspect_task(config))}
     rollout = sum(field.bytes for field in fields.values() if field.writer.startswith("worker, own col"))
     weights, updates = fields["weights"].bytes, config.epochs * config.minibatches
     if topology == "decentralised":
-        return updates * 2 * (processes - 1) * weights
+        return updates * processes * weights
     if topology == "sharded":  # the learner is one of the processes that compute
         others = config.shards - config.shards // processes
         return rollout + updates * (others + processes - 1) * weights
