@@ -6,7 +6,7 @@ import dataclasses
 import json
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from shmppo.config import TrainConfig, usable_cores
 from shmppo.envs import inspect_task, make_environment
 from shmppo.learner import build_model
 from shmppo.machine import processor
-from shmppo.timers import PHASES
+from shmppo.timers import PHASES, SAMPLING
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,11 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
 
     Returns:
         steps_per_second, and seconds per iteration of each phase, as medians over the counted iterations;
-        peak_memory_bytes of all processes together (proportional set size); weights_sha256.
+        utilisation of the cores, see there; peak_memory_bytes of all processes together (proportional set size);
+        weights_sha256.
     """
     run = measured_run(config, iterations)
+    phases = {phase: run.median(f"{phase}_seconds") for phase in PHASES}
     return {
         "env": config.env_id,
         "num_envs": config.num_envs,
@@ -51,10 +53,29 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
         "shards": config.shards,
         "sharded": config.sharded,
         "steps_per_second": run.median("steps_per_second"),
-        "phase_seconds": {phase: run.median(f"{phase}_seconds") for phase in PHASES},
+        "phase_seconds": phases,
+        "utilisation": utilisation(config, phases, run.median("collect_seconds"), usable_cores()),
         "handshake_seconds": run.median("handshake_seconds"),
         "peak_memory_bytes": run.summary["peak_memory_bytes"],
         "weights_sha256": run.summary["weights_sha256"],
+    }
+
+
+def utilisation(
+    config: TrainConfig, phases: Mapping[str, float], collect_seconds: float, cores: int
+) -> dict[str, float]:
+    """Share of the cores' time that is used: while sampling (by environments and inference) and in the rest.
+
+    Args:
+        phases: seconds of an iteration in each phase, the mean over processes where several are in one.
+    """
+    sampling = sum(phases[phase] for phase in SAMPLING) * min(max(config.num_workers, 1), cores)
+    together = min(config.num_workers, cores) if config.sharded else config.learner_threads
+    alone = sum(phases[phase] for phase in ("advantage", "publish", "reduce", "optimiser"))
+    rest = sum(phases.values()) - collect_seconds
+    return {
+        "sampling": sampling / (cores * collect_seconds),
+        "learning": (phases["gradient"] * together + alone) / (cores * rest),
     }
 
 
@@ -147,6 +168,8 @@ def report(options: Throughput) -> dict[str, Any]:
     print(
         f"signalling            {result['handshake_seconds'] * 1e3:10.2f} ms {result['handshake_seconds'] / whole:6.1%}"
     )
+    used = result["utilisation"]
+    print(f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} while learning")
     print(f"memory at most        {result['peak_memory_bytes'] / 2**20:10.0f} MiB in all processes")
     if options.roofline:
         print(f"roofline              {limit['steps_per_second']:10,.0f} steps per second")

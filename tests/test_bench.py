@@ -25,6 +25,7 @@ from shmppo.bench_scaling import (
     table,
     time_to_target,
 )
+from shmppo.bench_throughput import utilisation
 from shmppo.bench_topologies import bytes_moved
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.envs import inspect_task
@@ -83,6 +84,19 @@ def test_the_split_is_of_the_whole_iteration() -> None:
     wait, publish, reduce = (2.0 ** PHASES.index(phase) for phase in ("wait", "publish", "reduce"))
     assert parts["communication"] == publish + reduce + 0.5
     assert parts["waiting"] == wait - 0.5
+
+
+@pytest.mark.parametrize(
+    ("workers", "learning", "sampling", "rest"),
+    [(4, "sharded", 1.5 / 2, (0.6 * 4 + 0.2) / (4 * 1)), (4, "central", 1.5 / 2, (0.6 + 0.2) / (4 * 1)),
+     (2, "sharded", 1.5 / 2 / 2, (0.6 * 2 + 0.2) / (4 * 1)), (0, "central", 1.5 / 2 / 4, (0.6 + 0.2) / (4 * 1))],
+)  # fmt: skip
+def test_use_of_four_cores_by_hand(workers: int, learning: Any, sampling: float, rest: float) -> None:
+    phases = dict.fromkeys(PHASES, 0.0) | {"environment": 1.0, "inference": 0.5, "wait": 0.6, "other": 0.1}
+    phases |= {"gradient": 0.6, "optimiser": 0.15, "reduce": 0.05}  # 3 s, 2 of which until the rollout is whole
+    config = TrainConfig(workers=workers, learning=learning, grad_shards=4)
+    used = utilisation(config, phases, collect_seconds=2.0, cores=4)
+    assert used == pytest.approx({"sampling": sampling, "learning": rest})
 
 
 def test_time_to_a_target_is_that_of_the_first_iteration_that_reaches_it() -> None:
