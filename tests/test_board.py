@@ -101,5 +101,5 @@ def test_a_rank_that_has_ended_is_named(waited_for: bool, monkeypatch: pytest.Mo
 def test_a_rank_that_does_not_answer_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board_module, "LOOK_SECONDS", 0.01)
     board = alone(os.getpid(), timeout=0.1)
-    with pytest.raises(RuntimeError, match=r"^no answer of rank 1 for 0 s$"):
+    with pytest.raises(RuntimeError, match=r"^no answer of rank 1 for \d+ s$"):
         board.exchange(np.zeros(3))
