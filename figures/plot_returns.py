@@ -57,8 +57,12 @@ def main() -> None:
         writer = csv.DictWriter(file, list(summary[0]))
         writer.writeheader()
         writer.writerows(summary)
-    figure, axes = new_figure(len(PANELS) // COLUMNS, COLUMNS, width=3.4)
-    for axis, (title, (tasks, target, _)) in zip(axes, PANELS.items(), strict=True):
+    measured = {row["task"] for row in table}
+    panels = {title: panel for title, panel in PANELS.items() if measured & panel[0].keys()}
+    figure, axes = new_figure(-(-len(panels) // COLUMNS), COLUMNS, width=3.4)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, (tasks, target, _)) in zip(axes, panels.items(), strict=False):
         axis.axhline(target, color="#888888", linewidth=0.8, linestyle=":", label=f"target {target}")
         for (task, name), colour in zip(tasks.items(), COLOURS, strict=False):
             runs = [Run(path, {}, read_columns(path)) for path in sorted((DATA / "curves").glob(f"{task}-s*.csv"))]
