@@ -70,6 +70,7 @@ def test_any_split_of_the_columns_gives_the_same_bytes(kind: str, squash: bool) 
     assert len(digests) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "squash"), [("nested", True), ("multi-discrete", False)])
 def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(kind: str, squash: bool, tmp_path: Path) -> None:
     config = of(kind, squash)

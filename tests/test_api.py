@@ -34,6 +34,7 @@ def test_importing_the_package_is_light() -> None:
     assert not {"torch", "gymnasium", "numpy", "mujoco"} & set(result.stdout.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["import shmppo", "import shmppo.train", "from shmppo.train import main"])
 def test_train_is_the_function_whatever_was_imported_before(first: str, tmp_path: Path) -> None:
     code = f"""

@@ -84,6 +84,7 @@ def sizes_of(kind: str) -> list[int]:
     return KINDS[kind].get("sizes", [4])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "variant"), [("discrete", {}), ("multi", {"objective": "penalty", "core": "gru"})])
 def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(
     kind: str, variant: dict[str, Any], tmp_path: Path

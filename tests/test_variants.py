@@ -30,6 +30,7 @@ def column(run_dir: Path, name: str) -> list[float]:
         return [float(row[name]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(variant: str, tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, **VARIANTS[variant])
