@@ -69,13 +69,14 @@ class Ranks:
         """Add up a tensor over the ranks, in place; the same bits on each of them."""
         if self.size > 1:
             with self._exchange(tensor.nbytes):
-                if self._board is not None and tensor.nbytes <= self._board.capacity:
-                    first, *others = torch.from_numpy(self._board.exchange(tensor.numpy()))
-                    tensor.copy_(first)
-                    for other in others:  # in rank order, on every rank
-                        tensor.add_(other)
-                else:
+                rows = self._on_board(tensor.numpy())
+                if rows is None:
                     dist.all_reduce(tensor)
+                    return
+                first, *others = torch.from_numpy(rows)
+                tensor.copy_(first)
+                for other in others:  # in rank order, on every rank
+                    tensor.add_(other)
 
     def gather(self, array: np.ndarray) -> np.ndarray:
         """Every rank's array of one shape and type, [R, …] in rank order."""
@@ -85,11 +86,18 @@ class Ranks:
             return np.zeros((self.size, *array.shape), array.dtype)
         own = np.array(array)
         with self._exchange(own.nbytes):
-            if self._board is not None and own.nbytes <= self._board.capacity:
-                return self._board.exchange(own).copy()
+            rows = self._on_board(own)
+            if rows is not None:
+                return rows.copy()
             gathered = torch.from_numpy(np.empty((self.size, *own.shape), own.dtype))
             dist.all_gather(list(gathered.unbind(0)), torch.from_numpy(own))
         return gathered.numpy()
+
+    def _on_board(self, own: np.ndarray) -> np.ndarray | None:
+        """Every rank's array [R, …] through shared memory, to be read before the next exchange; None if too large."""
+        if self._board is None or own.nbytes > self._board.capacity:
+            return None
+        return self._board.exchange(own)
 
     def gather_rows(self, rows: np.ndarray) -> list[np.ndarray]:
         """Every rank's [rows, columns], in rank order; the ranks may have different numbers of rows."""

@@ -14,9 +14,13 @@ import psutil
 import pytest
 
 from shmppo.config import TrainConfig
-from shmppo.envs import Task
+from shmppo.envs import Task, inspect_task
+from shmppo.episodes import ActionLog
+from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, allocate
 from shmppo.learner import Learner, arena_fields
+from shmppo.pool import InProcess
+from shmppo.timers import PhaseTimer
 from shmppo.train import resume, train
 
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
@@ -74,6 +78,17 @@ def published(config: TrainConfig, task: Task) -> tuple[Arena, Learner]:
     learner.publish_statistics()
     learner.publish()
     return arena, learner
+
+
+def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
+    """One rollout in the arena, by a policy that has not learned yet."""
+    task = inspect_task(config)
+    arena, learner = published(config, task)
+    actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
+    pool = InProcess(config, task, learner.model, arena, actions)
+    pool.collect(learner.version, 0, PhaseTimer())
+    pool.close()
+    return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)
 
 
 def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import published
+from conftest import published, sampled
 
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.device_gradients import DeviceArena, DeviceGradients
@@ -62,12 +62,7 @@ def test_nothing_of_a_gradient_is_left_on_the_cpu(changes: dict[str, Any], monke
     """Tried on torch's device "meta", which has shapes and no numbers, and refuses arithmetic with the CPU."""
     config = dataclasses.replace(BASE, **changes)
     task = inspect_task(config)
-    arena, learner = published(config, task)
-    collector = Collector(config, task, learner.model, arena, low=0, high=4, progress=arena.array("progress")[0])
-    collector.start()
-    collector.collect(0, PhaseTimer())
-    collector.close()
-    own = ShardGradients(config, task.distribution, learner.model, arena)
+    arena, learner, own = sampled(config)
     learner.update(0, lambda _, k, m: own.compute(k, m, range(config.shards)), PhaseTimer())  # for its plan
     with torch.device("meta"):
         twin = ActorCritic(config, task.observation, task.distribution)

@@ -107,19 +107,12 @@ def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp
 
 
 def test_a_step_without_an_outcome_has_no_advantage(tmp_path: Path) -> None:
-    from conftest import published
+    from conftest import sampled
 
     from shmppo.advantages import generalized_advantages
-    from shmppo.rollout import Collector
-    from shmppo.timers import PhaseTimer
 
     config = configuration("FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False)
-    task = inspect_task(config)
-    arena, learner = published(config, task)
-    collector = Collector(config, task, learner.model, arena, low=0, high=4, progress=arena.array("progress")[0])
-    collector.start()
-    collector.collect(0, PhaseTimer())
-    collector.close()
+    arena, _, _ = sampled(config)
     read = arena.array
     bad = (read("terminated") | read("truncated")) & (read("ended_length") == 0)
     assert bad.sum() >= 2

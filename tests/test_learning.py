@@ -11,18 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import published
+from conftest import published, sampled
 
 from shmppo.config import TrainConfig
 from shmppo.envs import inspect_task
-from shmppo.episodes import ActionLog
-from shmppo.gradients import ShardGradients
-from shmppo.layout import Arena
-from shmppo.learner import Learner, TrainingFault, build_optimizer, explained_variance
+from shmppo.learner import TrainingFault, build_optimizer, explained_variance
 from shmppo.loss import clipped_objective, dimension_clipped_objective, dual_clipped
 from shmppo.model import views_of
 from shmppo.plan import write_plan
-from shmppo.pool import InProcess
 from shmppo.report import GLOSSARY
 from shmppo.timers import PHASES, PhaseTimer
 from shmppo.train import train
@@ -31,17 +27,6 @@ CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
     encoder_sizes=(16,), grad_shards=2, entropy_coef=0.01, normalize_reward=False,
 )  # fmt: skip
-
-
-def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
-    """One rollout in the arena, by a policy that has not learned yet."""
-    task = inspect_task(config)
-    arena, learner = published(config, task)
-    actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-    pool = InProcess(config, task, learner.model, arena, actions)
-    pool.collect(learner.version, 0, PhaseTimer())
-    pool.close()
-    return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)
 
 
 SHAPED = {"env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
