@@ -25,8 +25,9 @@ CONFIG = TrainConfig(
     hidden_size=128,
     encoder_sizes=(128,),
     gamma=0.995,
+    learning_rate=5e-4,
     entropy_coef=0.01,
-    total_steps=600_000,
+    total_steps=1_000_000,
 )
 
 

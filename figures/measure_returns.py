@@ -33,6 +33,7 @@ TASKS = {
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
     "minigrid_memory": "examples/minigrid_memory.py",
+    "pong": "examples/pong.py --stop-at-iteration 977",  # the first million steps of ten
 }
 CURVE = ("iteration", "env_steps", "wall_seconds", "return_mean_100", "length_mean_100", "kl", "clip_fraction")
 CURVE_ROWS = 200

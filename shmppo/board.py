@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-YIELDS = 1000  # turns of waiting, a few microseconds each, that leave the core to others; then it sleeps
+from shmppo.spinning import fence, spin
+
 SLEEP_SECONDS = 1e-4
 LOOK_SECONDS = 1.0  # between looks at whether those that are missing still live
 _WORD = 8  # bytes; rows begin at multiples of it
@@ -32,7 +32,6 @@ class Board:
         self._rows = np.frombuffer(memory, np.uint8, offset=_WORD * size).reshape(2, size, -1)
         self.capacity = self._rows.shape[-1]
         self._turn = 0
-        self._fence = threading.Lock()
 
     def exchange(self, own: np.ndarray) -> np.ndarray:
         """Every rank's array of one shape and type, [R, …] in rank order; to be read before the next exchange.
@@ -46,25 +45,26 @@ class Board:
         rows, size = self._rows[self._turn % 2], own.nbytes
         rows[self._rank, :size] = own.reshape(-1).view(np.uint8)
         self._turn += 1
-        with self._fence:  # a lock orders memory on processors that would not: the row before the turn
-            self._turns[self._rank] = self._turn
+        fence()  # the row before the turn
+        self._turns[self._rank] = self._turn
         self._wait()
-        with self._fence:
-            return rows[:, :size].view(own.dtype).reshape(len(rows), *own.shape)
+        fence()
+        return rows[:, :size].view(own.dtype).reshape(len(rows), *own.shape)
 
     def _wait(self) -> None:
         """Return when every rank has written its row of this turn."""
-        waits, began = 0, time.monotonic()
+        began = time.monotonic()
+        if spin(self._complete):
+            return
         look = began + LOOK_SECONDS
-        while int(self._turns.min()) < self._turn:
-            waits += 1
-            if waits < YIELDS:
-                os.sched_yield()
-                continue
+        while not self._complete():
             time.sleep(SLEEP_SECONDS)
             if time.monotonic() > look:
                 self._look(time.monotonic() - began)
                 look = time.monotonic() + LOOK_SECONDS
+
+    def _complete(self) -> bool:
+        return int(self._turns.min()) >= self._turn
 
     def _look(self, waited: float) -> None:
         missing = np.flatnonzero(self._turns < self._turn).tolist()

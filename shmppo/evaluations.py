@@ -24,11 +24,11 @@ from shmppo.learner import Learner
 from shmppo.logs import log_to
 from shmppo.playing import Played, play
 from shmppo.policy import trained_from
-from shmppo.pool import start_context
 from shmppo.report import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.run_directory import EVALUATIONS, LOG
 from shmppo.trackers import Row, Watchers
 from shmppo.video import Film
+from shmppo.worker_process import start_context
 
 log = logging.getLogger("shmppo.evaluations")
 

@@ -4,7 +4,7 @@ The table is the contract between the learner and the workers, and the whole of 
 in each phase a field has one writer per element, and nobody reads what another may write in that phase.
 
 Phases: START (a worker's environments are made), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, and
-between its epochs REFRESH (with --refresh-states).
+between its epochs REFRESH (with --refresh-states). What signals between phases is written in any of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ SHARD_STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "ma
 PROGRESS = ("steps", "replayed")
 """The columns of "progress": steps begun since the start of the run, which tells where one failed; environments
 replayed since the start of the process. That either moves tells slow from stalled."""
+ORDER = ("turn", "kind", "first", "second", "third")
+"""The columns of "orders": the number of the order, counted for each worker; which it is, and its fields."""
 STEP_TARGETS = ("advantage", "value_target", "value", "log_prob")
 """The columns of "step_targets": what the loss needs of each step; the last is Q columns, see "log_prob"."""
 
@@ -138,6 +140,10 @@ def shared_fields(config: TrainConfig, sizes: Sizes) -> tuple[Field, ...]:
         field(own, "COLLECT", "step_seconds", f32, T if config.step_times else 0, N),
         field("worker, own row", "COLLECT, REFRESH, LEARN", "stamps", f64, max(W, 1), 2),  # monotonic start and end
         # the control table: fields that are read while they may be written
+        field("learner", "any; read at any time", "orders", i64, max(W, 1), len(ORDER)),
+        field("worker, own row", "any; read at any time", "answers", i64, max(W, 1)),  # turns carried out
+        field("worker, own row", "any; read at any time", "worker_asleep", i64, max(W, 1)),  # 1: has to be rung
+        field("learner", "any; read at any time", "learner_asleep", i64, 1),  # likewise
         field(own, "COLLECT; read at any time", "rollouts", i64, N),  # finished since the start of the run
         field("learner", "COLLECT; read at any time", "halt", i64, 1),  # rollouts of this number end early
         field(

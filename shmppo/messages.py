@@ -1,34 +1,40 @@
-"""What travels between the learner and a worker. Small on purpose: a message is one atomic write to a pipe."""
+"""What the learner and a worker tell each other: orders in shared memory (desk.py), the rest through queues.
+
+A message is small on purpose: one atomic write to a pipe.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LONGEST_TEXT = 3000  # characters; with its envelope below PIPE_BUF (4096 bytes on Linux)
 
 
-@dataclass(frozen=True)
-class Collect:
-    """Sample one rollout with the weights of `version` into the columns that the worker owns."""
+class Collect(NamedTuple):
+    """Order: sample one rollout with the weights of `version` into the columns that the worker owns."""
 
     version: int
     iteration: int
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """Compute the gradients of the shards that the worker owns, with the weights of `version`."""
+class Gradients(NamedTuple):
+    """Order: compute the gradients of the shards that the worker owns, with the weights of `version`."""
 
     version: int
     epoch: int
     minibatch: int
 
 
-@dataclass(frozen=True)
-class Refresh:
-    """Bring the stored states of the worker's own columns up to date with the weights of `version`."""
+class Refresh(NamedTuple):
+    """Order: bring the stored states of the worker's own columns up to date with the weights of `version`."""
 
     version: int
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Wake up: there is an order, or an answer, in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,6 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Done:
-    """The command of this version is carried out."""
-
-    version: int
-
-
-@dataclass(frozen=True)
 class Failed:
     """The worker raised; it ends after this message."""
 
@@ -60,5 +59,4 @@ class Failed:
     """Global index of the environment that raised, if one did."""
 
 
-Command = Collect | Gradients | Refresh | Stop
-Report = Ready | Done | Failed
+Order = Collect | Gradients | Refresh

@@ -1,53 +1,39 @@
 """The workers seen from the learner: start, lock-step, liveness, end; and the twin without processes.
 
-Each worker has its own pair of queues, waited on together with its sentinel: nothing is shared by two
-workers, so one that is killed can block nobody.
+Each worker has its own row of orders and its own pair of queues, waited on together with its sentinel: nothing is
+shared by two workers, so one that is killed can block nobody.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-import torch.multiprocessing
 
-from shmppo.config import TrainConfig
+from shmppo.config import TrainConfig, usable_cores
+from shmppo.desk import NAP_SECONDS, Desk
 from shmppo.envs import Task
 from shmppo.episodes import ActionLog
 from shmppo.layout import Arena
-from shmppo.messages import Collect, Done, Failed, Gradients, Ready, Refresh, Report, Stop
+from shmppo.messages import Collect, Gradients, Order, Ready, Refresh, Ring, Stop
 from shmppo.model import ActorCritic
 from shmppo.refresh import StateRefresh
 from shmppo.rollout import Collector
+from shmppo.spinning import spin
 from shmppo.timers import PhaseTimer
-from shmppo.worker import WorkerSetup, run_worker
+from shmppo.worker import WorkerSetup
+from shmppo.worker_process import WorkerFault, WorkerProcess, start_context
 
 log = logging.getLogger("shmppo.pool")
 
-# Imported once by the fork server, so that all workers share the pages. multiprocessing runs the main module again
-# in each child: what `shmppo.train` imports is among them.
-PRELOAD = ["shmppo.worker", "shmppo.learner", "shmppo.checkpoint", "shmppo.report", "shmppo.session"]
 RESTART_WINDOW_SECONDS = 3600.0
 START_SECONDS = 120.0  # making environments may compile or load models
-
-
-class WorkerFault(RuntimeError):
-    """A worker raised, died or stopped answering; the message holds its traceback where there is one."""
-
-    def __init__(self, message: str, env_index: int | None = None) -> None:
-        super().__init__(message)
-        self.env_index = env_index
 
 
 class Pool(Protocol):
@@ -128,78 +114,6 @@ class InProcess:
         self._collector.close()
 
 
-class _Worker:
-    """One worker process with its channels."""
-
-    def __init__(self, context: Any, setup: WorkerSetup) -> None:
-        self.index = setup.index
-        self.commands = context.SimpleQueue()
-        self.reports = context.SimpleQueue()
-        self.process = context.Process(
-            target=run_worker,
-            args=(setup, self.commands, self.reports),
-            name=f"worker-{setup.index}",
-            daemon=True,
-        )
-        self.process.start()
-
-    def next_report(self) -> Report | WorkerFault:
-        """The report that is due, as its queue or its sentinel is ready; a WorkerFault if it failed or died."""
-        # A worker that failed reports first and ends afterwards: look at the report before the death.
-        if not self.reports._reader.poll():
-            self.process.join()
-            return WorkerFault(f"worker {self.index} died: {_how(self.process.exitcode)}")
-        try:
-            report = self.reports.get()
-        except (EOFError, OSError):
-            return WorkerFault(f"worker {self.index} died in the middle of a report")
-        if isinstance(report, Failed):
-            where = "" if report.env_index is None else f" in environment {report.env_index}"
-            return WorkerFault(f"worker {self.index} failed{where}:\n{report.traceback}", report.env_index)
-        assert isinstance(report, (Ready, Done)), report
-        return report
-
-    def end(self, deadline: float) -> None:
-        """End and reap the process: wait until `deadline`, then kill."""
-        self.process.join(max(0.0, deadline - time.monotonic()))
-        if self.process.exitcode is None:
-            self.process.kill()
-            self.process.join()
-        self.process.close()
-        self.commands.close()
-        self.reports.close()
-
-
-def _how(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"killed by signal {-exitcode}"
-    return f"exit code {exitcode}"
-
-
-def start_context() -> Any:
-    """How a run's processes are started: by a fork server that has imported what they need, or spawned."""
-    methods = torch.multiprocessing.get_all_start_methods()
-    context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:
-        context.set_forkserver_preload(PRELOAD)
-        with _ignored(signal.SIGUSR1):  # clusters send it to every process of a job; who ignores it passes that on
-            forkserver.ensure_running()
-    return context
-
-
-@contextlib.contextmanager
-def _ignored(number: int) -> Iterator[None]:
-    """Ignore a signal; only the main thread can, others do not try."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 def split(count: int, parts: int, index: int) -> range:
     """Part `index` of `count` things dealt out in contiguous ranges whose sizes differ by at most one."""
     return range(index * count // parts, (index + 1) * count // parts)
@@ -225,12 +139,14 @@ class WorkerPool:
         self._actions = actions
         self._seconds, self._stamps = arena.array("phase_seconds"), arena.array("stamps")
         self._progress = arena.array("progress")
+        self._desk = Desk(arena)
+        self._spins = config.num_workers <= usable_cores()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
         self._context = start_context()
         self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file)
         self._workers = [self._start(w, replay=actions.iteration > 0) for w in range(config.num_workers)]
 
-    def _start(self, index: int, *, replay: bool) -> _Worker:
+    def _start(self, index: int, *, replay: bool) -> WorkerProcess:
         """A new process for part `index`; with `replay`, it first rebuilds its environments."""
         config = self._config
         columns = split(config.num_envs, config.num_workers, index)
@@ -239,25 +155,25 @@ class WorkerPool:
             index=index,
             columns=columns,
             shards=split(config.shards, config.num_workers, index),
+            turn=self._desk.turn(index),
             iteration=self._actions.iteration,
             episodes=self._actions.episodes(columns) if replay else None,
         )
-        return _Worker(self._context, setup)
+        return WorkerProcess(self._context, setup)
 
     @property
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers]
 
     def wait_ready(self) -> None:
-        for worker, report in self._reports(self._workers, START_SECONDS):
-            self._accept(worker, report)
+        for _, report in self._reports(self._workers, START_SECONDS):
+            self._accept(report)
 
-    def _accept(self, worker: _Worker, report: Report | WorkerFault) -> None:
-        """Take a new worker's first report. Raises WorkerFault if it is anything but Ready."""
+    def _accept(self, report: Ready | WorkerFault | None) -> None:
+        """Take a new worker's first report. Raises WorkerFault if it has failed."""
         if isinstance(report, WorkerFault):
             raise report
-        if not isinstance(report, Ready):
-            raise WorkerFault(f"worker {worker.index} answered {report} before it was ready")
+        assert report is not None, "nothing was ordered"
         for n in report.lost:
             self._actions.forget(n)
         self.lost.extend(report.lost)
@@ -265,9 +181,9 @@ class WorkerPool:
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
         """Signal, workers sample, wait."""
         signalled = timer.switch("wait")
-        command = Collect(version, iteration)
-        self._signal(self._workers, command)
-        self._await(self._workers, command)
+        order = Collect(version, iteration)
+        self._signal(self._workers, order)
+        self._await(self._workers, order)
         now = timer.switch("other")
         timer.add_blocked(now - signalled, self._seconds)
         self.collect_seconds = now - signalled
@@ -278,45 +194,43 @@ class WorkerPool:
     def refresh(self, version: int, timer: PhaseTimer) -> None:
         """Signal, workers refresh, wait."""
         signalled = timer.switch("wait")
-        command = Refresh(version)
-        self._signal(self._workers, command)
-        self._await(self._workers, command)
+        order = Refresh(version)
+        self._signal(self._workers, order)
+        self._await(self._workers, order)
         timer.add_blocked(timer.switch("other") - signalled, self._seconds)
 
     def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
         """Signal, workers and learner compute, wait."""
         others = self._workers[1:]
         signalled = timer.switch("wait")
-        command = Gradients(version, epoch, minibatch)
-        self._signal(others, command)
+        order = Gradients(version, epoch, minibatch)
+        self._signal(others, order)
         own_start = timer.switch("gradient")
         own()
         own_end = timer.switch("wait")
-        self._await(others, command)
+        if self._spins:
+            spin(self._desk.settled)
+        self._await(others, order)
         now = timer.switch("other")
         starts, ends = self._stamps[1:].T
         waited = (own_start - signalled) + float((starts - signalled).sum())
         self.handshake_seconds += waited / len(self._workers) + now - float(ends.max(initial=own_end))
 
-    def _signal(self, workers: list[_Worker], command: Collect | Gradients | Refresh) -> None:
+    def _signal(self, workers: list[WorkerProcess], order: Order) -> None:
         for worker in workers:
-            # One that cannot be reached is dead: its sentinel says so when its report is waited for.
-            with contextlib.suppress(OSError):
-                worker.commands.put(command)
+            self._desk.give(worker.index, order, worker.ring)
 
-    def _await(self, workers: list[_Worker], command: Collect | Gradients | Refresh) -> None:
-        """Return when every worker has carried the command out; those that fail are replaced and told again."""
+    def _await(self, workers: list[WorkerProcess], order: Order) -> None:
+        """Return when every worker has carried the order out; those that fail are replaced and told again."""
         while workers:  # those still to be heard from
             replaced = []
-            for worker, report in self._reports(workers, self._config.worker_timeout):
-                if isinstance(report, WorkerFault):
-                    replaced.append(self._replace(worker, report))
-                elif report != Done(command.version):
-                    raise WorkerFault(f"worker {worker.index} answered {report} to {command}")
-            self._signal(replaced, command)
+            for worker, fault in self._reports(workers, self._config.worker_timeout, ordered=True):
+                if isinstance(fault, WorkerFault):
+                    replaced.append(self._replace(worker, fault))
+            self._signal(replaced, order)
             workers = replaced
 
-    def _replace(self, worker: _Worker, fault: WorkerFault) -> _Worker:
+    def _replace(self, worker: WorkerProcess, fault: WorkerFault) -> WorkerProcess:
         """End a worker that failed and start another in its place.
 
         What the old one wrote since the last commit is written again from the committed carry; it is reaped before,
@@ -338,29 +252,36 @@ class WorkerPool:
             new = self._start(worker.index, replay=True)
             self._workers[self._workers.index(worker)] = worker = new
             try:
-                for one, report in self._reports([new], START_SECONDS):
-                    self._accept(one, report)
+                for _, report in self._reports([new], START_SECONDS):
+                    self._accept(report)
             except WorkerFault as again:
                 fault = again
             else:
                 return new
 
-    def _reports(self, workers: list[_Worker], timeout: float) -> Iterator[tuple[_Worker, Report | WorkerFault]]:
+    def _reports(
+        self, workers: list[WorkerProcess], timeout: float, *, ordered: bool = False
+    ) -> Iterator[tuple[WorkerProcess, Ready | WorkerFault | None]]:
         """What becomes of each of `workers`, as it becomes known: its report, or the fault that ended it.
 
         One that takes no step for `timeout` seconds has a fault.
+
+        Args:
+            ordered: they have been given an order, and None is the report of one that has carried it out.
         """
         waiting = {worker.index: worker for worker in workers}
         silent_since, progress = time.monotonic(), self._progress.copy()
         while waiting:
-            watched = [worker.reports._reader for worker in waiting.values()]
-            watched += [worker.process.sentinel for worker in waiting.values()]
-            ready = wait(watched, timeout / 4)
+            ready, heard = self._wait(list(waiting.values()), timeout / 4, ordered), False
             for index, worker in list(waiting.items()):
-                if worker.reports._reader in ready or worker.process.sentinel in ready:
+                report: Ready | WorkerFault | Ring | None = None
+                if not (ordered and self._desk.answered(index)):
+                    report = worker.next_report() if worker.speaks(ready) else Ring()
+                if not isinstance(report, Ring):
                     del waiting[index]
-                    yield worker, worker.next_report()
-            if ready or any((self._progress[index] != progress[index]).any() for index in waiting):
+                    heard = True
+                    yield worker, report
+            if heard or any((self._progress[index] != progress[index]).any() for index in waiting):
                 silent_since, progress = time.monotonic(), self._progress.copy()
             elif time.monotonic() - silent_since >= timeout:
                 for index, worker in list(waiting.items()):
@@ -372,6 +293,16 @@ class WorkerPool:
                             "environment is that slow, raise --worker-timeout"
                         ),
                     )
+
+    def _wait(self, workers: list[WorkerProcess], timeout: float, ordered: bool) -> list[Any]:
+        """Sleep until one of the workers may have something to say; the queues and sentinels that have."""
+        channels = [channel for worker in workers for channel in worker.channels]
+        if not ordered:
+            return wait(channels, timeout)
+        with self._desk.asleep():
+            if any(self._desk.answered(worker.index) for worker in workers):
+                return []
+            return wait(channels, min(timeout, NAP_SECONDS))
 
     def close(self, grace: float = 2.0) -> None:
         """Ask every worker to stop, kill those that have not after `grace` seconds, and reap them all."""

@@ -28,7 +28,7 @@ from shmppo.gradients import ShardGradients
 from shmppo.inference import ActingNetwork, content_free
 from shmppo.layout import PROGRESS, Arena
 from shmppo.learner import ComputeShards, Learner, TrainingFault
-from shmppo.pool import InProcess, Pool, WorkerFault, WorkerPool, split
+from shmppo.pool import InProcess, Pool, WorkerPool, split
 from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
 from shmppo.preemption import Preemption
 from shmppo.ranks import Ranks
@@ -38,6 +38,7 @@ from shmppo.signals import StopRequest
 from shmppo.stragglers import StepTimes, waiting_share
 from shmppo.timers import PHASES, PhaseTimer, as_dict
 from shmppo.trackers import Watchers
+from shmppo.worker_process import WorkerFault
 
 log = logging.getLogger("shmppo.session")
 

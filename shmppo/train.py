@@ -23,7 +23,6 @@ from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.layout import Arena, allocate
 from shmppo.learner import TrainingFault, arena_fields, parameter_shapes
 from shmppo.logs import log_to
-from shmppo.pool import WorkerFault
 from shmppo.ranks import RankFault, Ranks, connected, own_configuration
 from shmppo.report import summary_text
 from shmppo.resources import check_resources
@@ -31,6 +30,7 @@ from shmppo.run_directory import CONFIG, LOG, create_run_directory, default_name
 from shmppo.session import Session
 from shmppo.trackers import Callback, Logger, Watchers, make_trackers
 from shmppo.video import check_video
+from shmppo.worker_process import WorkerFault
 
 
 class Watched(NamedTuple):

@@ -1,4 +1,4 @@
-"""The process around a collector: receives commands, carries them out, reports; one thread.
+"""The process around a collector: receives orders, carries them out, answers; one thread.
 
 A worker watches the learner's sentinel while it waits, so it never outlives it, and ignores SIGINT
 and SIGUSR1, which terminals and clusters send to every process of a run: stopping is the learner's decision.
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import multiprocessing
 import os
 import signal
 import sys
 import traceback
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from shmppo.config import TrainConfig
+from shmppo.config import TrainConfig, usable_cores
+from shmppo.desk import Inbox
 from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import EpisodeInProgress
 from shmppo.gradients import ShardGradients
 from shmppo.layout import Arena, Field
 from shmppo.logs import log_to
-from shmppo.messages import LONGEST_TEXT, Collect, Command, Done, Failed, Gradients, Ready, Refresh, Stop
+from shmppo.messages import LONGEST_TEXT, Collect, Failed, Ready, Refresh
 from shmppo.model import ActorCritic, move_parameters
 from shmppo.refresh import StateRefresh
 from shmppo.rollout import Collector
@@ -50,6 +49,8 @@ class WorkerSetup:
     """Environments that it samples."""
     shards: range = range(0)
     """Shards of each minibatch whose gradients it computes."""
+    turn: int = 0
+    """Orders given to its predecessors."""
     iteration: int = 0
     episodes: list[EpisodeInProgress] | None = None
     """Where its environments are to be before `iteration`; None at the start of a run."""
@@ -104,33 +105,23 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
         reports.put(Ready())
     else:
         reports.put(Ready(collector.restore(setup.iteration, setup.episodes)))
+    spins = setup.config.num_workers <= usable_cores()
+    inbox = Inbox(arena, setup.index, setup.turn, commands, reports, spins=spins)
     timer = PhaseTimer()
-    while not isinstance(command := _next_command(commands), Stop):
+    while (order := inbox.next()) is not None:
         timer.reset()
         stamps[0] = timer.switch("other")
-        if int(version[0]) != command.version:
-            raise RuntimeError(f"told to use weights version {command.version}, but {int(version[0])} is published")
-        if isinstance(command, Collect):
-            collector.collect(command.iteration, timer)
-        elif isinstance(command, Refresh):
+        if int(version[0]) != order.version:
+            raise RuntimeError(f"told to use weights version {order.version}, but {int(version[0])} is published")
+        if isinstance(order, Collect):
+            collector.collect(order.iteration, timer)
+        elif isinstance(order, Refresh):
             timer.switch("inference")
             states.refresh()
         else:
             timer.switch("gradient")
-            gradients.compute(command.epoch, command.minibatch, setup.shards)
+            gradients.compute(order.epoch, order.minibatch, setup.shards)
         stamps[1] = timer.switch("other")
         seconds[:] = timer.reset()
-        reports.put(Done(command.version))
+        inbox.answer()
     collector.close()
-
-
-def _next_command(commands: Any) -> Command:
-    """The next command; Stop if the learner is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    ready = wait([commands._reader, parent.sentinel])
-    if commands._reader not in ready:
-        return Stop()
-    command = commands.get()
-    assert isinstance(command, (Collect, Gradients, Refresh, Stop)), command
-    return command

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmppo import pool as pool_module
 from shmppo.checkpoint import FORMAT, NAME, load_newest_checkpoint, older, save_checkpoint
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.episodes import ActionLog
 from shmppo.pool import WorkerPool
 from shmppo.train import resume, train
+from shmppo.worker_process import WorkerFault
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -107,7 +107,7 @@ def test_a_crash_loop_ends_with_the_fault(monkeypatch: pytest.MonkeyPatch, tmp_p
         os.kill(workers[0].process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(WorkerPool, "_signal", kill_always)
-    with pytest.raises(pool_module.WorkerFault, match=r"worker 0 died: killed by signal 9"):
+    with pytest.raises(WorkerFault, match=r"worker 0 died: killed by signal 9"):
         train(dataclasses.replace(BASE, max_restarts=2, run_dir=str(tmp_path / "run")))
 
 
