@@ -28,8 +28,12 @@ def main() -> None:
         left += milliseconds
     axes[0].invert_yaxis()
     axes[0].legend(fontsize=7, frameon=False, loc="lower right")
-    label(axes[0], "milliseconds an iteration", "", "Two processes, one total batch: where the time goes")
-    save(figure, out, caption("topologies", note="Speed-up over one process."))
+    label(axes[0], "milliseconds an iteration", "", "One total batch on two cores: where the time goes")
+    save(
+        figure,
+        out,
+        caption("topologies", note="Speed-up over one process; two separate runs make two iterations in that time."),
+    )
 
 
 if __name__ == "__main__":

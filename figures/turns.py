@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from shmppo.curves import read_columns
 from shmppo.run_directory import METRICS
 
@@ -59,6 +61,10 @@ class Contender:
         self._signal(signal.SIGSTOP)
         return sum(self._rate(run, rows + 1) for run, rows in zip(self._runs, before, strict=True))
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """metrics.csv of the first run."""
+        return read_columns(self._runs[0] / METRICS)
+
     def _rate(self, run: Path, since: int) -> float:
         """since: rows that were there before, or were begun before."""
         columns = read_columns(run / METRICS)
@@ -83,12 +89,14 @@ def _rank(rank: int, size: int) -> dict[str, str]:
 
 
 @contextmanager
-def started(contenders: Mapping[str, Sequence[Sequence[str]]], directory: Path) -> Iterator[dict[str, Contender]]:
-    """Contenders by name and commands, started and stopped; "ranks" in a name says that they are."""
+def started(
+    contenders: Mapping[str, Sequence[Sequence[str]]], directory: Path, ranks: Sequence[str] = ()
+) -> Iterator[dict[str, Contender]]:
+    """Contenders by name and commands, started and stopped; `ranks`: which of them are one run of several ranks."""
     with ExitStack() as stack:
         running = {}
         for name, commands in contenders.items():
-            contender = Contender(commands, directory / name.replace(" ", "_"), ranks="ranks" in name)
+            contender = Contender(commands, directory / name.replace(" ", "_"), ranks=name in ranks)
             stack.callback(contender.end)
             contender.wait_running()
             running[name] = contender

@@ -62,7 +62,9 @@ class Collector:
         # One tile more than owned: scratch for values that are not acted on.
         self.network = ActingNetwork(model, task.distribution, tiles=len(self._tiles) + 1, rows=config.tile)
         self._network_params, self._network_values = self.network.params.numpy(), self.network.values.numpy()
-        self._states = [self._state_of(n) for n in range(low, high)]
+        # Tiles follow each other in memory, so the rows of this range are one run of rows.
+        skipped = low % config.tile
+        self._own_states = self.network.state.flatten(0, 1)[skipped : skipped + high - low].numpy()  # [own, S]
         count, T = high - low, config.rollout_steps
         self._first = np.ones(count, bool)
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
@@ -93,11 +95,6 @@ class Collector:
         if config.step_times:
             return TimedBatch(config, self._task, low, high, self._arena.array("step_seconds")[:, self._own])
         return EnvironmentBatch(config, self._task, low, high)
-
-    def _state_of(self, n: int) -> torch.Tensor:
-        """The packed state [S] of environment n, a view into its tile."""
-        rows = self._config.tile
-        return self.network.state[n // rows - self._own.start // rows, n % rows]
 
     def start(self) -> None:
         """Begin episode 0 of every environment and write the carry that iteration 0 reads."""
@@ -201,7 +198,7 @@ class Collector:
         self._batch.lengths[:] = read("carry_length")[carry, own].tolist()
         self._batch.hashes[:] = read("carry_hash")[carry, own].tolist()
         self._first[:] = read("carry_first")[carry, own]
-        state = self._arena.tensor("carry_state")[carry, own]
+        self._own_states[:] = read("carry_state")[carry, own]
         noise = [
             self._distribution.noise(
                 action_noise(config.seed, config.first_env + slot.index, iteration), config.rollout_steps
@@ -210,7 +207,6 @@ class Collector:
         ]
         stacked = torch.from_numpy(np.stack(noise, axis=1))  # [T, own, noise size]
         for tile in self._tiles:
-            self.network.state[tile.index, tile.rows] = state[tile.own]
             self._noise[tile.index, :, tile.rows] = stacked[:, tile.own]
         # As if every row had begun a full row ago, so that one begins at step 0.
         self._row_begin[:] = -config.row_steps
@@ -230,9 +226,8 @@ class Collector:
         on_time = due == t
         if config.recurrent:
             keep = (on_time if t == 0 else due == t + config.burn_in) & ~self._first & (due < config.rollout_steps)
-            row_state = self._arena.tensor("row_state")
-            for i in np.flatnonzero(keep).tolist():
-                row_state[self._next_slot[i], self._own.start + i] = self._states[i]
+            kept = np.flatnonzero(keep)
+            self._arena.array("row_state")[self._next_slot[kept], self._own.start + kept] = self._own_states[kept]
             self._next_slot += on_time & ~self._first
         self._row_begin[on_time | self._first] = t
         due = self._row_begin + config.row_steps
@@ -271,7 +266,7 @@ class Collector:
                 own["bootstrap"][t, one.i] = values[one.i]
             timer.switch("other")
         for one in ended:
-            self._states[one.i].zero_()
+            self._own_states[one.i] = 0.0
 
     def _values_ahead(self, obs: list[torch.Tensor]) -> np.ndarray:
         """V(obs, present state) [own] of observations [own, …] per leaf, computed in the scratch tile."""
@@ -320,6 +315,4 @@ class Collector:
         write("carry_episode")[carry, own] = [slot.episode for slot in batch.slots]
         for slot, snapshot in zip(batch.slots, write("carry_snapshot")[carry, own], strict=True):
             slot.keep(snapshot)
-        state = self._arena.tensor("carry_state")[carry, own]
-        for tile in self._tiles:
-            state[tile.own] = self.network.state[tile.index, tile.rows]
+        write("carry_state")[carry, own] = self._own_states
