@@ -7,7 +7,8 @@
 Each peer is a name and a shell command that prints a line with `sps=NUMBER`; each needs a virtual environment of its
 own, so none is installed here. Ours is `python -m shmppo.bench throughput` of the same task with this interpreter.
 Task A: HalfCheetah-v5, 16 environments × 128 steps, Linear(17, 128)-tanh-LSTM(128), 4 epochs × 4 minibatches,
-sequences of 16. Task B: CartPole-v1, 64 environments, the same otherwise. 23 iterations, the first 3 not counted.
+sequences of 16. Task B: CartPole-v1, 64 environments, the same otherwise. Task A-envpool: A with EnvPool on both sides
+(`peer_with_envpool.py`). 23 iterations, the first 3 not counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from provenance import DATA, record
 
 NETWORK = "--hidden-size 128 --encoder-sizes 128 --epochs 4 --minibatches 4 --seq-len 16 --rollout-steps 128"
 TASKS = {"A": f"--env HalfCheetah-v5 --num-envs 16 {NETWORK}", "B": f"--env CartPole-v1 --num-envs 64 {NETWORK}"}
+TASKS["A-envpool"] = f"{TASKS['A']} --env-backend envpool"
 OURS = {"shmppo, 2 workers": "--workers 2", "shmppo, 1 process": "--workers 0"}
 COLUMNS = ("task", "trainer", "steps_per_second", "lowest", "highest", "repetitions", "processor", "cores")
 

@@ -12,7 +12,11 @@ from provenance import DATA, caption, output
 
 from shmppo.plot import COLOURS, label, new_figure, save
 
-TITLES = {"A": "task A: HalfCheetah-v5, 16 environments", "B": "task B: CartPole-v1, 64 environments"}
+TITLES = {
+    "A": "task A: HalfCheetah-v5, 16 environments",
+    "A-envpool": "the same with EnvPool on both sides",
+    "B": "task B: CartPole-v1, 64 environments",
+}
 
 
 def main() -> None:
