@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -71,3 +73,20 @@ def test_the_grid_keeps_its_batch_and_the_papers_sizes(script: Any, scale: int) 
     assert sizes == [50, 100, 1000]
     shapes = [(c.num_envs * scale, c.rollout_steps) for (sweep, _), c in runs.items() if sweep == "shape"]
     assert shapes == [(1000, 50), (500, 100), (100, 500)]
+
+
+@pytest.mark.long
+def test_contenders_work_in_their_turn_only_and_none_is_left(script: Any, tmp_path: Path) -> None:
+    turns = script("turns")
+    command = shlex.split(
+        "--env CartPole-v1 --num-envs 4 --rollout-steps 16 --minibatches 2 --hidden-size 8 --encoder-sizes 8 "
+        "--workers 2 --total-steps 100000000 --worker-timeout 600"
+    )
+    with turns.started({"one": [command], "two": [command, command]}, tmp_path) as running:
+        rows = {name: len(contender.columns()["iteration"]) for name, contender in running.items()}
+        assert running["two"].turn(1.0) > 0
+        now = {name: len(contender.columns()["iteration"]) for name, contender in running.items()}
+        assert now["two"] > rows["two"] + 1
+        assert now["one"] == rows["one"]
+    left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+    assert not left
