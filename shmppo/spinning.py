@@ -6,10 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 SPIN_SECONDS = 2e-3
 """Longer than what lies between two minibatches, shorter than what anybody notices."""
 _LOCK = threading.Lock()
+_yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has none
 
 
 def fence() -> None:
@@ -27,5 +29,5 @@ def spin(done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
     while not done():
         if time.monotonic() > deadline:
             return False
-        os.sched_yield()
+        _yield_core()
     return True
