@@ -23,8 +23,9 @@ def main() -> None:
     out = output("peers", __doc__)
     with open(DATA / "peers.csv", newline="") as file:
         table = list(csv.DictReader(file))
-    figure, axes = new_figure(1, len(TITLES), width=5.2, height=3.0)
-    for axis, (task, title) in zip(axes, TITLES.items(), strict=True):
+    titles = {task: title for task, title in TITLES.items() if any(row["task"] == task for row in table)}
+    figure, axes = new_figure(1, len(titles), width=5.2, height=3.0)
+    for axis, (task, title) in zip(axes, titles.items(), strict=True):
         rows = sorted((row for row in table if row["task"] == task), key=lambda row: float(row["steps_per_second"]))
         rates, lows, highs = ([float(row[c]) for row in rows] for c in ("steps_per_second", "lowest", "highest"))
         spread = np.abs(np.array([lows, highs]) - rates)

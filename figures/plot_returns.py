@@ -25,6 +25,7 @@ PANELS = {
     "Hopper-v5": ({"hopper": "no memory"}, 2000, "train_return_100"),
     "Walker2d-v5": ({"walker2d": "no memory"}, 2600, "train_return_100"),
     "MiniGrid-MemoryS9-v0": ({"minigrid_memory": "LSTM"}, 0.85, "train_return_100"),
+    "Pong from single frames, its first million steps": ({"pong": "LSTM"}, 19, "train_return_100"),
 }  # fmt: skip
 """Title → (task of the table → its name in the legend, return to reach, which return that is)."""
 COLUMNS = 3

@@ -33,6 +33,7 @@ def main() -> None:
                 rows = [row for row in table if (row["task"], row["variant"]) == (task, variant)]
                 steps, returns = ([float(row[c]) for row in rows] for c in ("env_steps", "evaluate_return"))
                 axis.plot(steps, returns, "o", color=colour, markersize=4, fillstyle="none")
+        axis.locator_params(axis="x", nbins=4)
         label(axis, "environment steps", COLUMNS[column], task)
         axis.legend(fontsize=7, frameon=False)
     seeds = ", ".join(sorted({row["seed"] for row in table}))
