@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -68,11 +68,9 @@ class Desk:
         fence()
         return True
 
-    @contextmanager
-    def asleep(self) -> Iterator[None]:
+    def asleep(self) -> AbstractContextManager[None]:
         """Around a wait for the workers' queues; `answered` is to be asked again inside."""
-        with _asleep(self._asleep):
-            yield
+        return _asleep(self._asleep)
 
 
 class Inbox:

@@ -140,10 +140,10 @@ class WorkerPool:
         self._seconds, self._stamps = arena.array("phase_seconds"), arena.array("stamps")
         self._progress = arena.array("progress")
         self._desk = Desk(arena)
-        self._spins = config.num_workers <= usable_cores()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
         self._context = start_context()
-        self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file)
+        spins = config.num_workers <= usable_cores()
+        self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file, spins)
         self._workers = [self._start(w, replay=actions.iteration > 0) for w in range(config.num_workers)]
 
     def _start(self, index: int, *, replay: bool) -> WorkerProcess:
@@ -208,9 +208,8 @@ class WorkerPool:
         own_start = timer.switch("gradient")
         own()
         own_end = timer.switch("wait")
-        if self._spins:
-            spin(self._desk.settled)
-        self._await(others, order)
+        if not (self._setup.spins and spin(self._desk.settled)):
+            self._await(others, order)
         now = timer.switch("other")
         starts, ends = self._stamps[1:].T
         waited = (own_start - signalled) + float((starts - signalled).sum())
@@ -274,13 +273,17 @@ class WorkerPool:
         while waiting:
             ready, heard = self._wait(list(waiting.values()), timeout / 4, ordered), False
             for index, worker in list(waiting.items()):
-                report: Ready | WorkerFault | Ring | None = None
+                report: Ready | WorkerFault | None = None
                 if not (ordered and self._desk.answered(index)):
-                    report = worker.next_report() if worker.speaks(ready) else Ring()
-                if not isinstance(report, Ring):
-                    del waiting[index]
-                    heard = True
-                    yield worker, report
+                    if not worker.speaks(ready):
+                        continue
+                    said = worker.next_report()
+                    if isinstance(said, Ring):  # it has answered; looked at before the next sleep
+                        continue
+                    report = said
+                del waiting[index]
+                heard = True
+                yield worker, report
             if heard or any((self._progress[index] != progress[index]).any() for index in waiting):
                 silent_since, progress = time.monotonic(), self._progress.copy()
             elif time.monotonic() - silent_since >= timeout:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from shmppo.config import TrainConfig, usable_cores
+from shmppo.config import TrainConfig
 from shmppo.desk import Inbox
 from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import EpisodeInProgress
@@ -44,6 +44,8 @@ class WorkerSetup:
     fields: tuple[Field, ...]
     memory: torch.Tensor
     log_file: Path
+    spins: bool
+    """Whether there are cores enough to wait awake between minibatches."""
     index: int = 0
     columns: range = range(0)
     """Environments that it samples."""
@@ -105,8 +107,7 @@ def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
         reports.put(Ready())
     else:
         reports.put(Ready(collector.restore(setup.iteration, setup.episodes)))
-    spins = setup.config.num_workers <= usable_cores()
-    inbox = Inbox(arena, setup.index, setup.turn, commands, reports, spins=spins)
+    inbox = Inbox(arena, setup.index, setup.turn, commands, reports, spins=setup.spins)
     timer = PhaseTimer()
     while (order := inbox.next()) is not None:
         timer.reset()
