@@ -40,7 +40,7 @@ DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities: what is left needs memory
 SHARD_STEPS = 256  # a gradient shard of fewer steps is mostly fixed cost
 MAX_SHARDS = 64  # bounds the gradient slab [G, P] and the serial sum over it
-MIN_TILE, MAX_TILE = 8, 32
+TILE = 8  # rows: a worker with fewer environments acts for rows that are not its own
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,8 @@ class TrainConfig(
 
     @property
     def tile(self) -> int:
-        """B, a function of the configuration alone. Larger with N, so that few calls serve many environments."""
-        if self.tile_rows is not None:
-            return self.tile_rows
-        rows = MIN_TILE
-        while rows < MAX_TILE and rows * 2 <= self.num_envs // 4:
-            rows *= 2
-        return rows
+        """B, a function of the configuration alone."""
+        return self.tile_rows or TILE
 
     @property
     def block(self) -> int:

@@ -30,10 +30,9 @@ from shmppo.loss import (
 )
 from shmppo.model import ActorCritic, Observations, views_of
 from shmppo.normalize import leaf_statistics, show
-from shmppo.sequences import ROW_FIELDS, step_indices
+from shmppo.sequences import step_indices
 
 _FIRST_LOG_PROB = STEP_TARGETS.index("log_prob")
-ROW_MULTIPLE = 8  # rows per shard are padded to this: each new shape costs the fused LSTM 2–4 ms once
 
 
 class _Outputs(NamedTuple):
@@ -145,12 +144,9 @@ class ShardGradients:
         ]
 
     def _rows(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
-        """The shard's rows [R, 4], R padded to ROW_MULTIPLE by rows of length 0."""
+        """The shard's rows [R, 4]."""
         begin, end = self._arena.array("bounds")[epoch, minibatch, shard : shard + 2].tolist()
-        count = end - begin
-        rows = np.zeros((count + -count % ROW_MULTIPLE, len(ROW_FIELDS)), np.int64)
-        rows[:count] = self._arena.array("rows")[self._arena.array("order")[epoch, begin:end]]
-        return rows
+        return self._arena.array("rows")[self._arena.array("order")[epoch, begin:end]].astype(np.int64)
 
     def _row_states(self, rows: np.ndarray) -> Tensor:
         """Initial states [R, S]: the stored ones, zero where a row begins an episode."""

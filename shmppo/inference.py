@@ -2,7 +2,8 @@
 
 A tile has a fixed number of rows B; environment n is always row n mod B. Rows that a process does not
 own hold zeros. So each environment's numbers come from calls of one shape, at one row, whoever makes
-them; `content_free` checks that the other rows' contents then do not matter.
+them; `content_free` checks that the other rows' contents then do not matter. Where a call of several
+tiles gives the same bits, which `calls_of` tries, a process acts for all of its tiles at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from shmppo.model import ActorCritic, Trunk
 from shmppo.observations import Leaf
 from shmppo.user_network import UserNetwork
 
+MOST_ROWS = 64  # of one call: more would not be cheaper per row
+
 
 def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Zeros at a 64-byte boundary, whatever the allocator does."""
@@ -32,7 +35,7 @@ def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @dataclass(frozen=True)
 class Tile:
-    """The part of a tile that a range owns: its rows, and the same environments within the range."""
+    """What a range owns of a tile, or of several in one call: rows, and the same environments within the range."""
 
     index: int
     rows: slice
@@ -234,6 +237,7 @@ class ActingNetwork:
 
     def __init__(self, model: ActorCritic, distribution: Distribution, *, tiles: int, rows: int) -> None:
         self._model = model
+        self.distribution = distribution
         self.leaves = model.observation.leaves
         self.obs = [aligned_zeros(tiles, rows, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in self.leaves]
         self.state = aligned_zeros(tiles, rows, model.state_size)
@@ -294,30 +298,65 @@ def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, limit, (rows, *leaf.shape), generator=generator).to(getattr(torch, leaf.dtype))
 
 
+def _random_inputs(network: ActingNetwork, rows: int) -> list[Tensor]:
+    """Observations per leaf [rows, …], states [rows, S] and noise for the actions [rows, noise size]."""
+    generator = torch.Generator().manual_seed(0)
+    obs = [_random_leaf(leaf, rows, generator) for leaf in network.leaves]
+    state = torch.randn(rows, network.state.shape[-1], generator=generator).tanh()
+    return [*obs, state, torch.randn(rows, network.distribution.noise_size, generator=generator)]
+
+
 @torch.inference_mode()
+def _tried(network: ActingNetwork, inputs: list[Tensor], rows: slice) -> Tensor:
+    """Parameters, values, states and actions [R, …] of these rows, all others being zero, on the last tile."""
+    tile, noise = len(network.state) - 1, torch.zeros_like(inputs[-1])
+    memory = (*network.obs, network.state)
+    for stored, given in zip(memory, inputs[:-1], strict=True):
+        stored[tile].zero_()
+        stored[tile, rows] = given[rows]
+    noise[rows] = inputs[-1][rows]
+    network.step(tile)
+    actions = network.distribution.sample(network.params, noise)
+    outputs = torch.cat([network.params, network.values, network.state[tile], actions], 1)[rows].clone()
+    for stored in memory:
+        stored[tile].zero_()
+    return outputs
+
+
 def content_free(network: ActingNetwork) -> bool:
     """Whether each row's outputs are the same bits when all other rows are zero (tried on the last tile).
 
     This is what lets any worker own any part of a tile; it is checked at start on the layers in use.
     """
-    last = len(network.state) - 1
-    tile_obs, tile_state = [leaf[last] for leaf in network.obs], network.state[last]
-    generator = torch.Generator().manual_seed(0)
-    obs = [_random_leaf(leaf, len(tile_state), generator) for leaf in network.leaves]
-    state = torch.randn(tile_state.shape, generator=generator).tanh()
+    rows = network.state.shape[1]
+    inputs = _random_inputs(network, rows)
+    whole = _tried(network, inputs, slice(None))
+    return all(torch.equal(whole[i : i + 1], _tried(network, inputs, slice(i, i + 1))) for i in range(rows))
 
-    def run(rows: slice) -> list[Tensor]:
-        for stored, random in zip(tile_obs, obs, strict=True):
-            stored.zero_()
-            stored[rows] = random[rows]
-        tile_state.zero_()
-        tile_state[rows] = state[rows]
-        network.step(last)
-        return [t[rows].clone() for t in (network.params, network.values, tile_state)]
 
-    whole = run(slice(None))
-    alone = [run(slice(i, i + 1)) for i in range(len(state))]
-    for stored in tile_obs:
-        stored.zero_()
-    tile_state.zero_()
-    return all(torch.equal(whole[k][i : i + 1], part[k]) for i, part in enumerate(alone) for k in range(3))
+def width_free(network: ActingNetwork, narrow: ActingNetwork) -> bool:
+    """Whether each row's outputs are the same bits from `narrow`, which has fewer; both loaded, not with zeros."""
+    rows, width = network.state.shape[1], narrow.state.shape[1]
+    inputs = _random_inputs(network, rows)
+    whole = _tried(network, inputs, slice(None))
+    parts = [_tried(narrow, [one[i : i + width] for one in inputs], slice(None)) for i in range(0, rows, width)]
+    return bool(network.values.any()) and torch.equal(whole, torch.cat(parts))
+
+
+def calls_of(model: ActorCritic, distribution: Distribution, low: int, high: int, tile: int) -> tuple[list[Tile], int]:
+    """How environments low … high − 1 are acted for: their part of each call, and the calls' rows B.
+
+    A call is of one tile, or of several next to each other if that changes no bit of any row; it is tried, with the
+    model's present weights.
+    """
+    begin = low - low % tile
+    tiles = -(-(high - begin) // tile)
+    calls = -(-tiles * tile // MOST_ROWS)
+    rows = -(-tiles // calls) * tile
+    if rows > tile:
+        networks = [ActingNetwork(model, distribution, tiles=1, rows=width) for width in (rows, tile)]
+        for network in networks:
+            network.load()
+        if not width_free(*networks):
+            rows = tile
+    return tiles_of(low - begin, high - begin, rows), rows

@@ -206,7 +206,7 @@ class UpdateOptions:
     grad_shards: int | None = None
     """G, parts of a minibatch whose gradients are computed apart. None: one per 256 steps."""
     tile_rows: int | None = None
-    """B, rows of an inference batch; environment n is always row n mod B. None: 8 to 32, by N."""
+    """B, rows of an inference batch; environment n is always row n mod B. None: 8."""
 
     def check_update(self) -> None:
         counts = ("rollout_steps", "seq_len", "epochs", "minibatches", "env_block", "grad_shards", "tile_rows")

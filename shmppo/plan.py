@@ -10,7 +10,7 @@ import numpy as np
 from shmppo.config import TrainConfig
 from shmppo.layout import Arena, UpdateNumbers
 from shmppo.ranks import ALONE, Ranks
-from shmppo.sequences import cut_rows, equal_cuts, shuffled_order
+from shmppo.sequences import cut_rows, shard_cuts, shuffled_order, warm_up_steps
 
 _EPSILON = 1e-8
 _MOMENTS = ("steps", "sum", "squares")
@@ -44,6 +44,7 @@ def write_plan(
     count = len(rows)
     arena.array("rows")[:count] = rows
     lengths = rows[:, 2].astype(np.int64)
+    steps = lengths + warm_up_steps(rows, config.burn_in)
     sums = _RowSums(advantages, taken, rows, lengths, ranks)
     moments = np.empty((config.epochs, config.minibatches, len(_MOMENTS)))
     for epoch in range(config.epochs):
@@ -56,12 +57,14 @@ def write_plan(
             epoch=epoch,
             minibatches=config.minibatches,
         )
-        arena.array("order")[epoch, :count] = order
         moments[epoch] = sums.moments(order, cuts)
         bounds = arena.array("bounds")[epoch]
         for m in range(config.minibatches):
-            begin, end = cuts[m], cuts[m + 1]
-            bounds[m] = begin + equal_cuts(lengths[order[begin:end]], config.shards)
+            members = order[cuts[m] : cuts[m + 1]]
+            if config.shards > 1:  # rows of about one length together, so that little is padding
+                members[:] = members[np.argsort(-steps[members], kind="stable")]
+            bounds[m] = cuts[m] + shard_cuts(steps[members], config.shards)
+        arena.array("order")[epoch, :count] = order
     moments = ranks.gather(moments).sum(axis=0)
     arena.array("minibatch_steps")[:] = moments[..., 0]
     arena.array("advantage_scale")[:] = sums.scales(moments, config.advantage_norm)

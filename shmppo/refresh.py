@@ -13,7 +13,7 @@ import torch
 
 from shmppo.config import TrainConfig
 from shmppo.distributions import Distribution
-from shmppo.inference import ActingNetwork, Tile, tiles_of
+from shmppo.inference import ActingNetwork, Tile, calls_of
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
 from shmppo.normalize import leaf_statistics, show
@@ -39,8 +39,8 @@ class StateRefresh:
         self._arena = arena
         self._progress = progress
         self._own = slice(low, high)
-        self._tiles = tiles_of(low, high, config.tile)
-        self._network = ActingNetwork(model, distribution, tiles=1, rows=config.tile)
+        self._tiles, rows = calls_of(model, distribution, low, high, config.tile)
+        self._network = ActingNetwork(model, distribution, tiles=1, rows=rows)
         spec = model.observation
         self._obs = [arena.tensor(leaf.field)[:, self._own] for leaf in spec.leaves]
         self._statistics = leaf_statistics(

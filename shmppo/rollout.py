@@ -19,7 +19,7 @@ from shmppo.distributions import Distribution
 from shmppo.envpool_batch import PooledBatch
 from shmppo.envs import Task
 from shmppo.episodes import EpisodeInProgress
-from shmppo.inference import ActingNetwork, tiles_of
+from shmppo.inference import ActingNetwork, calls_of
 from shmppo.layout import Arena
 from shmppo.model import ActorCritic
 from shmppo.normalize import column_moments, leaf_statistics, show
@@ -58,9 +58,9 @@ class Collector:
         self._parts = task.observation.normalized
         self._batch = self._make_batch()
         self._obs = [torch.from_numpy(leaf) for leaf in self._batch.obs]
-        self._tiles = tiles_of(low, high, config.tile)
+        self._tiles, rows = calls_of(model, task.distribution, low, high, config.tile)
         # One tile more than owned: scratch for values that are not acted on.
-        self.network = ActingNetwork(model, task.distribution, tiles=len(self._tiles) + 1, rows=config.tile)
+        self.network = ActingNetwork(model, task.distribution, tiles=len(self._tiles) + 1, rows=rows)
         self._network_params, self._network_values = self.network.params.numpy(), self.network.values.numpy()
         # Tiles follow each other in memory, so the rows of this range are one run of rows.
         skipped = low % config.tile
@@ -69,7 +69,7 @@ class Collector:
         self._first = np.ones(count, bool)
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         # The whole rollout's noise, in tiles like everything that enters a numeric call.
-        self._noise = torch.zeros(len(self._tiles), T, config.tile, task.distribution.noise_size)
+        self._noise = torch.zeros(len(self._tiles), T, rows, task.distribution.noise_size)
         # Statistics as frozen for a phase; what shows a leaf reads these views.
         self._obs_mean, self._obs_scale = torch.zeros(task.observation.numbers), torch.ones(task.observation.numbers)
         self._statistics = leaf_statistics(self._parts, self._obs_mean, self._obs_scale, config.normalize_obs)

@@ -13,6 +13,7 @@ from shmppo.streams import minibatch_order
 ROW_FIELDS = ("start", "env", "length", "slot")
 """Columns of a row table: first step t, environment n, steps, and the slot of its stored initial state
 (−1 where the row begins an episode, so that its state is zero)."""
+STEP_MULTIPLE = 4  # padded rows have such a number of steps: each new shape costs the fused LSTM 1–2 ms once
 
 
 def row_starts(first: np.ndarray, row_steps: int) -> np.ndarray:
@@ -90,6 +91,22 @@ def equal_cuts(lengths: np.ndarray, parts: int) -> np.ndarray:
     return np.concatenate([[0], cuts, [rows]]).astype(np.int64)
 
 
+def shard_cuts(steps: np.ndarray, shards: int) -> np.ndarray:
+    """Cut a minibatch's rows into shards of near-equal size once padded to each shard's longest row.
+
+    Args:
+        steps: [rows] of each row, the longest first; rows ≥ shards.
+
+    Returns:
+        int [shards + 1], as of `equal_cuts`.
+    """
+    cuts = equal_cuts(steps, shards)
+    if shards > 1 and steps[0] > steps[-1]:
+        for _ in range(2):  # what a row takes is known once its shard is; the second time changes little
+            cuts = equal_cuts(np.repeat(steps[cuts[:-1]], np.diff(cuts)), shards)
+    return cuts
+
+
 def warm_up_steps(rows: np.ndarray, burn_in: int) -> np.ndarray:
     """Steps before each of the rows [R, 4] that warm its state up, [R]: none where an episode or the rollout begins.
 
@@ -103,13 +120,16 @@ def step_indices(rows: np.ndarray, *, row_steps: int, num_envs: int, burn_in: in
     """Flat indices into [T·N, …] of the steps of padded rows, time first.
 
     Args:
-        rows: [R, 4] row table entries; a row of length 0 is all padding.
+        rows: [R, 4] row table entries; row_steps: the most steps that any row has.
 
     Returns:
-        (indices int64 [L + burn_in, R], real bool [L + burn_in, R]); a row's steps follow those that warm its state
-        up, which are not real, nor is the padding behind it, which repeats its last step.
+        (indices int64 [L, R], real bool [L, R]), L being the longest row's steps, up to a STEP_MULTIPLE; a row's steps
+        follow those that warm its state up, which are not real, nor is the padding behind it, which repeats its last
+        step.
     """
-    offset = np.arange(row_steps + burn_in)[:, None]
     length, warm = rows[:, 2].astype(np.int64), warm_up_steps(rows, burn_in)
-    step = rows[:, 0].astype(np.int64) - warm + np.minimum(offset, np.maximum(warm + length - 1, 0))
-    return step * num_envs + rows[:, 1], (offset >= warm) & (offset < warm + length)
+    ends = warm + length
+    longest = int(ends.max())
+    offset = np.arange(min(longest + -longest % STEP_MULTIPLE, row_steps + burn_in))[:, None]
+    step = rows[:, 0].astype(np.int64) - warm + np.minimum(offset, ends - 1)
+    return step * num_envs + rows[:, 1], (offset >= warm) & (offset < ends)

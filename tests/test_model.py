@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shmppo.config import TrainConfig
 from shmppo.distributions import DiagonalGaussian
-from shmppo.inference import ActingNetwork, content_free
+from shmppo.inference import MOST_ROWS, ActingNetwork, Tile, calls_of, content_free, width_free
 from shmppo.model import ActorCritic, move_parameters, parameter_offsets, views_of, weights_sha256
 from shmppo.observations import observation_spec
 from shmppo.sequences import cut_rows, step_indices
@@ -127,6 +127,59 @@ def test_the_content_check_can_fail() -> None:
 
     network.step = leaking  # type: ignore[method-assign]
     assert not content_free(network)
+
+
+@pytest.mark.parametrize(("core", "layers"), CORES)
+def test_a_call_of_several_tiles_gives_the_bits_of_each(core: str, layers: int) -> None:
+    _, model = make_model(core, layers)
+    tiles, rows = calls_of(model, DISTRIBUTION, 5, 30, 8)
+    if torch.backends.mkl.is_available():
+        assert (tiles, rows) == ([Tile(0, slice(5, 30), slice(0, 25))], 32)
+    wide, narrow = (ActingNetwork(model, DISTRIBUTION, tiles=count, rows=32 // count) for count in (1, 4))
+    obs, state = torch.randn(32, D), torch.randn(32, model.state_size)
+    for network in (wide, narrow):
+        network.load()
+        network.obs[0].flatten(0, 1).copy_(obs)
+        network.state.flatten(0, 1).copy_(state)
+    with torch.inference_mode():
+        wide.step(0)
+        for tile in range(4):
+            narrow.step(tile)
+            part = slice(8 * tile, 8 * tile + 8)
+            same = torch.equal(wide.params[part], narrow.params) and torch.equal(wide.values[part], narrow.values)
+            assert same or rows == 8
+            assert torch.equal(wide.state[0, part], narrow.state[tile]) or rows == 8
+
+
+def test_calls_have_at_most_so_many_rows_and_cover_the_range() -> None:
+    _, model = make_model("none", 1)
+    tiles, rows = calls_of(model, DISTRIBUTION, 3, 210, 8)
+    assert rows <= MOST_ROWS
+    assert tiles[0].own == slice(0, rows - 3)
+    assert [a.own.stop for a in tiles[:-1]] == [b.own.start for b in tiles[1:]]
+    assert tiles[-1].own.stop == 207
+    assert all(t.rows.stop - t.rows.start == t.own.stop - t.own.start for t in tiles)
+
+
+def test_the_check_of_several_tiles_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, model = make_model("none", 1)
+    honest = ActingNetwork.step
+
+    def by_width(network: ActingNetwork, tile: int) -> None:
+        honest(network, tile)
+        network.params.add_(1e-6 * len(network.params))
+
+    monkeypatch.setattr(ActingNetwork, "step", by_width)
+    tiles, rows = calls_of(model, DISTRIBUTION, 0, 16, 8)
+    assert (len(tiles), rows) == (2, 8)
+
+
+def test_the_check_of_several_tiles_needs_weights() -> None:
+    _, model = make_model("lstm", 1)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    wide, narrow = (ActingNetwork(model, DISTRIBUTION, tiles=1, rows=rows) for rows in (16, 8))
+    assert not width_free(wide, narrow)
 
 
 def test_layers_and_parts_of_the_packed_state_are_not_scrambled() -> None:

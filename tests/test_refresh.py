@@ -72,11 +72,11 @@ def test_stored_states_are_those_where_the_burn_in_begins(burn_in: int) -> None:
 
 
 def test_steps_of_rows_with_burn_in_by_hand() -> None:
-    rows = np.array([[0, 1, 2, 0], [5, 2, 3, 1], [4, 0, 2, -1], [0, 0, 0, 0]])
+    rows = np.array([[0, 1, 2, 0], [5, 2, 3, 1], [4, 0, 2, -1]])
     indices, real = step_indices(rows, row_steps=3, num_envs=10, burn_in=2)
-    assert (indices.T // 10).tolist() == [[0, 1, 1, 1, 1], [3, 4, 5, 6, 7], [4, 5, 5, 5, 5], [0, 0, 0, 0, 0]]
-    assert (indices.T % 10)[:, 0].tolist() == [1, 2, 0, 0]
-    expected = [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert (indices.T // 10).tolist() == [[0, 1, 1, 1, 1], [3, 4, 5, 6, 7], [4, 5, 5, 5, 5]]
+    assert (indices.T % 10)[:, 0].tolist() == [1, 2, 0]
+    expected = [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]
     assert real.T.astype(int).tolist() == expected
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.sequences import cut_rows, equal_cuts, shuffled_order, step_indices
+from shmppo.sequences import STEP_MULTIPLE, cut_rows, equal_cuts, shard_cuts, shuffled_order, step_indices
 
 
 def first_steps(T: int, *columns: list[int]) -> np.ndarray:
@@ -58,6 +58,25 @@ def test_padding_repeats_the_last_step_and_is_not_real() -> None:
     indices, real = step_indices(rows, row_steps=4, num_envs=3)
     assert indices.T.tolist() == [[7, 10, 10, 10], [0, 3, 6, 9]]
     assert real.T.tolist() == [[True, True, False, False], [True] * 4]
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(1, 4), (4, 4), (5, 8), (9, 11), (11, 11)])
+def test_padding_ends_shortly_after_the_longest_row(longest: int, expected: int) -> None:
+    assert STEP_MULTIPLE == 4
+    rows = np.array([[0, 0, 1, -1], [1, 1, longest, 0]])
+    assert step_indices(rows, row_steps=11, num_envs=2)[0].shape == (expected, 2)
+    assert step_indices(rows, row_steps=1, num_envs=2)[0].shape == (1, 2)
+
+
+@pytest.mark.parametrize("mean_length", [10, 40, 100])
+def test_shards_cost_about_the_same_with_their_padding(mean_length: int) -> None:
+    first = np.random.default_rng(0).random((128, 64)) < 1 / mean_length
+    steps = np.sort(cut_rows(first, 16)[:, 2])[::-1]
+    cuts = shard_cuts(steps, 32)
+    padded = np.diff(cuts) * steps[cuts[:-1]]
+    assert padded.max() <= 1.15 * padded.mean()
+    assert padded.sum() <= 1.05 * steps.sum()
+    assert len(steps) * 16 > 1.05 * steps.sum(), "nothing to gain here"
 
 
 def test_equal_cuts_are_near_equal_in_steps() -> None:
