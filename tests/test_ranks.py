@@ -52,6 +52,7 @@ def free_port() -> str:
 @pytest.fixture(autouse=True)
 def _environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
 
 
 def start(run_dir: Path, *flags: object, env: str = "CartPole-v1", torchrun: tuple[str, ...] = ()) -> psutil.Popen:
@@ -67,8 +68,23 @@ def start(run_dir: Path, *flags: object, env: str = "CartPole-v1", torchrun: tup
 
 def finished(process: psutil.Popen, timeout: float = 60) -> str:
     """The output of a torchrun that ends by itself."""
-    output, _ = process.communicate(timeout=timeout)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"does not end\n{stacks(process)}") from None
     return output
+
+
+def stacks(process: psutil.Popen) -> str:
+    """Where each process of a torchrun hangs, which ends it."""
+    family = [*process.children(recursive=True), process]
+    for one in family:
+        one.send_signal(signal.SIGABRT)
+    psutil.wait_procs(family, timeout=5)
+    for one in family:
+        if one.is_running():
+            one.kill()
+    return process.stdout.read()
 
 
 def directories(run_dir: Path) -> list[Path]:
@@ -85,7 +101,7 @@ def in_training(process: psutil.Popen, run_dir: Path, rows: int = 4) -> list[psu
             ranks = [p for p in process.children() if "shmppo.train" in p.cmdline()]
             return sorted(ranks, key=lambda p: p.environ()["RANK"])
         time.sleep(0.05)
-    raise AssertionError("did not begin to train within a minute")
+    raise AssertionError(f"did not begin to train within a minute\n{stacks(process)}")
 
 
 def parameters(checkpoint: dict[str, Any]) -> torch.Tensor:
