@@ -27,7 +27,10 @@ from provenance import DATA, record
 NETWORK = "--hidden-size 128 --encoder-sizes 128 --epochs 4 --minibatches 4 --seq-len 16 --rollout-steps 128"
 TASKS = {"A": f"--env HalfCheetah-v5 --num-envs 16 {NETWORK}", "B": f"--env CartPole-v1 --num-envs 64 {NETWORK}"}
 TASKS["A-envpool"] = f"{TASKS['A']} --env-backend envpool"
-OURS = {"shmppo, 2 workers": "--workers 2", "shmppo, 1 process": "--workers 0"}
+OURS = {
+    "shmppo, 2 workers": "--workers 2 --grad-shards 2",  # as many shards as workers: see the README on --grad-shards
+    "shmppo, 1 process": "--workers 0 --grad-shards 1",
+}
 COLUMNS = ("task", "trainer", "steps_per_second", "lowest", "highest", "repetitions", "processor", "cores")
 
 
