@@ -110,7 +110,9 @@ def neighbours(config: TrainConfig, dimension: Dimension) -> Iterator[TrainConfi
             if n and config.batch_steps % n == 0 and config.batch_steps // n >= LEAST_ROLLOUT:
                 changes.append({"num_envs": n, "rollout_steps": config.batch_steps // n})
     else:
-        changes = [{"grad_shards": g} for g in (config.shards // 2, config.shards * 2) if g]
+        # A shard for each worker costs least, since each has fixed costs; more only serve more workers.
+        counts = {config.num_workers, config.shards // 2, config.shards * 2} - {0, config.shards}
+        changes = [{"grad_shards": g} for g in sorted(counts)]
     for change in changes:
         try:
             yield dataclasses.replace(config, **change)
