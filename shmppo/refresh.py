@@ -7,6 +7,7 @@ tiles in which each environment has its row. So it does not matter which process
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -39,22 +40,30 @@ class StateRefresh:
         self._arena = arena
         self._progress = progress
         self._own = slice(low, high)
-        self._tiles, rows = calls_of(model, distribution, low, high, config.tile)
-        self._network = ActingNetwork(model, distribution, tiles=1, rows=rows)
+        self._model = model
+        self._distribution = distribution
         spec = model.observation
         self._obs = [arena.tensor(leaf.field)[:, self._own] for leaf in spec.leaves]
         self._statistics = leaf_statistics(
             spec.normalized, arena.tensor("obs_mean"), arena.tensor("obs_scale"), config.normalize_obs
         )
 
+    @cached_property
+    def _acting(self) -> tuple[list[Tile], ActingNetwork]:
+        """The calls and their network, made at the first refresh: most runs have none."""
+        own = self._own
+        tiles, rows = calls_of(self._model, self._distribution, own.start, own.stop, self._config.tile)
+        return tiles, ActingNetwork(self._model, self._distribution, tiles=1, rows=rows)
+
     @torch.inference_mode()
     def refresh(self) -> None:
         """Write "row_state" and "state_drift" of the own columns, but the states at step 0, which were carried over."""
-        self._network.load()
+        tiles, network = self._acting
+        network.load()
         first = self._arena.array("first")[:, self._own]
         rows = cut_rows(first, self._config.row_steps)
         self._arena.array("state_drift")[self._own] = 0.0
-        for tile in self._tiles:
+        for tile in tiles:
             due: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by step: column and slot
             for start, i, _, slot in rows.tolist():
                 if start > 0 and slot >= 0 and tile.own.start <= i < tile.own.stop:
@@ -63,7 +72,7 @@ class StateRefresh:
 
     def _go_through(self, tile: Tile, first: torch.Tensor, due: dict[int, list[tuple[int, int]]]) -> None:
         """One tile's columns, up to the last state that is due; first: [T, own of the tile]."""
-        network, carried = self._network, self._arena.tensor("row_state")[0, self._own]
+        network, carried = self._acting[1], self._arena.tensor("row_state")[0, self._own]
         network.state.zero_()
         for leaf in network.obs:
             leaf.zero_()
