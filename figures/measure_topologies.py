@@ -23,10 +23,11 @@ from turns import Contender, started
 from shmppo.bench_run import WARM_UP
 from shmppo.bench_topologies import SPLIT
 
-TASK = shlex.split(
-    "--env HalfCheetah-v5 --rollout-steps 128 --encoder-sizes 128 --hidden-size 128 --epochs 4 --minibatches 4 "
+NETWORK = shlex.split(
+    "--rollout-steps 128 --encoder-sizes 128 --hidden-size 128 --epochs 4 --minibatches 4 "
     "--seq-len 16 --total-steps 1000000000 --worker-timeout 3600 --rank-timeout 3600"
 )
+TASK = ["--env", "HalfCheetah-v5", *NETWORK]
 ONE = [*TASK, "--num-envs", "16", "--workers", "0", "--grad-shards", "1"]  # one shard is faster than two
 TWO = [*TASK, "--num-envs", "16", "--workers", "2"]
 RANK = [*TASK, "--num-envs", "8", "--workers", "0"]
