@@ -52,7 +52,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("how", FAULTS)
+@pytest.mark.parametrize(
+    "how", ["raise", "hang", *(pytest.param(how, marks=pytest.mark.long) for how in ("exit", "shape"))]
+)
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
     before = shared_memory_used()
     result = run_command(
@@ -65,7 +67,7 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
     assert shared_memory_used() <= before
 
 
-@pytest.mark.parametrize("how", ["raise", "shape"])
+@pytest.mark.parametrize("how", ["raise", pytest.param("shape", marks=pytest.mark.long)])
 def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_command: Run, tmp_path: Path) -> None:
     run = tmp_path / "run"
     environment = f"environments:Faulty-{how}-v0"
@@ -147,6 +149,7 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_still_ends_well(tmp_path
     assert gone(learner)
 
 
+@pytest.mark.long
 def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path, "--rollout-steps", "20000", "--seq-len", "16", "--num-envs", "4")
     learner.send_signal(signal.SIGINT)
