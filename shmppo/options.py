@@ -204,7 +204,7 @@ class UpdateOptions:
     env_block: int | None = None
     """Environments per shuffling block: each block fills its share of each minibatch. None: all N in one."""
     grad_shards: int | None = None
-    """G, parts of a minibatch whose gradients are computed apart. None: one per 256 steps; as many as W are faster."""
+    """G, parts of a minibatch whose gradients are computed apart. None: one per 256 steps; W are faster, if fewer."""
     tile_rows: int | None = None
     """B, rows of an inference batch; environment n is always row n mod B. None: 8."""
 

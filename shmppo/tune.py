@@ -110,8 +110,8 @@ def neighbours(config: TrainConfig, dimension: Dimension) -> Iterator[TrainConfi
             if n and config.batch_steps % n == 0 and config.batch_steps // n >= LEAST_ROLLOUT:
                 changes.append({"num_envs": n, "rollout_steps": config.batch_steps // n})
     else:
-        # A shard for each worker costs least, since each has fixed costs; more only serve more workers.
-        counts = {config.num_workers, config.shards // 2, config.shards * 2} - {0, config.shards}
+        # A shard for each process costs least, since each has fixed costs; more only serve more workers.
+        counts = {max(config.num_workers, 1), config.shards // 2, config.shards * 2} - {0, config.shards}
         changes = [{"grad_shards": g} for g in sorted(counts)]
     for change in changes:
         try:

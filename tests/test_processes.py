@@ -53,7 +53,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    "how", ["raise", "hang", *(pytest.param(how, marks=pytest.mark.long) for how in ("exit", "shape"))]
+    "how", [pytest.param(how, marks=[pytest.mark.long] if how in ("exit", "shape") else []) for how in FAULTS]
 )
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
     before = shared_memory_used()

@@ -64,8 +64,9 @@ def test_neighbours_can_run() -> None:
     assert [(c.num_envs, c.rollout_steps) for c in neighbours(config, "envs")] == []
     assert [c.num_workers for c in neighbours(config, "workers")] == [0, 1, 2]
     assert [c.shards for c in neighbours(config, "shards")] == [2]
-    config = TrainConfig(num_envs=64, minibatches=4, workers=2)
-    assert [c.shards for c in neighbours(config, "shards")] == [2, 4, 16], "one for each worker, fewer, more"
+    for workers, each in ((0, 1), (2, 2)):
+        config = TrainConfig(num_envs=64, minibatches=4, workers=workers)
+        assert [c.shards for c in neighbours(config, "shards")] == [each, 4, 16], "one for each process, fewer, more"
 
 
 def test_the_command_and_the_file_give_the_configuration_again(tmp_path: Path) -> None:
