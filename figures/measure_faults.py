@@ -43,7 +43,7 @@ FAULTS = ("KILL", "SEGV", "STOP", "raise")
 TIMEOUT = 1.0  # --worker-timeout: what a stopped worker costs before it is noticed
 COLUMNS = (
     "run", "task", "workers", "learning", "fault", "moment", "stopped_by", "resumed_workers", "restarts", "same_hash",
-    "left_processes", "left_shared_bytes", "seconds_lost",
+    "left_processes", "left_shared_mappings", "seconds_lost",
 )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def strike(fault: str, learner: psutil.Popen, flag: Path, draw: random.Random) -
 
 
 def left_shared(mine: set[int]) -> int:
-    """Bytes of torch's shared memory that processes of this run still map."""
+    """Mappings of torch's shared memory that processes of this run still have."""
     total = 0
     for pid in mine:
         try:
@@ -157,7 +157,7 @@ def one_run(run: int, *, stop_only: bool) -> dict[str, Any]:
         "stopped_by": stopped_by, "resumed_workers": resumed if stopped_by else "",
         "restarts": summary["worker_restarts"],
         "same_hash": summary["weights_sha256"] == reference["weights_sha256"],
-        "left_processes": len(alive), "left_shared_bytes": left_shared(mine),
+        "left_processes": len(alive), "left_shared_mappings": left_shared(mine),
         "seconds_lost": "" if stopped_by else round(summary["wall_seconds"] - reference["wall_seconds"], 3),
     }  # fmt: skip
 

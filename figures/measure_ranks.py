@@ -135,7 +135,7 @@ def all_reduce_times() -> None:
     from shmppo.ranks import connected
 
     torch.set_num_threads(1)
-    with connected(60, "cpu") as ranks:
+    with connected(60) as ranks:
         medians = []
         for size in SIZES:
             tensor, times = torch.zeros(size), []

@@ -49,12 +49,11 @@ def discounted_returns(rewards: np.ndarray, ended: np.ndarray, start: np.ndarray
         start: [N], γ-less carry from the step before the first; 0 where an episode begins.
 
     Returns:
-        R, float64 [T + 1, N]: row t for step t, and last the carry for the next rollout.
+        R, float64 [T, N]; the next rollout starts with its last row, 0 where an episode ended with that step.
     """
-    returns = np.concatenate([rewards, np.zeros((1, *start.shape))])
+    returns = rewards.astype(np.float64)
     carried = np.where(ended, 0.0, gamma)
     returns[0] += gamma * start
     for t in range(1, len(rewards)):
         returns[t] += carried[t - 1] * returns[t - 1]
-    returns[-1] = np.where(ended[-1], 0.0, returns[-2])
     return returns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import struct
@@ -75,8 +74,10 @@ class Batch(ABC):
         """
 
     @abstractmethod
-    def replay(self, i: int, number: int, actions: list, expected_hash: int) -> bool:
+    def replay(self, i: int, number: int, actions: list, expected_hash: int, progress: np.ndarray) -> bool:
         """Bring one environment to where an episode in progress was; whether it got there.
+
+        Each step adds 1 to progress [1], so that who waits sees a long replay go on.
 
         Where the hash differs (an environment with a history of its own, another build of the simulator) the episode
         is given up and the next one begun.
@@ -146,10 +147,11 @@ class EnvironmentBatch(Batch):
         truncated[:] = row_truncated
         return ended
 
-    def replay(self, i: int, number: int, actions: list, expected_hash: int) -> bool:
+    def replay(self, i: int, number: int, actions: list, expected_hash: int, progress: np.ndarray) -> bool:
         self.begin_one(i, number)
         try:
             for action in actions:
+                progress += 1
                 _, terminated, truncated = self._advance(i, action)
                 if terminated or truncated:
                     break
@@ -217,8 +219,7 @@ class EnvironmentBatch(Batch):
             raise fault
         log.warning("%s; skipped", fault)
         slot = self.slots[i]
-        with contextlib.suppress(Exception):  # whatever state it is in
-            slot.close()
+        slot.close()
         slot.make()
         self._steps[i] = slot.step
         self.begin_one(i, slot.episode + 1)

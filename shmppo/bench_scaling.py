@@ -16,18 +16,18 @@ from shmppo.config import TrainConfig, usable_cores
 from shmppo.curves import read_columns
 from shmppo.options import require
 from shmppo.plot import new_figure
-from shmppo.plot_scaling import plot_scaling
+from shmppo.plot_scaling import PARTS, plot_scaling
+from shmppo.timers import LEARNING, SAMPLING
 from shmppo.train import train
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
-SPLIT = ("sampling", "optimisation", "communication", "waiting", "other")
 ONLY_THE_LEARNER = ("advantage", "publish", "reduce", "optimiser", "other")
 """Phases in which the workers are parked; with central learning also "gradient"."""
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",
     "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction", "learner_share",
-    "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in SPLIT), "target_seconds", "weights_sha256",
+    "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "target_seconds", "weights_sha256",
 )  # fmt: skip
 
 
@@ -89,15 +89,15 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
 
 
 def _split(run: MeasuredRun) -> dict[str, float]:
-    """Seconds of an iteration by what they go to: SPLIT."""
+    """Seconds of an iteration by what they go to: PARTS."""
 
     def seconds(*phases: str) -> float:
         return sum(run.median(f"{phase}_seconds") for phase in phases)
 
     handshake = run.median("handshake_seconds")
     return {
-        "sampling": seconds("environment", "inference"),
-        "optimisation": seconds("advantage", "gradient", "optimiser"),
+        "sampling": seconds(*SAMPLING),
+        "optimisation": seconds(*LEARNING),
         "communication": seconds("publish", "reduce") + min(handshake, seconds("wait")),
         "waiting": max(seconds("wait") - handshake, 0.0),
         "other": seconds("other"),
@@ -212,8 +212,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "mode    learning   W     N    steps/s  experience  learning      S     E  sampling  optim.  commun.  waiting"
     ]
     for row in rows:
-        whole = sum(row[f"{part}_seconds"] for part in SPLIT)
-        shares = "".join(f"{row[f'{part}_seconds'] / whole:9.0%}" for part in SPLIT[:4])
+        whole = sum(row[f"{part}_seconds"] for part in PARTS)
+        shares = "".join(f"{row[f'{part}_seconds'] / whole:9.0%}" for part in PARTS[:4])
         gain = f"{row['speedup']:7.2f}{row['efficiency']:6.2f}" if "speedup" in row else f"{'':13}"
         rates = f"{row['steps_per_second']:11,.0f}{row['experience_steps_per_second']:12,.0f}"
         sizes = f"{row['mode']:<8}{row['learning']:<8}{row['workers']:4.0f}{row['num_envs']:6.0f}"

@@ -115,7 +115,7 @@ def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
     """Floating-point operations per second of a matrix product of the update's largest shape, one thread."""
     torch.set_num_threads(1)
     rows = config.rank_steps // config.minibatches // config.shards
-    inner = config.hidden_size if config.recurrent else config.encoder_sizes[-1]
+    inner = config.hidden_size if config.recurrent else max(config.encoder_sizes, default=config.hidden_size)
     a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core == "lstm" else 3) * inner)
     out = torch.empty(rows, b.shape[1])
     return 2 * a.numel() * b.shape[1] * _rate(lambda _: torch.mm(a, b, out=out), seconds)

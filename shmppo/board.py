@@ -71,7 +71,7 @@ class Board:
         for rank in missing:
             if not _lives(self._pids[rank]):
                 raise RuntimeError(f"rank {rank} has ended")
-        if waited > self._timeout:
+        if missing and waited > self._timeout:
             raise RuntimeError(f"no answer of rank {missing[0]} for {waited:.0f} s")
 
 

@@ -47,9 +47,11 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, best
         raise OSError(f"{temporary}: {error}") from error
     if best:
         _duplicate(temporary, run_dir / BEST)
-    for age in range(keep - 1, 0, -1):
+    for age in range(keep - 1, 1, -1):
         if (run_dir / older(age - 1)).exists():
             os.replace(run_dir / older(age - 1), run_dir / older(age))
+    if keep > 1 and path.exists():
+        _duplicate(path, run_dir / older(1))
     os.replace(temporary, path)
     directory = os.open(run_dir, os.O_RDONLY)
     try:
@@ -75,18 +77,16 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
     Raises:
         ConfigError: if there is none.
     """
-    try:
-        return load_checkpoint(run_dir / NAME)
-    except ConfigError as error:
-        age = 1
-        while (run_dir / older(age)).is_file():
+    damaged: ConfigError | None = None
+    for path in _newest_first(run_dir):
+        try:
+            return load_checkpoint(path)
+        except ConfigError as error:
             log.warning("%s; going back to the one before", error)
-            try:
-                return load_checkpoint(run_dir / older(age))
-            except ConfigError as another:
-                log.warning("%s", another)
-            age += 1
-        raise
+            damaged = damaged or error
+    if damaged is not None:
+        raise damaged
+    return load_checkpoint(run_dir / NAME)  # there is none, and this says so
 
 
 def load_common_checkpoint(run_dir: Path, ranks: Ranks) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Annotated, Any, NamedTuple, Union
 
@@ -50,8 +51,6 @@ def options_type(name: str) -> Any:
     options = getattr(importlib.import_module(f"shmppo.{name}"), COMMANDS[name].options)
     if not isinstance(options, dict):
         return options
-    if len(options) == 1:
-        return next(iter(options.values()))
     import tyro
 
     parts = tuple(Annotated[kind, tyro.conf.subcommand(part)] for part, kind in options.items())
@@ -83,5 +82,6 @@ def main() -> int:
         print(f"error: shmppo has no command {name}{nearest(name, COMMANDS)}; see shmppo --help", file=sys.stderr)
         return 2
     sys.argv = [f"shmppo {name}", *arguments[1:]]
+    sys.path.insert(0, os.getcwd())  # as python -m does: modules that flags name may lie here
     code: int = importlib.import_module(f"shmppo.{name}").main()
     return code

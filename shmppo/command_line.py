@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from shmppo.config import ConfigError, TrainConfig, from_json
+from shmppo.config import ConfigError, TrainConfig, typed_fields
 
 OF_ANOTHER_RUN = ("run_dir", "stop_at_iteration", "rank", "ranks")
 """Fields that a new run does not take over from a run's config.json."""
@@ -35,11 +35,11 @@ def subjects() -> dict[str, type]:
     return {base.__name__.removesuffix("Options").lower(): base for base in reversed(TrainConfig.__bases__)}
 
 
-def flags_type(default: TrainConfig) -> type:
-    """A dataclass with one field per subject, so that the help text has a box for each."""
+def flags_type(default: Mapping[str, Any]) -> type:
+    """A dataclass with one field per subject, so that the help text has a box for each; default: the value of each."""
     fields: list[tuple[str, type, Any]] = [("start", StartOptions, dataclasses.field(default=StartOptions()))]
     for name, subject in subjects().items():
-        values = {f.name: getattr(default, f.name) for f in dataclasses.fields(subject)}
+        values = {f.name: default[f.name] for f in dataclasses.fields(subject)}
         fields.append((name, subject, dataclasses.field(default=subject(**values))))
     return dataclasses.make_dataclass("Flags", fields, frozen=True)
 
@@ -54,9 +54,9 @@ def parse_config(
         SystemExit: with code 0 after --help, 2 after a flag that does not exist or a value of another type.
     """
     file = option_value(arguments, "--config")
-    base = default or TrainConfig()
+    base = vars(default or TrainConfig())
     if file is not None:
-        base = dataclasses.replace(base, **read_config_file(Path(file)))
+        base = base | read_config_file(Path(file))
     parsed: Any = tyro.cli(
         flags_type(base),
         args=list(arguments),
@@ -65,7 +65,13 @@ def parse_config(
         config=(tyro.conf.OmitArgPrefixes,),
     )
     groups = [getattr(parsed, name) for name in subjects()]
-    return TrainConfig(**{f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)})
+    fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+    try:
+        return TrainConfig(**fields)
+    except ConfigError as error:
+        if file is None:
+            raise
+        raise ConfigError(f"--config {file} and the flags on top: {error}") from error
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:
@@ -87,14 +93,15 @@ def read_config_file(path: Path) -> dict[str, Any]:
     content = _read(path)
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         content = {k: v for k, v in content["config"].items() if k not in OF_ANOTHER_RUN}
+        if content.get("anneal_steps") == content.get("total_steps"):
+            content.pop("anneal_steps", None)  # resolved from the other: it is to follow a flag that changes that
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path} holds no names and values; write one `name: value` per line")
     fields = {str(name).replace("-", "_"): value for name, value in content.items()}
     try:
-        config = from_json(fields)
+        return typed_fields(fields)
     except ConfigError as error:
         raise ConfigError(f"--config {path}: {error}") from error
-    return {name: getattr(config, name) for name in fields}
 
 
 def _read(path: Path) -> Any:

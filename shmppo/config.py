@@ -78,6 +78,11 @@ class TrainConfig(
         """Environment steps over which annealed numbers fall to 0."""
         return self.total_steps if self.anneal_steps is None else self.anneal_steps
 
+    @property
+    def learns_until(self) -> float:
+        """Environment steps after which a step size or clip range of 0 lets nothing more be learned, or infinity."""
+        return self.anneal_horizon if self.lr_schedule == "linear" or self.anneal_clip else math.inf
+
     # --- derived sizes
 
     @property
@@ -185,6 +190,14 @@ def usable_cores() -> int:
 def from_json(fields: Mapping[str, Any]) -> TrainConfig:
     """The inverse of `TrainConfig.to_json` after a round trip through JSON.
 
+    Raises ConfigError for what `typed_fields` refuses, and for a configuration that cannot run.
+    """
+    return TrainConfig(**typed_fields(fields))
+
+
+def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a file by name, as the types that they have here; they need not make a configuration by themselves.
+
     Raises ConfigError for fields that this version does not know, and for values of another type than the field's.
     """
     kinds = typing.get_type_hints(TrainConfig)
@@ -192,7 +205,7 @@ def from_json(fields: Mapping[str, Any]) -> TrainConfig:
         require(
             name in kinds, f"there is no field {name}{nearest(name, kinds)}; the flags of train --help are the fields"
         )
-    return TrainConfig(**{name: _typed(name, kinds[name], value) for name, value in fields.items()})
+    return {name: _typed(name, kinds[name], value) for name, value in fields.items()}
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:

@@ -16,7 +16,8 @@ POINTS = 200
 RESAMPLES = 1000
 NOT_COMPARED = (
     "seed", "run_dir", "quiet", "worker_timeout", "max_restarts", "checkpoint_every", "checkpoint_minutes",
-    "kl_profile_every", "step_times",
+    "keep_checkpoints", "replay_limit", "stop_at_iteration", "rank_timeout", "kl_profile_every", "step_times", "track",
+    "eval_every", "eval_episodes", "eval_videos",
 )  # fmt: skip
 """Fields in which runs of one group may differ: the seed, and what cannot change a curve."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+import weakref
 from collections.abc import Iterable
 
 import torch
@@ -68,7 +69,7 @@ class DeviceGradients:
             # Acting is in float32 too, and the first ratio of an update must be 1.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            _pin(arena.memory)
+            self._pin(arena.memory)
         self._there = DeviceArena(arena, config.device)
         twin = copy.deepcopy(model).to(config.device)
         move_parameters(twin, self._there.tensor("weights"), keep=False)
@@ -84,10 +85,11 @@ class DeviceGradients:
         self._gradients.compute(epoch, minibatch, shards)
         self._there.download(GRADIENTS)
 
-
-def _pin(memory: Tensor) -> None:
-    """Lock shared memory in place, so that the GPU copies from it directly; without that copies are only slower."""
-    runtime = torch.cuda.cudart()
-    failed = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-    if failed:
-        log.info("the shared memory could not be pinned: error %d", failed)
+    def _pin(self, memory: Tensor) -> None:
+        """Lock shared memory in place, so that the GPU copies from it directly; without that copies are only slower."""
+        runtime = torch.cuda.cudart()
+        failed = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+        if failed:
+            log.info("the shared memory could not be pinned: error %d", failed)
+        else:
+            weakref.finalize(self, runtime.cudaHostUnregister, memory.data_ptr())

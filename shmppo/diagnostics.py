@@ -1,8 +1,8 @@
 """The KL profile of an update: how far each optimiser step moves the policy, and how far it still is from the last one.
 
-On a fixed probe of the rollout's rows, replayed from their stored states, with π_i the policy after i of the update's I
-optimiser steps: sequential KL(π_{i+1} ‖ π_i) and reference KL(π_I ‖ π_i), means over the probe's steps, closed forms in
-float64. Nothing here is read by the update.
+On a fixed probe of the rollout's rows, replayed from their stored states (new ones in each epoch with
+--refresh-states), with π_i the policy after i of the update's I optimiser steps: sequential KL(π_{i+1} ‖ π_i) and
+reference KL(π_I ‖ π_i), means over the probe's steps, closed forms in float64. Nothing here is read by the update.
 """
 
 from __future__ import annotations

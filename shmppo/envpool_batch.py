@@ -55,7 +55,7 @@ class PooledBatch(Batch):
     def begin_one(self, i: int, episode: int) -> None:
         self._begin([i], [episode])
 
-    def replay(self, i: int, number: int, actions: list, expected_hash: int) -> bool:
+    def replay(self, i: int, number: int, actions: list, expected_hash: int, progress: np.ndarray) -> bool:
         self.begin_one(i, number + 1)
         return False
 

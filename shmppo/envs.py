@@ -132,7 +132,15 @@ def inspect_task(config: TrainConfig) -> Task:
         seeding = check_contract(env, where, wanted, act)
         return Task(observation, distribution, seeding, snapshot_spec(env, act))
     finally:
+        close_environment(env, where)
+
+
+def close_environment(env: gymnasium.Env, name: str) -> None:
+    """Close an environment; what its own code raises is logged, so that it does not hide why it is closed."""
+    try:
         env.close()
+    except Exception as error:
+        log.warning("%s: close raised %r", name, error)
 
 
 def _try_mask(env: gymnasium.Env, where: str) -> None:
@@ -223,4 +231,4 @@ class EnvironmentSlot(Slot):
         put_back(self._env, self._task.snapshot, snapshot, length)
 
     def close(self) -> None:
-        self._env.close()
+        close_environment(self._env, f"environment {self.index}")

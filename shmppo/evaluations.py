@@ -46,7 +46,7 @@ class Evaluations:
         self._run_dir = run_dir
         self._watchers = watchers
         self._table = MetricsFile(run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY))
-        self._due = self._busy = False
+        self._due = self._busy = self._dead = False
         context = start_context()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=run_evaluator, args=(run_dir, theirs), name="evaluator", daemon=True)
@@ -57,16 +57,25 @@ class Evaluations:
     def pids(self) -> list[int]:
         return [self._process.pid]
 
-    def after(self, iteration: int, learner: Learner) -> None:
-        """Take what has been evaluated, and ask for this iteration's evaluation if one is due and none is going on."""
+    def after(self, iteration: int, env_steps: int, learner: Learner) -> None:
+        """Take what has been evaluated, and ask for this iteration's evaluation if one is due and none is going on.
+
+        env_steps: taken until here, of all ranks.
+        """
         self._due |= iteration % (self._config.eval_every or 1) == 0
         self._take()
-        if not self._due or self._busy or not self._process.is_alive():
+        if not self._due or self._busy:
+            return
+        if not self._process.is_alive():
+            if not self._dead:
+                log.warning("the process that evaluates has died; nothing more is evaluated")
+            self._dead = True
             return
         state = learner.state()
         content = {
             "config": json.dumps(self._config.to_json()),
             "iteration": iteration,
+            "env_steps": env_steps,
             "learner": {
                 "model": {name: tensor.clone() for name, tensor in state["model"].items()},
                 "obs_moments": state["obs_moments"],
@@ -151,15 +160,15 @@ def _answer(run_dir: Path) -> Row | str:
                 film.close()
     except Exception as error:  # the environment's, the film's, the disk's: none of them may end the run
         return " ".join(f"{type(error).__name__}: {error}".split())
-    return evaluation_row(trained.iteration, config, played, time.monotonic() - began)
+    return evaluation_row(trained.iteration, state["env_steps"], played, time.monotonic() - began)
 
 
-def evaluation_row(iteration: int, config: TrainConfig, played: list[Played], seconds: float) -> Row:
+def evaluation_row(iteration: int, env_steps: int, played: list[Played], seconds: float) -> Row:
     """A row of eval.csv."""
     totals = [one.total for one in played]
     return {
         "iteration": iteration,
-        "env_steps": iteration * config.batch_steps,
+        "env_steps": env_steps,
         "eval_return_mean": float(np.mean(totals)),
         "eval_return_std": float(np.std(totals)),
         "eval_return_min": min(totals),

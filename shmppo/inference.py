@@ -9,6 +9,8 @@ tiles gives the same bits, which `calls_of` tries, a process acts for all of its
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +33,17 @@ def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     raw = torch.zeros(size + ALIGNMENT // dtype.itemsize, dtype=dtype)
     skip = -raw.data_ptr() % ALIGNMENT // dtype.itemsize
     return raw[skip : skip + size].view(shape)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads in this process, for as long as the context is open; acting is at one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -73,8 +86,6 @@ class _Linear:
 class _LstmCell:
     """One LSTM layer (gates i, f, g, o as in torch.nn.LSTM): both products in one matrix multiplication."""
 
-    parts = 2
-
     def __init__(self, rows: int, inputs: int, hidden: int) -> None:
         self.gates = _Linear(rows, inputs + hidden, 4 * hidden)
         self.joined = aligned_zeros(rows, inputs + hidden)
@@ -102,8 +113,6 @@ class _LstmCell:
 
 class _GruCell:
     """One GRU layer (gates r, z, n as in torch.nn.GRU)."""
-
-    parts = 1
 
     def __init__(self, rows: int, inputs: int, hidden: int) -> None:
         self.from_input = _Linear(rows, inputs, 3 * hidden)

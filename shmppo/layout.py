@@ -25,8 +25,9 @@ from shmppo.timers import PHASES
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 SHARD_STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "max_abs_log_ratio", "steps")
 PROGRESS = ("steps", "replayed")
-"""The columns of "progress": steps begun since the start of the run, which tells where one failed; environments
-replayed since the start of the process. That either moves tells slow from stalled."""
+"""The columns of "progress": steps begun since the start of the run, which tells where one failed; environments brought
+back since the start of the process, steps replayed for that, and steps whose stored states were refreshed. That either
+moves tells slow from stalled."""
 ORDER = ("turn", "kind", "first", "second", "third")
 """The columns of "orders": the number of the order, counted for each worker; which it is, and its fields."""
 STEP_TARGETS = ("advantage", "value_target", "value", "log_prob")

@@ -44,7 +44,7 @@ class TrainingFault(RuntimeError):
         self.message = message
 
     def __str__(self) -> str:
-        return f"minibatch {self.minibatch} of epoch {self.epoch}: {self.message}; the weights are unchanged"
+        return f"minibatch {self.minibatch} of epoch {self.epoch}: {self.message}; it has not changed the weights"
 
 
 def build_model(config: TrainConfig, task: Task) -> ActorCritic:
@@ -150,8 +150,8 @@ class Learner:
             Statistics of the update by name; means over its minibatches unless the glossary says otherwise.
 
         Raises:
-            TrainingFault: for a non-finite loss or gradient, or a first |log ratio| above 1e-3; that minibatch has not
-                touched the weights.
+            TrainingFault: for a non-finite loss or gradient, or a first |log ratio| above LARGEST_FIRST_LOG_RATIO; that
+                minibatch has not touched the weights.
         """
         timer.switch("advantage")
         rate, numbers = self.schedule.learning_rate(iteration), self.schedule.numbers(iteration)
@@ -185,7 +185,7 @@ class Learner:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
             returns = discounted_returns(rewards, ended, self.discounted_return, config.gamma)
-            columns = np.arange(config.num_envs)  # of a short rollout row T is not the one behind its last step
+            columns = np.arange(config.num_envs)
             self.discounted_return = np.where(ended[taken - 1, columns], 0.0, returns[taken - 1, columns])
             by_env = np.array([column_moments(returns[:t, n : n + 1]) for n, t in enumerate(taken)])
             for count, (mean, m2) in zip(self._taken.tolist(), self._of_all_ranks(by_env), strict=True):

@@ -306,7 +306,7 @@ class ProcessOptions:
     learner_threads: int = 1
     """Threads of the learner's gradient (central learning only). Other than 1: another run, exact for itself."""
     run_dir: str | None = None
-    """Where everything of this run is written. None: runs/<env>-<seed>-<time>."""
+    """Where everything of this run is written. None: runs/<env>-s<seed>-<time>."""
     stop_at_iteration: int | None = None
     """Stop after this iteration; annealing still aims at its own horizon."""
     worker_timeout: float = 60.0
@@ -380,3 +380,7 @@ class ReportOptions:
 
     def check_report(self) -> None:
         require_fields(self, ("kl_profile_every", "eval_every", "eval_episodes"), _at_least_1, "be at least 1")
+        require(
+            self.eval_every is not None or not self.eval_videos,
+            "--eval-videos films evaluations, and there are none; add --eval-every",
+        )

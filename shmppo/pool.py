@@ -20,6 +20,7 @@ from shmppo.config import TrainConfig, usable_cores
 from shmppo.desk import NAP_SECONDS, Desk
 from shmppo.envs import Task
 from shmppo.episodes import ActionLog
+from shmppo.inference import torch_threads
 from shmppo.layout import Arena
 from shmppo.messages import Collect, Gradients, Order, Ready, Refresh, Ring, Stop
 from shmppo.model import ActorCritic
@@ -33,7 +34,7 @@ from shmppo.worker_process import WorkerFault, WorkerProcess, start_context
 log = logging.getLogger("shmppo.pool")
 
 RESTART_WINDOW_SECONDS = 3600.0
-START_SECONDS = 120.0  # making environments may compile or load models
+START_SECONDS = 120.0  # the least --worker-timeout of a worker's start: environments may compile or load models
 
 
 class Pool(Protocol):
@@ -71,7 +72,7 @@ class Pool(Protocol):
 
 
 class InProcess:
-    """The pool of `--workers 0`: the same collector over all environments, inside the learner."""
+    """The pool of `--workers 0`: the same collector over all environments, inside the learner, at one thread too."""
 
     def __init__(self, config: TrainConfig, task: Task, model: ActorCritic, arena: Arena, actions: ActionLog) -> None:
         self.handshake_seconds = 0.0
@@ -80,7 +81,8 @@ class InProcess:
         self.restarts = 0
         self.lost: list[int] = []
         high, progress = config.num_envs, arena.array("progress")[0]
-        self._collector = Collector(config, task, model, arena, low=0, high=high, progress=progress)
+        with torch_threads(1):
+            self._collector = Collector(config, task, model, arena, low=0, high=high, progress=progress)
         self._states = StateRefresh(config, task.distribution, model, arena, low=0, high=high, progress=progress)
         if actions.iteration:
             self.lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
@@ -98,7 +100,8 @@ class InProcess:
 
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
         began = timer.switch("inference")
-        self._collector.collect(iteration, timer)
+        with torch_threads(1):
+            self._collector.collect(iteration, timer)
         self.collect_seconds = timer.switch("other") - began
         self.worker_seconds[0] = self.collect_seconds
 
@@ -107,7 +110,8 @@ class InProcess:
 
     def refresh(self, version: int, timer: PhaseTimer) -> None:
         timer.switch("inference")
-        self._states.refresh()
+        with torch_threads(1):
+            self._states.refresh()
         timer.switch("other")
 
     def close(self, grace: float = 2.0) -> None:
@@ -143,8 +147,15 @@ class WorkerPool:
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
         self._context = start_context()
         spins = config.num_workers <= usable_cores()
+        self._start_seconds = max(START_SECONDS, config.worker_timeout)
         self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file, spins)
-        self._workers = [self._start(w, replay=actions.iteration > 0) for w in range(config.num_workers)]
+        self._workers: list[WorkerProcess] = []
+        try:
+            for w in range(config.num_workers):
+                self._workers.append(self._start(w, replay=actions.iteration > 0))
+        except BaseException:  # such as no more processes, or Ctrl-C: those that run belong to nobody else
+            self.close(grace=0.0)
+            raise
 
     def _start(self, index: int, *, replay: bool) -> WorkerProcess:
         """A new process for part `index`; with `replay`, it first rebuilds its environments."""
@@ -166,7 +177,7 @@ class WorkerPool:
         return [worker.process.pid for worker in self._workers]
 
     def wait_ready(self) -> None:
-        for _, report in self._reports(self._workers, START_SECONDS):
+        for _, report in self._reports(self._workers, self._start_seconds):
             self._accept(report)
 
     def _accept(self, report: Ready | WorkerFault | None) -> None:
@@ -251,7 +262,7 @@ class WorkerPool:
             new = self._start(worker.index, replay=True)
             self._workers[self._workers.index(worker)] = worker = new
             try:
-                for _, report in self._reports([new], START_SECONDS):
+                for _, report in self._reports([new], self._start_seconds):
                     self._accept(report)
             except WorkerFault as again:
                 fault = again

@@ -11,12 +11,13 @@ import torch
 from shmppo.config import TrainConfig
 from shmppo.episodes import ActionLog
 from shmppo.layout import Arena
+from shmppo.model import ActorCritic
 from shmppo.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, write_json
 from shmppo.streams import episode_seed
 
 log = logging.getLogger("shmppo.postmortem")
 
-_STEPS = ("obs", "actions", "reward", "first", "terminated", "truncated", "bootstrap", "value", "log_prob")
+_STEPS = ("actions", "reward", "first", "terminated", "truncated", "bootstrap", "value", "log_prob")
 
 
 def keep_failed_episode(
@@ -50,15 +51,19 @@ def keep_failed_episode(
 
 
 def keep_failed_minibatch(
-    run_dir: Path, arena: Arena, model: torch.nn.Module, *, epoch: int, minibatch: int, message: str
+    run_dir: Path, arena: Arena, model: ActorCritic, *, epoch: int, minibatch: int, message: str
 ) -> None:
-    """Write failed_minibatch.pt: the whole rollout, the minibatch's rows, its shards' statistics and gradients, and
-    the weights that they were computed with; tensors and text only (`torch.load(…, weights_only=True)`)."""
+    """Write failed_minibatch.pt: tensors and text only (`torch.load(…, weights_only=True)`).
+
+    It holds the whole rollout, the minibatch's rows, its shards' statistics and gradients (the first being the sum of
+    all of them already), and the weights that they were computed with.
+    """
+    steps = (*(leaf.field for leaf in model.observation.leaves), *_STEPS)
     bounds = arena.array("bounds")[epoch, minibatch]
     order = arena.array("order")[epoch, int(bounds[0]) : int(bounds[-1])]
     content = {
         "message": message,
-        "rollout": {name: arena.tensor(name).clone() for name in _STEPS},
+        "rollout": {name: arena.tensor(name).clone() for name in steps},
         "rows": torch.from_numpy(arena.array("rows")[order]),
         "shard_statistics": arena.tensor("shard_statistics").clone(),
         "gradients": arena.tensor("gradients").clone(),

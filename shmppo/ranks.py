@@ -7,6 +7,7 @@ or is equal everywhere from the start.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import logging
 import os
@@ -47,7 +48,6 @@ class Ranks:
 
     Attributes:
         seconds: spent in exchanges since it was last set to 0, waiting for the other ranks included.
-        bytes: that this rank has put into exchanges, likewise.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, store: Store | None = None, timeout: float = 0.0) -> None:
@@ -55,7 +55,6 @@ class Ranks:
         self.rank = rank
         self.size = size
         self.seconds = 0.0
-        self.bytes = 0
         self._store = store
         self._timeout = timeout
         self._board: Board | None = None
@@ -68,7 +67,7 @@ class Ranks:
     def sum(self, tensor: Tensor) -> None:
         """Add up a tensor over the ranks, in place; the same bits on each of them."""
         if self.size > 1:
-            with self._exchange(tensor.nbytes):
+            with self._exchange():
                 rows = self._on_board(tensor.numpy())
                 if rows is None:
                     dist.all_reduce(tensor)
@@ -85,7 +84,7 @@ class Ranks:
         if array.size == 0:
             return np.zeros((self.size, *array.shape), array.dtype)
         own = np.array(array)
-        with self._exchange(own.nbytes):
+        with self._exchange():
             rows = self._on_board(own)
             if rows is not None:
                 return rows.copy()
@@ -111,7 +110,7 @@ class Ranks:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with self._exchange(0):
+        with self._exchange():
             dist.all_gather_object(values, value)
         return values
 
@@ -164,14 +163,13 @@ class Ranks:
                 raise ConfigError(f"rank {rank}: {text}")
 
     @contextmanager
-    def _exchange(self, size: int) -> Iterator[None]:
+    def _exchange(self) -> Iterator[None]:
         began = time.monotonic()
         try:
             yield
         except RuntimeError as error:  # whatever torch.distributed raises where a rank is gone or late
             raise self._fault(error, time.monotonic() - began) from error
         self.seconds += time.monotonic() - began
-        self.bytes += size
 
     def _fault(self, error: RuntimeError, waited: float) -> RankFault:
         """The failure of an exchange as one sentence that names the ranks that are gone."""
@@ -280,18 +278,17 @@ class FlatSum:
 
 
 @contextmanager
-def connected(timeout: float, device: str) -> Iterator[Ranks]:
+def connected(timeout: float) -> Iterator[Ranks]:
     """The ranks that torchrun has started, or that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name.
 
     Args:
         timeout: seconds that an exchange may take.
-        device: where tensors are summed: gloo for the CPU, NCCL for CUDA.
 
     Raises:
         ConfigError: for an incomplete environment.
         RankFault: if the ranks do not find each other.
     """
-    ranks = _connect(timeout, device)
+    ranks = _connect(timeout)
     try:
         yield ranks
     except BaseException as error:
@@ -302,7 +299,7 @@ def connected(timeout: float, device: str) -> Iterator[Ranks]:
         ranks.close()
 
 
-def _connect(timeout: float, device: str) -> Ranks:
+def _connect(timeout: float) -> Ranks:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return ALONE
@@ -315,8 +312,12 @@ def _connect(timeout: float, device: str) -> Ranks:
         # torchrun's store outlives the ranks that it starts again: keys of theirs must not be met.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"shmppo/{attempt}/{next(_connections)}", found)
-        backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        # Functions of this module have the group that exists at its import as their default, and keep it. Imported
+        # later, as optimisers do, it would keep ours and its threads beyond `close`, which now and then aborts the
+        # process when it exits.
+        importlib.import_module("torch.distributed.nn")
+        # Gradients are in shared memory, those of a GPU too: what is exchanged is always the CPU's.
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise RankFault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from shmppo.batches import EnvironmentBatch
 from shmppo.config import ConfigError, from_json
-from shmppo.envs import EnvironmentSlot, inspect_task
+from shmppo.envs import inspect_task
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,11 @@ class ReplayConfig:
 
 
 def replay(file: Path) -> int:
-    """Take the episode's actions again, the failing one last; returns the steps that went well.
+    """Take the episode's actions again, the failing one last, and begin the next where it ends; returns its steps.
 
     Raises:
         ConfigError: if the file cannot be read.
-        Exception: whatever the environment raises.
+        EnvironmentFault: as in the run, where the environment raises or returns what is not finite or of another shape.
     """
     try:
         content = json.loads(file.read_text())
@@ -36,16 +38,17 @@ def replay(file: Path) -> int:
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{file} is not the record of an episode ({error}); name a failed_episode.json") from error
     task = inspect_task(config)
-    slot = EnvironmentSlot(config, task, index)
-    slot.begin(episode)
+    batch = EnvironmentBatch(dataclasses.replace(config, skip_bad_episodes=False), task, index, index + 1)
+    reward, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
+    batch.begin(episode)
     for action in task.distribution.to_env(actions):
-        slot.step(action)
-    slot.close()
+        batch.step([action], reward, terminated, truncated)
+    batch.close()
     return len(actions)
 
 
 def main() -> int:
-    """The command line; returns the exit code. What the environment raises is not caught: it is what you look for."""
+    """The command line; returns the exit code. A fault of the environment is not caught: it is what you look for."""
     options = tyro.cli(ReplayConfig, prog="python -m shmppo.replay", description=__doc__)
     try:
         steps = replay(options.file)

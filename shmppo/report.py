@@ -124,7 +124,8 @@ class MetricsFile:
         kept = []
         if iteration and path.exists():
             with open(path, newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["iteration"]) <= iteration]
+                whole = [row for row in csv.DictReader(file) if None not in row.values()]  # the last may be torn
+                kept = [row for row in whole if int(row["iteration"]) <= iteration]
         temporary = path.with_suffix(".partial")
         with open(temporary, "w", newline="") as file:
             writer = csv.DictWriter(file, columns)
@@ -198,7 +199,11 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         )
     if summary["worker_restarts"]:
         lines.append(f"workers        {summary['worker_restarts']} replaced")
-    more = "" if summary["stopped_early"] else f" --total-steps {2 * summary['env_steps']}"
+    more = ""
+    if not summary["stopped_early"]:
+        steps = 2 * summary["env_steps"]
+        flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learns_until else [])]
+        more = "".join(f" {flag} {steps}" for flag in flags)
     lines.append(f"next           python -m shmppo.evaluate {run_dir}")
     lines.append(f"               python -m shmppo.plot {run_dir}")
     lines.append(f"go on          python -m shmppo.train --resume {run_dir}{more}")

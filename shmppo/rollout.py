@@ -136,7 +136,8 @@ class Collector:
             self._batch.begin_one(i, episode.number + 1)
             return False
         actions = self._distribution.to_env(episode.actions)
-        return self._batch.replay(i, episode.number, actions, int(read("carry_hash")[carry, n]))
+        expected = int(read("carry_hash")[carry, n])
+        return self._batch.replay(i, episode.number, actions, expected, self._progress[1:])
 
     def close(self) -> None:
         self._batch.close()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shmppo import machine
 from shmppo.config import ConfigError, TrainConfig
+
+log = logging.getLogger("shmppo.run_directory")
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS = "eval.csv"
@@ -28,7 +33,7 @@ def create_run_directory(config: TrainConfig) -> Path:
         ConfigError: if it cannot be written, or holds a run already.
     """
     name = config.run_dir or default_name(config)
-    path = Path(name).expanduser().absolute()
+    path = Path(name).absolute()
     if (path / CONFIG).exists():
         raise ConfigError(f"--run-dir {path} holds a run already; name another directory, or go on with it by --resume")
     try:
@@ -60,6 +65,15 @@ def describe(config: TrainConfig) -> dict[str, Any]:
         "platform": sys.platform,
         "git_revision": machine.git_revision(),
     }
+
+
+@contextmanager
+def optional_file() -> Iterator[None]:
+    """A full disk costs the file that is written here, not the run."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("not written: %s", error)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -7,8 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from shmppo.envs import EnvironmentFault, Task
 from shmppo.episodes import ActionLog
 from shmppo.evaluations import Evaluations
 from shmppo.gradients import ShardGradients
-from shmppo.inference import ActingNetwork, content_free
+from shmppo.inference import ActingNetwork, content_free, torch_threads
 from shmppo.layout import PROGRESS, Arena
 from shmppo.learner import ComputeShards, Learner, TrainingFault
 from shmppo.pool import InProcess, Pool, WorkerPool, split
@@ -33,7 +32,7 @@ from shmppo.postmortem import keep_failed_episode, keep_failed_minibatch
 from shmppo.preemption import Preemption
 from shmppo.ranks import Ranks
 from shmppo.report import EpisodeStatistics, MetricsFile
-from shmppo.run_directory import LOG, METRICS, SUMMARY, write_json
+from shmppo.run_directory import LOG, METRICS, SUMMARY, optional_file, write_json
 from shmppo.signals import StopRequest
 from shmppo.stragglers import StepTimes, waiting_share
 from shmppo.timers import PHASES, PhaseTimer, as_dict
@@ -44,15 +43,6 @@ log = logging.getLogger("shmppo.session")
 
 RETRY_SECONDS = 60.0  # after a checkpoint that could not be written
 MEMORY_EVERY = 100  # iterations between two samples of the memory in use; one costs about 5 ms a process
-
-
-@contextmanager
-def _optional_file() -> Iterator[None]:
-    """A full disk costs the file that is written here, not the run."""
-    try:
-        yield
-    except OSError as error:
-        log.warning("not written: %s", error)
 
 
 class Session:
@@ -142,18 +132,21 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            log.error("the run ended early: %r", error)
-            self.pool.close(grace=0.0)
-            if isinstance(error, (WorkerFault, EnvironmentFault, TrainingFault)):
-                self._keep_evidence(error)
-        self._open.close()
+        try:
+            if error is not None:
+                log.error("the run ended early: %r", error)
+                self.pool.close(grace=0.0)
+                if isinstance(error, (WorkerFault, EnvironmentFault, TrainingFault)):
+                    self._keep_evidence(error)
+        finally:
+            self._open.close()
 
     def _keep_evidence(self, error: WorkerFault | EnvironmentFault | TrainingFault) -> None:
         """Save what the run can go on from, and what shows the cause."""
         if not self._updating and self._ranks.size == 1:  # several ranks save at the same iteration or not at all
+            self._give_up_lost()
             self.save()
-        with _optional_file():
+        with optional_file():
             if isinstance(error, TrainingFault):
                 keep_failed_minibatch(
                     self.run_dir,
@@ -211,7 +204,9 @@ class Session:
         """Say so if a row of an inference tile depends on its other rows: then worker counts would change results."""
         network = ActingNetwork(self.learner.model, task.distribution, tiles=1, rows=self.config.tile)
         network.load()
-        if not content_free(network):
+        with torch_threads(1):
+            free = content_free(network)
+        if not free:
             self._inexact("inference: a row's result depends on its tile's other rows on this processor and build")
 
     def _inexact(self, reason: str) -> None:
@@ -276,13 +271,13 @@ class Session:
         self._drifts.clear()
         self._metrics.write(row)
         if self.learner.kl_profile is not None:
-            with _optional_file():
+            with optional_file():
                 write_profile(self.run_dir, self.iteration, self.learner.kl_profile)
         self._watchers.log(row)
         if self._watchers.asks_to_stop(row):
             self.stop.make()
         if self._evaluations is not None:
-            self._evaluations.after(self.iteration, self.learner)
+            self._evaluations.after(self.iteration, self._env_steps, self.learner)
         if self._agree():
             self.save()
         last = self.iteration == config.last_iteration or self.stopping
@@ -296,25 +291,28 @@ class Session:
         return due
 
     def _sample_memory(self) -> None:
-        self._memory = machine.proportional_memory([os.getpid(), *self.pool.pids])
+        evaluators = self._evaluations.pids if self._evaluations is not None else []
+        self._memory = machine.proportional_memory([os.getpid(), *self.pool.pids, *evaluators])
         self._peak_memory = max(self._peak_memory, self._memory)
 
     def finish(self) -> dict[str, Any]:
         """Save the checkpoint and the summary; returns the summary."""
         config = self.config
         self._sample_memory()
-        for rank, reasons in enumerate(self._ranks.gather_objects(self.inexact_reasons)):
-            for reason in reasons:  # a run is as exact as each of its ranks
-                self._inexact(reason if rank == config.rank else f"rank {rank}: {reason}")
         self.save()
+        inexact = [  # a run is as exact as each of its ranks
+            reason if rank == config.rank else f"rank {rank}: {reason}"
+            for rank, reasons in enumerate(self._ranks.gather_objects(self.inexact_reasons))
+            for reason in reasons
+        ]
         wall = float(self._seconds.sum())
         steps = self._env_steps
         summary = {
             "run_dir": str(self.run_dir),
             "config": json.loads(json.dumps(config.to_json())),
             "weights_sha256": self.learner.weights_sha256(),
-            "exact": not self.inexact_reasons,
-            "inexact_reasons": self.inexact_reasons,
+            "exact": not inexact,
+            "inexact_reasons": inexact,
             "env_steps": steps,
             "iterations": self.iteration,
             "episodes": self._episodes.count,
@@ -333,7 +331,7 @@ class Session:
         }
         if self._step_times is not None:
             summary["step_times"] = self._write_step_times(self._step_times)
-        with _optional_file():
+        with optional_file():
             write_json(self.run_dir / SUMMARY, summary)
         if self._evaluations is not None:
             self._evaluations.finish(patient=not self.stop.made)
@@ -343,7 +341,7 @@ class Session:
     def _write_step_times(self, times: StepTimes) -> dict[str, float]:
         """Write step_times.csv; returns the part of the summary that names the slowest environment."""
         worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
-        with _optional_file():
+        with optional_file():
             times.write(self.run_dir, worker_of)
         return times.summary(worker_of)
 
@@ -352,8 +350,7 @@ class Session:
         carry = self.iteration % 2
         recent = self._episodes.return_mean
         best = recent > self._best_return
-        if best:
-            self._best_return = recent
+        highest = recent if best else self._best_return
         state = {
             "config": json.dumps(self.config.to_json()),
             "fingerprint": self._fingerprint,
@@ -366,7 +363,7 @@ class Session:
             "episodes": self._episodes.state(),
             "seconds": torch.from_numpy(self._seconds.copy()),
             "handshake_seconds": self._handshake,
-            "best_return": self._best_return,
+            "best_return": highest,
             "bad_episodes": self._bad_episodes,
         }
         try:
@@ -375,6 +372,7 @@ class Session:
             log.warning("no checkpoint was written, the one before is kept: %s", error)
             self._save_due = time.monotonic() + min(RETRY_SECONDS, 60 * self.config.checkpoint_minutes)
         else:
+            self._best_return = highest
             self._save_due = time.monotonic() + 60 * self.config.checkpoint_minutes
 
     def _restore(self, state: dict[str, Any]) -> None:

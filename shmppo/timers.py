@@ -11,10 +11,10 @@ PHASES = (
     "inference",  # the policy's forward pass while sampling
     "advantage",  # reward scaling, GAE, rows and the plan of the update
     "wait",  # the learner blocked on workers that are not busy: stragglers and signalling
-    "publish",  # copying weights to shared memory
+    "publish",  # giving weights and statistics a new version
     "gradient",  # forward and backward passes of the update
     "reduce",  # summing the shards of a minibatch
-    "optimiser",  # norm, clipping and Adam
+    "optimiser",  # the gradient's norm, clipping, the step
     "other",  # everything else
 )
 SAMPLING = ("environment", "inference")

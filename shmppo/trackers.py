@@ -81,7 +81,7 @@ class TensorBoard:
         from torch.utils.tensorboard.summary import hparams
 
         # What a run wrote after the checkpoint that this one goes on from is dropped by TensorBoard itself.
-        steps = iteration * config["num_envs"] * config["rollout_steps"]
+        steps = iteration * config["ranks"] * config["num_envs"] * config["rollout_steps"]
         self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=steps + 1 if iteration else None)
         plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in config.items()}
         file = self._writer._get_file_writer()

@@ -7,22 +7,21 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from logging import LogRecord
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
-
-import torch
 
 from shmppo.checkpoint import check_shapes, load_common_checkpoint
 from shmppo.config import ConfigError, TrainConfig, from_json, load_config
 from shmppo.device_gradients import check_device
 from shmppo.envs import EnvironmentFault, inspect_task
+from shmppo.inference import torch_threads
 from shmppo.layout import Arena, allocate
 from shmppo.learner import TrainingFault, arena_fields, parameter_shapes
-from shmppo.logs import log_to
+from shmppo.logs import log_to, remembered
 from shmppo.ranks import RankFault, Ranks, connected, own_configuration
 from shmppo.report import summary_text
 from shmppo.resources import check_resources
@@ -58,7 +57,9 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
         WorkerFault, EnvironmentFault, TrainingFault, RankFault: when the run cannot go on. Nothing is left running.
     """
     refuse_imported_script()
-    with connected(config.rank_timeout, config.device) as ranks:
+    if config.run_dir is not None:
+        config = dataclasses.replace(config, run_dir=os.path.expanduser(config.run_dir))
+    with connected(config.rank_timeout) as ranks:
         if any(ranks.gather_objects(_restarted(config))):
             return _resume(ranks, Path(str(config.run_dir)), Watched(callback, loggers), {})
         config = own_configuration(ranks, config)
@@ -81,13 +82,13 @@ def resume(
         ConfigError: if there is no usable checkpoint, or nothing is left to train.
         WorkerFault, EnvironmentFault, TrainingFault, RankFault: as `train`.
     """
-    run_dir = Path(run_dir)
+    run_dir = Path(run_dir).expanduser()
     refuse_imported_script()
     try:
         before = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
     except ConfigError:  # what counts is the checkpoint, and whoever has none says so
         before = TrainConfig()
-    with connected(changes.get("rank_timeout", before.rank_timeout), before.device) as ranks:
+    with connected(changes.get("rank_timeout", before.rank_timeout)) as ranks:
         return _resume(ranks, run_dir, Watched(callback, loggers), changes)
 
 
@@ -99,7 +100,8 @@ def _restarted(config: TrainConfig) -> bool:
 
 def _resume(ranks: Ranks, run_dir: Path, watched: Watched, changes: dict[str, Any]) -> dict[str, Any]:
     own = directory_of(run_dir.absolute(), ranks.rank)
-    checkpoint = load_common_checkpoint(own, ranks)
+    with remembered() as records:
+        checkpoint = load_common_checkpoint(own, ranks)
     fields = json.loads(checkpoint["config"])
     fields |= {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
     with ranks.refusing_together():
@@ -111,12 +113,26 @@ def _resume(ranks: Ranks, run_dir: Path, watched: Watched, changes: dict[str, An
                 f"{run_dir} has finished {checkpoint['iteration']} iterations, {config.last_iteration} were asked for; "
                 f"to go on, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
             )
-    return _run(ranks, own_configuration(ranks, config), checkpoint, watched)
+        if "anneal_steps" not in changes and changes.get("total_steps", 0) > config.learns_until:
+            raise ConfigError(
+                f"{run_dir} was begun with a step size or clip range that is 0 after {config.anneal_horizon} steps; to "
+                f"learn from more, add --anneal-steps {config.total_steps}"
+            )
+    return _run(ranks, own_configuration(ranks, config), checkpoint, watched, records)
 
 
-def _run(ranks: Ranks, config: TrainConfig, checkpoint: dict[str, Any] | None, watched: Watched) -> dict[str, Any]:
-    """The whole path of the data: publish → collect → commit → update → report."""
-    with ranks.refusing_together():
+def _run(
+    ranks: Ranks,
+    config: TrainConfig,
+    checkpoint: dict[str, Any] | None,
+    watched: Watched,
+    records: Sequence[LogRecord] = (),
+) -> dict[str, Any]:
+    """The whole path of the data: publish → collect → commit → update → report.
+
+    records: of before, for the run's log.
+    """
+    with remembered() as more, ranks.refusing_together():
         check_device(config.device)
         watchers = watched.watchers(config)
         if config.eval_videos:
@@ -131,8 +147,8 @@ def _run(ranks: Ranks, config: TrainConfig, checkpoint: dict[str, Any] | None, w
         run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
     arena = Arena(fields, allocate(fields))
     with (
-        log_to(run_dir / LOG),
-        learner_threads(config.learner_threads),
+        log_to(run_dir / LOG, [*records, *more]),
+        torch_threads(config.learner_threads),
         Session(config, task, arena, run_dir, checkpoint, watchers, ranks) as session,
     ):
         learner, pool, timer = session.learner, session.pool, session.timer
@@ -157,17 +173,6 @@ def refuse_imported_script() -> None:
         )
 
 
-@contextmanager
-def learner_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads in this process, for as long as the context is open."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @dataclass(frozen=True)
 class ResumeConfig:
     """Going on from a checkpoint: the stored configuration, with what is given here in its place."""
@@ -176,6 +181,8 @@ class ResumeConfig:
     """Directory of the run to go on with."""
     total_steps: int | None = None
     """Environment steps of the whole run, those already done included."""
+    anneal_steps: int | None = None
+    """Horizon of the annealing, in environment steps from the run's start."""
     workers: int | None = None
     """Rollout processes."""
     learning: Literal["auto", "central", "sharded"] | None = None
@@ -219,7 +226,7 @@ def main(default: TrainConfig | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("left at the second signal; go on from the last checkpoint with --resume", file=sys.stderr)
+        print("left at once; if the run has begun, go on from the last checkpoint with --resume", file=sys.stderr)
         return 130
     if not summary["config"]["quiet"]:
         print(summary_text(from_json(summary["config"]), summary, Path(summary["run_dir"])))

@@ -7,11 +7,12 @@
 - `forward(obs, first, state) → (features, state)`: whole rows, time first. obs: a mapping of each leaf of the
   observation ("obs", or "obs/camera" …) to float32 [L, R, *shape]: vectors normalised, Discrete one-hot, images
   [C, height, width] in 0 … 1. first: bool [L, R], an episode begins with the step; that is at a row's start or nowhere,
-  and the state is zeros there. state: [R, state_size] before the first step. Returned: features [L, R, F] and the state
-  after the last step.
+  and the state is zeros there (a state of nothing but zeros is taken for that; a network without a state is told of
+  none). state: [R, state_size] before the first step. Returned: features [L, R, F] and the state after the last step.
 
-`shapes` maps the same names to the shapes behind [L, R]. The module must compute each row by itself, in the same way in
-training and in acting: no dropout, no batch statistics. Rows shorter than L are padded at their end.
+`shapes` maps the same names to the shapes behind [L, R]. Every parameter must be learned, and features depend on it
+(constants are buffers with persistent=False). The module must compute each row by itself, in the same way in training
+and in acting: no dropout, no batch statistics. Rows shorter than L are padded at their end.
 """
 
 from __future__ import annotations
@@ -61,11 +62,18 @@ class UserNetwork(nn.Module):
             )
         if any(parameter.dtype != torch.float32 for parameter in shared.values()):
             raise ConfigError(f"{self._where} has parameters that are not float32; make them float32")
+        frozen = [name for name, parameter in shared.items() if not parameter.requires_grad]
+        if frozen:
+            raise ConfigError(
+                f"{self._where} has parameters that are not learned ({', '.join(frozen)}); make them buffers with "
+                "persistent=False"
+            )
         try:
-            with torch.no_grad():
+            with torch.enable_grad():
                 stored = [torch.zeros(_L, _R, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in self._leaves]
                 features, state = self(stored, torch.zeros(_R, self.state_size))
                 shapes = tuple(features.shape), tuple(state.shape)
+                used = torch.autograd.grad(features.sum(), list(shared.values()), allow_unused=True) if shared else ()
         except Exception as error:
             raise ConfigError(
                 f"{self._where} fails on {_L} steps of {_R} rows; correct its forward: {error!r}"
@@ -73,6 +81,11 @@ class UserNetwork(nn.Module):
         expected = (_L, _R, self.features), (_R, self.state_size)
         if shapes != expected:
             raise ConfigError(f"{self._where} returned features and state of shapes {shapes}; they must be {expected}")
+        unused = [name for name, slope in zip(shared, used, strict=True) if slope is None]
+        if unused:
+            raise ConfigError(
+                f"{self._where} has parameters without use for its features ({', '.join(unused)}); drop them"
+            )
 
     def forward(self, obs: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """obs [L, R, …] per leaf as stored, vectors normalised; state [R, S] → features [L, R, F], state [R, S]."""
@@ -83,5 +96,7 @@ class UserNetwork(nn.Module):
         }
         # A state of zeros is that of an episode's start, wherever the network is used.
         begins = (state == 0).all(-1).unsqueeze(0)
+        if not self.state_size:
+            begins = torch.zeros_like(begins)
         first = torch.cat([begins, begins.new_zeros(steps - 1, rows)])
         return self.module(inputs, first, state)

@@ -41,6 +41,7 @@ class WorkerProcess:
             name=f"worker-{setup.index}",
             daemon=True,
         )
+        self._ended = False
         self.process.start()
         self.channels = [self.reports._reader, self.process.sentinel]
 
@@ -70,11 +71,14 @@ class WorkerProcess:
         return report
 
     def end(self, deadline: float) -> None:
-        """End and reap the process: wait until `deadline`, then kill."""
+        """End and reap the process: wait until `deadline`, then kill. Safe to call twice."""
+        if self._ended:
+            return
         self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
+        self._ended = True
         self.process.close()
         self.commands.close()
         self.reports.close()

@@ -53,6 +53,20 @@ class Normed(Plain):
         self.norm = nn.BatchNorm1d(4)
 
 
+class Idle(Plain):
+    """Has a parameter that it never uses."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.idle = nn.Parameter(torch.zeros(3))
+
+
+def frozen(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    plain = Plain(shapes, config)
+    plain.layer.bias.requires_grad_(False)
+    return plain
+
+
 def double(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
     return Plain(shapes, config).double()
 

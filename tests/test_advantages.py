@@ -65,10 +65,11 @@ def test_discounted_returns_do_not_depend_on_where_rollouts_are_cut(cut: int) ->
     rewards, ended = rng.normal(size=(16, 2)), rng.random((16, 2)) < 0.2
     whole = discounted_returns(rewards, ended, np.zeros(2), 0.9)
     head = discounted_returns(rewards[:cut], ended[:cut], np.zeros(2), 0.9)
-    tail = discounted_returns(rewards[cut:], ended[cut:], head[-1], 0.9)
-    np.testing.assert_array_equal(np.concatenate([head[:-1], tail]), whole)
+    start = np.where(ended[cut - 1], 0.0, head[-1])
+    tail = discounted_returns(rewards[cut:], ended[cut:], start, 0.9)
+    np.testing.assert_array_equal(np.concatenate([head, tail]), whole)
 
 
 def test_discounted_return_starts_again_after_an_end() -> None:
     returns = discounted_returns(column(1, 1, 1), column(0, 1, 0).astype(bool), np.array([4.0]), 0.5)
-    np.testing.assert_array_equal(returns, column(3, 2.5, 1, 1))
+    np.testing.assert_array_equal(returns, column(3, 2.5, 1))

@@ -16,7 +16,6 @@ import pytest
 from shmppo.bench_run import MeasuredRun
 from shmppo.bench_scaling import (
     COLUMNS,
-    SPLIT,
     Scaling,
     _split,
     add_scaling,
@@ -30,6 +29,7 @@ from shmppo.bench_topologies import bytes_moved
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.envs import inspect_task
 from shmppo.learner import arena_fields
+from shmppo.plot_scaling import PARTS
 from shmppo.timers import PHASES
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -79,7 +79,7 @@ def test_weak_scaling_keeps_the_work_of_a_worker_and_of_a_minibatch() -> None:
 def test_the_split_is_of_the_whole_iteration() -> None:
     seconds = {f"{phase}_seconds": np.full(5, 2.0**i) for i, phase in enumerate(PHASES)}
     parts = _split(MeasuredRun({}, seconds | {"handshake_seconds": np.full(5, 0.5)}, {}))
-    assert tuple(parts) == SPLIT
+    assert tuple(parts) == PARTS
     assert sum(parts.values()) == sum(2.0**i for i in range(len(PHASES)))
     wait, publish, reduce = (2.0 ** PHASES.index(phase) for phase in ("wait", "publish", "reduce"))
     assert parts["communication"] == publish + reduce + 0.5

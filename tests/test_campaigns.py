@@ -19,5 +19,5 @@ def test_random_faults_and_stops_cost_no_bit_and_leave_nothing(monkeypatch: pyte
     rows = list(campaign(faults=200, stops=50, side_by_side=2))
     assert len(rows) == 250
     assert [row for row in rows if not row["same_hash"]] == []
-    assert [row for row in rows if row["left_processes"] or row["left_shared_bytes"]] == []
+    assert [row for row in rows if row["left_processes"] or row["left_shared_mappings"]] == []
     assert sum(row["restarts"] for row in rows) >= 100, "the faults hit nobody"

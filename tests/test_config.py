@@ -32,6 +32,7 @@ REFUSED = [
     ({"device": "tpu"}, r"--device is tpu; use cpu or cuda"),
     ({"workers": 0, "learning": "sharded"}, r"--learning sharded needs workers, but --workers is 0"),
     ({"learner_threads": 2, "learning": "sharded"}, r"with --device cuda or --learner-threads above 1 use"),
+    ({"eval_videos": True}, r"--eval-videos films evaluations, and there are none; add --eval-every"),
     ({"env_block": 3}, r"--num-envs 16 is not a multiple of --env-block 3"),
     ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension clips, and --objective penalty"),
     ({"objective": "penalty", "dual_clip": 3.0}, r"--dual-clip clips, and .* use --objective clip"),

@@ -140,7 +140,7 @@ def test_training_does_not_notice_that_it_is_evaluated(run_dir: Path, tmp_path: 
     assert frames_of(tmp_path / "run" / "videos" / "6.mp4") == returns[0]
     assert not (tmp_path / "run" / "evaluation.pt").exists()
     # Going on from an earlier checkpoint cuts the table; the process with another one evaluates again.
-    resume(tmp_path / "run", total_steps=4 * 32 * 12)
+    resume(tmp_path / "run", total_steps=4 * 32 * 12, anneal_steps=4 * 32 * 12)
     assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [6, 12]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -12,17 +13,21 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from shmppo import learner
-from shmppo.checkpoint import BEST, NAME, load_checkpoint, load_newest_checkpoint, older
+from shmppo.checkpoint import BEST, NAME, load_checkpoint, load_newest_checkpoint, older, save_checkpoint
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.envs import EnvironmentFault
 from shmppo.episodes import ActionLog
 from shmppo.learner import TrainingFault
+from shmppo.pool import InProcess
+from shmppo.report import EpisodeStatistics, MetricsFile
+from shmppo.timers import PhaseTimer
 from shmppo.train import resume, train
 
 BASE = TrainConfig(
@@ -58,6 +63,10 @@ def test_every_older_checkpoint_is_tried(tmp_path: Path) -> None:
     for age in range(3):
         (run_dir / older(age)).write_bytes(b"torn")
     assert load_newest_checkpoint(run_dir)["iteration"] == 4
+    resume(run_dir)
+    log = (run_dir / "run.log").read_text()
+    assert log.count("is damaged or not a checkpoint") == 3
+    assert log.index("is damaged") < log.index("resumed at iteration 4")
 
 
 def test_a_checkpoint_of_other_spaces_is_refused_with_what_differs(tmp_path: Path) -> None:
@@ -69,8 +78,9 @@ def test_a_checkpoint_of_other_spaces_is_refused_with_what_differs(tmp_path: Pat
         resume(run_dir, env="environments:FourNumbersThreeActions-v0")
 
 
+@pytest.mark.parametrize("prev_action", [False, True])
 def test_a_minibatch_that_is_not_finite_is_kept_and_the_run_can_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    prev_action: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run_dir, calls = tmp_path / "run", 0
     original = learner.Learner._reduce
@@ -83,17 +93,93 @@ def test_a_minibatch_that_is_not_finite_is_kept_and_the_run_can_go_on(
             total["value_loss"] = float("nan")
         return total
 
-    config = dataclasses.replace(BASE, run_dir=str(run_dir))
+    config = dataclasses.replace(BASE, prev_action=prev_action, run_dir=str(run_dir))
     with monkeypatch.context() as patched:
         patched.setattr(learner.Learner, "_reduce", poisoned)
-        with pytest.raises(TrainingFault, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*unchanged"):
+        with pytest.raises(TrainingFault, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; it has not"):
             train(config)
     kept = torch.load(run_dir / "failed_minibatch.pt", weights_only=True)
-    assert kept["rollout"]["obs"].shape == (32, 4, 4)
+    assert kept["rollout"]["obs/obs" if prev_action else "obs"].shape == (32, 4, 4)
     assert int(kept["rows"][:, 2].sum()) == pytest.approx(32 * 4 / 2, abs=8)
     assert set(kept["weights"]) >= {"policy_head.weight", "value_head.weight"}
-    straight = train(dataclasses.replace(BASE, run_dir=str(tmp_path / "straight")))
+    straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
     assert resume(run_dir)["weights_sha256"] == straight["weights_sha256"]
+
+
+def test_a_checkpoint_after_a_fault_tells_of_episodes_lost_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = InProcess.collect
+
+    def collect(pool: InProcess, version: int, iteration: int, timer: PhaseTimer) -> None:
+        if iteration == 2:
+            pool.lost.append(3)
+            raise EnvironmentFault(0, "given up")
+        original(pool, version, iteration, timer)
+
+    monkeypatch.setattr(InProcess, "collect", collect)
+    with pytest.raises(EnvironmentFault, match="given up"):
+        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
+    reasons = load_newest_checkpoint(tmp_path / "run")["inexact_reasons"]
+    assert reasons == ["environment 3: its episode could not be replayed and was restarted"]
+
+
+def test_an_environment_that_also_fails_to_close_does_not_hide_its_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def close(env: object) -> None:
+        raise OSError("the simulator is gone")
+
+    monkeypatch.setattr("environments.Faulty.close", close)
+    run_dir = tmp_path / "run"
+    with pytest.raises(EnvironmentFault, match="not finite"):
+        train(dataclasses.replace(BASE, env="environments:Faulty-nan-v0", run_dir=str(run_dir)))
+    assert load_newest_checkpoint(run_dir)["iteration"] == 1
+    assert (run_dir / "failed_episode.json").is_file()
+    assert "close raised OSError('the simulator is gone')" in (run_dir / "run.log").read_text()
+
+
+def test_a_checkpoint_is_there_at_every_moment_of_the_next_one_s_saving(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    save_checkpoint(tmp_path, {"iteration": 1}, keep=3)
+    replace, seen = os.replace, []
+
+    def watched(source: Path, target: Path) -> None:
+        seen.append(load_checkpoint(tmp_path / NAME)["iteration"])
+        replace(source, target)
+        seen.append(load_checkpoint(tmp_path / NAME)["iteration"])
+
+    monkeypatch.setattr("os.replace", watched)
+    for iteration in (2, 3):
+        save_checkpoint(tmp_path, {"iteration": iteration}, keep=3)
+    assert set(seen) == {1, 2, 3}
+    assert [load_checkpoint(tmp_path / older(age))["iteration"] for age in range(3)] == [3, 2, 1]
+
+
+def test_a_save_that_fails_leaves_the_best_return_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    returns = {0: math.nan, 1: 1.0, 2: 5.0, 3: 3.0}
+    original = save_checkpoint
+
+    def failing(path: Path, state: dict[str, Any], **options: Any) -> None:
+        if state["iteration"] == 2:
+            raise OSError("the disk is full")
+        original(path, state, **options)
+
+    monkeypatch.setattr("shmppo.session.save_checkpoint", failing)
+    monkeypatch.setattr("shmppo.session.RETRY_SECONDS", 0.0)
+    rollouts, add = 0, EpisodeStatistics.add_rollout
+
+    def counted(statistics: EpisodeStatistics, *arguments: Any) -> int:
+        nonlocal rollouts
+        rollouts += 1
+        return add(statistics, *arguments)
+
+    monkeypatch.setattr(EpisodeStatistics, "add_rollout", counted)
+    monkeypatch.setattr(EpisodeStatistics, "return_mean", property(lambda _: returns.get(rollouts, 0.0)))
+    train(dataclasses.replace(BASE, checkpoint_every=1, run_dir=str(run_dir)))
+    assert load_checkpoint(run_dir / BEST)["best_return"] == 3.0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -132,6 +218,15 @@ def test_the_action_log_forgets_what_is_longer_than_its_limit() -> None:
     actions = again.episodes(range(1))[0].actions
     assert actions is not None
     assert actions.tolist() == [[7.0]]
+
+
+def test_a_row_that_was_torn_is_cut_off_when_the_run_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("iteration,kl\r\n1,0.5\r\n2,0.25\r\n1")  # of iteration 12
+    table = MetricsFile(file, 12, ("iteration", "kl"))
+    table.write({"iteration": 3, "kl": 0.125})
+    table.close()
+    assert file.read_text().split() == ["iteration,kl", "1,0.5", "2,0.25", "3,0.125"]
 
 
 FULL_DISK = """

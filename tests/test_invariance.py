@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import summary_of
 
 from shmppo.config import TrainConfig
+from shmppo.gradients import ShardGradients
+from shmppo.rollout import Collector
+from shmppo.timers import PhaseTimer
 from shmppo.train import train
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 20}
@@ -76,3 +81,23 @@ def test_stopping_early_changes_nothing_that_came_before(tmp_path: Path) -> None
     short = dataclasses.replace(base, total_steps=1024, anneal_steps=2560, run_dir=str(tmp_path / "short"))
     stopped = dataclasses.replace(base, stop_at_iteration=4, run_dir=str(tmp_path / "stopped"))
     assert train(short)["weights_sha256"] == train(stopped)["weights_sha256"]
+
+
+def test_acting_is_at_one_thread_however_many_the_learner_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    acting, learning = set(), set()
+    collect, compute = Collector.collect, ShardGradients.compute
+
+    def watched_collect(collector: Collector, iteration: int, timer: PhaseTimer) -> None:
+        acting.add(torch.get_num_threads())
+        collect(collector, iteration, timer)
+
+    def watched_compute(gradients: ShardGradients, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
+        learning.add(torch.get_num_threads())
+        compute(gradients, epoch, minibatch, shards)
+
+    monkeypatch.setattr(Collector, "collect", watched_collect)
+    monkeypatch.setattr(ShardGradients, "compute", watched_compute)
+    before = torch.get_num_threads()
+    config = dataclasses.replace(CASES["cartpole-lstm"], workers=0, learner_threads=2, stop_at_iteration=1)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert (acting, learning, torch.get_num_threads()) == ({1}, {2}, before)

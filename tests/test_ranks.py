@@ -220,6 +220,28 @@ def test_a_rank_that_fails_says_why_on_all(tmp_path: Path) -> None:
     assert not (run_dir / "failed_episode.json").exists()
 
 
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are named in /proc")
+def test_the_threads_of_a_group_end_with_the_run(tmp_path: Path) -> None:
+    """One that outlives the interpreter aborts the process now and then."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from shmppo.train import main\n"
+        "if __name__ == '__main__':\n"
+        "    main()\n"
+        "    print('threads', [p.read_text() for p in Path('/proc/self/task').glob('*/comm')])\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    flags = ["--env", "CartPole-v1", *FLAGS.split(), *map(str, STEPS), "--run-dir", str(tmp_path / "run")]
+    result = subprocess.run(
+        [*command, str(script), *flags], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("threads") == 2
+    assert "gloo" not in result.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_to_one_rank_saves_and_ends_all(number: int, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -286,7 +308,7 @@ def test_an_environment_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RANK", "0")
     with (
         pytest.raises(ConfigError, match="WORLD_SIZE is 2 but MASTER_ADDR, MASTER_PORT is not set"),
-        connected(1, "cpu"),
+        connected(1),
     ):
         pass
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from shmppo.checkpoint import FORMAT, NAME, load_newest_checkpoint, older, save_checkpoint
@@ -19,7 +20,7 @@ from shmppo.config import ConfigError, TrainConfig
 from shmppo.episodes import ActionLog
 from shmppo.pool import WorkerPool
 from shmppo.train import resume, train
-from shmppo.worker_process import WorkerFault
+from shmppo.worker_process import WorkerFault, WorkerProcess
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -162,14 +163,49 @@ def test_resume_refuses_in_one_sentence(tmp_path: Path) -> None:
         resume(run_dir)
 
 
-def test_more_steps_than_first_asked_for_keep_the_first_annealing_horizon(tmp_path: Path) -> None:
+def test_more_steps_than_first_asked_for_need_a_horizon_of_the_annealing(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, workers=0, total_steps=192 * 4, run_dir=str(tmp_path / "run"))
     train(config)
-    longer = resume(tmp_path / "run", total_steps=192 * 6)
+    with pytest.raises(ConfigError, match=r"is 0 after 768 steps; to learn from more, add --anneal-steps 1152"):
+        resume(tmp_path / "run", total_steps=192 * 6)
+    longer = resume(tmp_path / "run", total_steps=192 * 6, anneal_steps=192 * 4)
     straight = dataclasses.replace(
         config, total_steps=192 * 6, anneal_steps=192 * 4, run_dir=str(tmp_path / "straight")
     )
     assert longer["weights_sha256"] == train(straight)["weights_sha256"]
+
+
+@pytest.mark.long
+def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(
+        BASE,
+        env="shmppo.testing:Latency",
+        env_kwargs={"mean": 0.05},
+        num_envs=1,
+        workers=1,
+        run_dir=str(tmp_path / "r"),
+    )
+    train(dataclasses.replace(config, stop_at_iteration=2))
+    monkeypatch.setattr("shmppo.pool.START_SECONDS", 2.0)
+    summary = resume(tmp_path / "r", worker_timeout=2.0, stop_at_iteration=3)  # 64 steps to replay take 3.2 s
+    assert (summary["worker_restarts"], summary["exact"]) == (0, True)
+
+
+def test_workers_that_have_started_end_where_another_cannot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[int] = []
+    original = WorkerPool._start
+
+    def second_fails(pool: WorkerPool, index: int, *, replay: bool) -> WorkerProcess:
+        if index == 1:
+            raise OSError("no more processes")
+        worker = original(pool, index, replay=replay)
+        started.append(worker.process.pid)
+        return worker
+
+    monkeypatch.setattr(WorkerPool, "_start", second_fails)
+    with pytest.raises(OSError, match="no more processes"):
+        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
+    assert [psutil.pid_exists(pid) for pid in started] == [False]
 
 
 def test_an_environment_that_does_not_replay_makes_the_run_inexact_for_good(

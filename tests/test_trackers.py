@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shmppo.config import ConfigError, TrainConfig
-from shmppo.trackers import make_trackers
+from shmppo.trackers import TensorBoard, make_trackers
 from shmppo.train import resume, train
 
 SMALL = TrainConfig(
@@ -64,6 +64,24 @@ def test_wandb_works_without_a_network(tmp_path: Path) -> None:
     assert list((run_dir / "wandb").glob("offline-run-*/run-*.wandb"))
     assert "no more rows" not in (run_dir / "run.log").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_tensorboard_goes_on_behind_the_steps_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils import tensorboard
+
+    purged = []
+
+    class Writer(tensorboard.SummaryWriter):
+        def __init__(self, directory: str, purge_step: int | None) -> None:
+            super().__init__(directory, purge_step=purge_step)
+            purged.append(purge_step)
+
+    monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
+    board = TensorBoard()
+    board.start(tmp_path, dataclasses.replace(SMALL, ranks=3, keep_checkpoints=2).to_json(), 5)
+    board.finish(None)
+    assert purged == [5 * 3 * SMALL.num_envs * SMALL.rollout_steps + 1]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])

@@ -77,6 +77,16 @@ def test_acting_is_learning_and_first_is_told() -> None:
     torch.testing.assert_close(torch.stack(acted)[3:, 2], again[:, 0], atol=2e-6, rtol=1e-5)
 
 
+def test_a_network_without_state_is_told_of_no_start() -> None:
+    config = CASES["none"]
+    model = build_model(config, inspect_task(config))
+    told: list[bool] = []
+    module = model.trunk_list[0].module
+    module.register_forward_hook(lambda _, inputs, __: told.append(bool(inputs[1].any())))
+    model([torch.zeros(3, 8, 4)], torch.zeros(8, 0))
+    assert told == [False]
+
+
 def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, network="networks:Mixing", core="none", stop_at_iteration=1)
     summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
@@ -97,6 +107,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"network": "networks:Normed"}, r"--network networks:Normed keeps buffers \(norm.num_batches_tracked, norm"),
     ({"network": "networks:double"}, r"--network networks:double has parameters that are not float32"),
+    ({"network": "networks:frozen"}, r"networks:frozen has parameters that are not learned \(layer.bias\); make them"),
+    ({"network": "networks:Idle"}, r"networks:Idle has parameters without use for its features \(idle\); drop them"),
     ({"core": "none"}, r"--network networks:leaky has a state of 6 numbers; --core none is for none"),
     (
         {"network": "networks:Plain", "env": "environments:Shaped", "env_kwargs": {"space": "dict"}},
