@@ -77,6 +77,7 @@ class Session:
         self._episodes = EpisodeStatistics()
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._memory = self._peak_memory = 0
+        self._evaluations: Evaluations | None = None
         self._fingerprint = machine.versions() | {"processor": machine.processor()}
         self._save_due = 0.0
         self._best_return = -math.inf
@@ -85,39 +86,45 @@ class Session:
         self._updating = False  # the learner's state lies between two iterations' states
         if checkpoint is not None:
             self._restore(checkpoint)  # before workers start: they read the carry
+        self._open = self._opened(task, checkpoint, watchers)
+        self.timer.reset()
+
+    def _opened(self, task: Task, checkpoint: dict[str, Any] | None, watchers: Watchers) -> ExitStack:
+        """Start and open everything: signal handlers, processes, files, display. Returns what closes it all."""
+        config = self.config
         with ExitStack() as stack:  # undone here if a step fails, else on exit
             stack.enter_context(self.stop.by_signals())
             workers = None
             if config.num_workers:
                 # Workers start while the learner is built: both import and allocate for a while.
-                workers = WorkerPool(config, task, arena, self._actions, run_dir / LOG)
+                workers = WorkerPool(config, task, self._arena, self._actions, self.run_dir / LOG)
                 stack.callback(workers.close)
-            self.learner = Learner(config, task, arena, ranks)
+            self.learner = Learner(config, task, self._arena, self._ranks)
             if checkpoint is not None:
                 self.learner.load(checkpoint["learner"])
             if workers is None:
-                inside = InProcess(config, task, self.learner.model, arena, self._actions)
+                inside = InProcess(config, task, self.learner.model, self._arena, self._actions)
                 stack.callback(inside.close)
             self.pool: Pool = workers or inside
             self.compute = self._gradient_source(task)
             self._check_inference(task)
-            first_columns = [columns.start for columns in self._columns]
-            self.preemption = Preemption(config, arena, ranks, first_columns)
+            self.preemption = Preemption(config, self._arena, self._ranks, [own.start for own in self._columns])
             if config.preempt_fraction is not None:
                 self._inexact("--preempt-fraction ends rollouts by the clock")
             self.pool.wait_ready()
             self._give_up_lost()
-            self._metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, self.iteration)))
-            self._display = stack.enter_context(closing(Display(config, run_dir)))
+            self._metrics = stack.enter_context(closing(MetricsFile(self.run_dir / METRICS, self.iteration)))
+            self._display = stack.enter_context(closing(Display(config, self.run_dir)))
             self._agree()
             self.save()  # so that there is always one to go on from
             self._watchers = stack.enter_context(closing(watchers))
-            watchers.start(run_dir, config, self.iteration)
-            self._evaluations = None
-            if config.eval_every is not None:
-                self._evaluations = stack.enter_context(closing(Evaluations(config, run_dir, self.iteration, watchers)))
-            self._open = stack.pop_all()
-        self.timer.reset()
+            watchers.start(self.run_dir, config, self.iteration)
+            self._evaluations = (
+                Evaluations(config, self.run_dir, self.iteration, watchers) if config.eval_every else None
+            )
+            if self._evaluations is not None:
+                stack.callback(self._evaluations.close)
+            return stack.pop_all()
 
     def _kept_steps(self, task: Task) -> int:
         """Steps of an episode whose actions are worth keeping."""
@@ -305,8 +312,7 @@ class Session:
             for rank, reasons in enumerate(self._ranks.gather_objects(self.inexact_reasons))
             for reason in reasons
         ]
-        wall = float(self._seconds.sum())
-        steps = self._env_steps
+        wall, steps = float(self._seconds.sum()), self._env_steps
         summary = {
             "run_dir": str(self.run_dir),
             "config": json.loads(json.dumps(config.to_json())),
@@ -348,9 +354,8 @@ class Session:
     def save(self) -> None:
         """Write a checkpoint: everything that the next iteration depends on. A full disk costs a warning only."""
         carry = self.iteration % 2
-        recent = self._episodes.return_mean
-        best = recent > self._best_return
-        highest = recent if best else self._best_return
+        best = self._episodes.return_mean > self._best_return
+        highest = self._episodes.return_mean if best else self._best_return
         state = {
             "config": json.dumps(self.config.to_json()),
             "fingerprint": self._fingerprint,
