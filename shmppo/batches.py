@@ -17,6 +17,7 @@ from shmppo.envs import EnvironmentFault, EnvironmentSlot, Slot, Task
 
 log = logging.getLogger("shmppo.batches")
 
+START_ATTEMPTS = 20  # episodes that may fail to begin, one after the other, before an environment is given up
 _DOUBLE = struct.Struct("d")
 
 
@@ -67,7 +68,7 @@ class Batch(ABC):
 
     @abstractmethod
     def step(self, actions: list, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> list[Ended]:
-        """Step every environment with its action; fills the three rows [n] and `obs`.
+        """Step every environment with its action (None leaves one as it is); fills the three rows [n] and `obs`.
 
         Raises:
             EnvironmentFault: naming the environment that raised or broke the contract.
@@ -121,19 +122,24 @@ class EnvironmentBatch(Batch):
 
     def begin(self, episode: int) -> None:
         for i in range(len(self.slots)):
-            self.begin_one(i, episode)
+            self._begin(i, episode)
 
     def step(self, actions: list, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> list[Ended]:
         ended: list[Ended] = []
         row_rewards, row_terminated, row_truncated = [], [], []
         for i, action in enumerate(actions):
+            reward, terminates, truncates = 0.0, False, False
             try:
-                reward, terminates, truncates = self._advance(i, action)
+                if action is not None:
+                    reward, terminates, truncates = self._advance(i, action)
                 if terminates or truncates:
-                    ended.append(self._end(i, terminates))
+                    ended.append(self._ended(i, terminates))
             except EnvironmentFault as fault:
                 reward, terminates, truncates = 0.0, False, True
                 ended.append(self._give_up(i, fault))
+            else:
+                if terminates or truncates:
+                    self._begin_next(i)
             row_rewards.append(reward)
             row_terminated.append(terminates)
             row_truncated.append(truncates)
@@ -202,18 +208,26 @@ class EnvironmentBatch(Batch):
         self.obs[0][i, self._hidden] = 0.0
         self.returns[i] = 0.0
         self.lengths[i] = 0
+        for part in self._rows[i]:
+            if part.dtype == np.float32 and not np.isfinite(part).all():
+                raise self._fault(i, f"began with the observation {part.tolist()}: not finite")
 
-    def _end(self, i: int, terminated: bool) -> Ended:
-        """Keep what is left of the episode, then begin the next."""
-        ended = self._ended(i, terminated)
-        self.begin_one(i, self.slots[i].episode + 1)
-        return ended
+    def _begin_next(self, i: int) -> None:
+        self._begin(i, self.slots[i].episode + 1)
+
+    def _begin(self, i: int, episode: int) -> None:
+        """Begin an episode, or the one after it where bad ones are skipped and this cannot begin."""
+        try:
+            self.begin_one(i, episode)
+        except EnvironmentFault as fault:
+            self._give_up(i, fault)
 
     def _give_up(self, i: int, fault: EnvironmentFault) -> Ended:
         """Go on after a step that failed, with the next episode of an environment made anew.
 
         Raises:
-            EnvironmentFault: `fault`, unless the configuration says to skip bad episodes.
+            EnvironmentFault: `fault`, unless the configuration says to skip bad episodes; and where none of the next
+                START_ATTEMPTS episodes can begin.
         """
         if not self._skip_bad:
             raise fault
@@ -222,7 +236,14 @@ class EnvironmentBatch(Batch):
         slot.close()
         slot.make()
         self._steps[i] = slot.step
-        self.begin_one(i, slot.episode + 1)
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            try:
+                self.begin_one(i, slot.episode + 1)
+                break
+            except EnvironmentFault as again:
+                if not attempts_left:
+                    raise
+                log.warning("%s; skipped", again)
         return Ended(i, (), False, True, 0.0, 0)
 
     def close(self) -> None:

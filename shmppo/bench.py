@@ -9,11 +9,11 @@ from typing import Any
 import tyro
 
 from shmppo import bench_scaling, bench_stragglers, bench_throughput, bench_topologies
+from shmppo.bench_run import exit_code
 from shmppo.bench_scaling import Scaling
 from shmppo.bench_stragglers import Stragglers
 from shmppo.bench_throughput import Throughput
 from shmppo.bench_topologies import Topologies
-from shmppo.config import ConfigError
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "throughput": Throughput,
@@ -31,13 +31,12 @@ _REPORTS: dict[type, Callable[[Any], object]] = {
 
 def main() -> int:
     """The command line; returns the exit code."""
-    try:
+
+    def measure() -> None:
         options = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m shmppo.bench")
         _REPORTS[type(options)](options)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(measure)
 
 
 if __name__ == "__main__":

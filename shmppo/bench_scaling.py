@@ -17,6 +17,7 @@ from shmppo.curves import read_columns
 from shmppo.options import require
 from shmppo.plot import new_figure
 from shmppo.plot_scaling import PARTS, plot_scaling
+from shmppo.run_directory import make_room
 from shmppo.timers import LEARNING, SAMPLING
 from shmppo.train import train
 
@@ -171,7 +172,11 @@ def time_to_target(config: TrainConfig, target: float) -> tuple[float, dict[str,
 def report(options: Scaling) -> list[dict[str, Any]]:
     """Measure, print, and write the table and its figure; returns the table's rows."""
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
-    new_figure(1, 1)  # matplotlib is missed now, not after the measurement
+    require(options.repetitions >= 1, f"--repetitions is {options.repetitions}; it must be at least 1")
+    out = options.out.with_suffix("") if options.out.suffix in (".csv", ".svg") else options.out
+    # What is missing is missed now, not after the measurement.
+    new_figure(1, 1)
+    make_room(out, "--out")
     runs = plan(options)
     measured: list[list[dict[str, Any]]] = [[] for _ in runs]
     for _ in range(options.repetitions):
@@ -189,17 +194,16 @@ def report(options: Scaling) -> list[dict[str, Any]]:
             row["target_seconds"], curve = time_to_target(config, options.target_return)
             key = {"learning": row["learning"], "workers": int(row["workers"])}
             curves += [key | dict(zip(curve, step, strict=True)) for step in zip(*curve.values(), strict=True)]
-    _write(options.out.with_suffix(".csv"), COLUMNS, rows)
+    _write(out.with_name(f"{out.name}.csv"), COLUMNS, rows)
     if curves:
-        _write(options.out.with_name(f"{options.out.stem}-curves.csv"), tuple(curves[0]), curves)
-    plot_scaling(rows, curves, options.out.with_suffix(".svg"))
+        _write(out.with_name(f"{out.name}-curves.csv"), tuple(curves[0]), curves)
+    plot_scaling(rows, curves, out.with_name(f"{out.name}.svg"))
     print(table(rows))
-    print(f"{options.out.with_suffix('.csv')}, {options.out.with_suffix('.svg')}")
+    print(f"{out}.csv, {out}.svg")
     return rows
 
 
 def _write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()

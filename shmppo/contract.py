@@ -86,7 +86,10 @@ def broken_rule(space: spaces.Space, observation: Any) -> str | None:
         return _broken_part(space, observation)
     if not isinstance(space, spaces.Box):
         return None if space.contains(observation) else "which its space does not contain"
-    array = np.asarray(observation)
+    try:
+        array = np.asarray(observation)
+    except ValueError:
+        return "which is no array"
     if array.shape != space.shape:
         return f"of shape {array.shape}, not {space.shape}"
     if not np.can_cast(array.dtype, space.dtype, "same_kind"):

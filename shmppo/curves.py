@@ -47,7 +47,12 @@ def read_run(run_dir: Path) -> Run:
     metrics, config = run_dir / "metrics.csv", run_dir / "config.json"
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")
-    fields = json.loads(config.read_text())["config"] if config.is_file() else {}
+    try:
+        fields = json.loads(config.read_text())["config"] if config.is_file() else {}
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{config} is damaged ({error}); restore it, or remove it to plot the run by itself"
+        ) from error
     return Run(run_dir, fields, read_columns(metrics))
 
 
@@ -55,15 +60,18 @@ def group_runs(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in nothing but NOT_COMPARED, under a label that names what tells the groups apart."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        fields = {k: v for k, v in run.config.items() if k not in NOT_COMPARED} or {"run": run.directory.name}
+        fields = {k: v for k, v in run.config.items() if k not in NOT_COMPARED} or {"run": str(run.directory)}
         groups.setdefault(json.dumps(fields, sort_keys=True), []).append(run)
     every = [json.loads(key) for key in groups]
     names = sorted(set().union(*every))
-    differing = [name for name in names if len({json.dumps(fields.get(name)) for fields in every}) > 1]
+    # A run of another version may lack a field.
+    differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in every}) > 1]
     labels = [", ".join(f"{name} {_short(fields[name])}" for name in differing if name in fields) for fields in every]
     if len(every) == 1:
         labels = [str(every[0].get("env", every[0].get("run")))]
-    return dict(zip(labels, groups.values(), strict=True))
+    members = groups.values()
+    labels = [text or str(runs[0].directory) for text, runs in zip(labels, members, strict=True)]
+    return dict(zip(labels, members, strict=True))
 
 
 def _short(value: Any) -> str:

@@ -84,6 +84,7 @@ class Display:
     def panel(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> Panel:
         """Everything that is shown, as one rich renderable."""
         from rich.console import Group
+        from rich.markup import escape
         from rich.panel import Panel
         from rich.table import Table
 
@@ -98,7 +99,7 @@ class Display:
         title = f"shmppo  {config.env_id}  {ranks}{config.num_envs} environments, {workers}"
         inside = WIDTH - 4
         group = Group(table, phase_bar(row, inside), worker_line(worker_seconds, row["collect_seconds"], inside))
-        return Panel(group, title=title, subtitle=str(self._run_dir), width=WIDTH)
+        return Panel(group, title=escape(title), subtitle=escape(str(self._run_dir)), width=WIDTH)
 
     def _cells(self, row: dict[str, float], memory: int) -> list[tuple[str, str, str, str]]:
         last = self._config.last_iteration

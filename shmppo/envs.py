@@ -146,7 +146,10 @@ def close_environment(env: gymnasium.Env, name: str) -> None:
 def _try_mask(env: gymnasium.Env, where: str) -> None:
     """Begin an episode, so that a mask that is missing is known before the run starts."""
     try:
-        env.reset(seed=0)
+        try:
+            env.reset(seed=0)
+        except Exception:  # one that refuses seeds is trained on too
+            env.reset()
     except Exception as error:
         raise ConfigError(f"--action-masks: {where} could not begin an episode: {error}") from error
 
@@ -220,7 +223,7 @@ class EnvironmentSlot(Slot):
     @property
     def frames_per_second(self) -> float:
         """Frames per second of a film that shows every step at the environment's own pace."""
-        return float(self._env.metadata.get("render_fps", 30))
+        return float(self._env.metadata.get("render_fps") or 30)
 
     def keep(self, snapshot: np.ndarray) -> None:
         if self._task.snapshot is not None:

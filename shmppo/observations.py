@@ -144,6 +144,12 @@ def observation_spec(space: spaces.Space, where: str) -> ObservationSpec:
     leaves = _leaves(space, (), where)
     if sum(leaf.numbers for leaf in leaves) == 0:
         raise ConfigError(f"{where} has the observation space {space}, which is empty: wrap it to observe a number")
+    names = [leaf.field for leaf in leaves]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"{where} has two parts of its observation space at {twice[0]}; rename the key with a / in it"
+        )
     return ObservationSpec(tuple(leaves))
 
 
@@ -217,10 +223,12 @@ class PreviousStep(gymnasium.Wrapper):
         return {"obs": observation, **self._none}, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        # As it was given: an environment may change it.
+        given = spaces.flatten(self.env.action_space, action) if "prev_action" in self._none else None
         observation, reward, terminated, truncated, info = self.env.step(action)
         shown = {"obs": observation}
-        if "prev_action" in self._none:
-            shown["prev_action"] = spaces.flatten(self.env.action_space, action)
+        if given is not None:
+            shown["prev_action"] = given
         if "prev_reward" in self._none:
             shown["prev_reward"] = np.array([reward], np.float32)
         return shown, reward, terminated, truncated, info

@@ -10,6 +10,7 @@ import torch
 
 from shmppo.batches import EnvironmentBatch
 from shmppo.config import ConfigError
+from shmppo.envs import EnvironmentFault
 from shmppo.inference import ActingNetwork
 from shmppo.normalize import leaf_statistics, show
 from shmppo.policy import Trained
@@ -82,6 +83,8 @@ class _Players:
         batch = EnvironmentBatch(self._config, self._task, first, first + count, render_mode)
         try:
             return self._play(batch, film)
+        except EnvironmentFault as fault:
+            raise EnvironmentFault(fault.env_index - FIRST_INDEX, fault.message) from fault
         finally:
             batch.close()
 
@@ -105,9 +108,9 @@ class _Players:
                 chosen = distribution.sample(params, torch.from_numpy(noise))
             else:
                 chosen = distribution.mode(params)
-            for ended in batch.step(distribution.to_env(chosen.numpy()), rewards, terminated, truncated):
-                played.setdefault(ended.i, Played(ended.total, ended.length))
-                network.state[0, ended.i] = 0.0
+            actions = [None if i in played else action for i, action in enumerate(distribution.to_env(chosen.numpy()))]
+            for ended in batch.step(actions, rewards, terminated, truncated):
+                played[ended.i] = Played(ended.total, ended.length)
         return [played[i] for i in range(count)]
 
     def _draw(self, batch: EnvironmentBatch, film: Film) -> None:

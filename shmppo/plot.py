@@ -17,6 +17,7 @@ import tyro
 from shmppo.config import ConfigError
 from shmppo.curves import Aggregate, Run, aggregate, group_runs, phase_shares, read_run
 from shmppo.diagnostics import KLProfile, mean_profile, read_profiles
+from shmppo.run_directory import make_room
 from shmppo.timers import PHASES
 
 if TYPE_CHECKING:
@@ -98,8 +99,11 @@ def save(figure: Figure, path: Path, caption: str = "") -> None:
     ending = path.suffix.removeprefix(".").lower()
     if ending not in known:
         raise ConfigError(f"--out {path}: the ending must be one of {', '.join(known)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160, metadata={"Date": None} if ending == "svg" else None)
+    make_room(path, "--out")
+    try:
+        figure.savefig(path, dpi=160, metadata={"Date": None} if ending == "svg" else None)
+    except OSError as error:
+        raise ConfigError(f"--out {path} cannot be written: {error}; name another file") from error
 
 
 def draw_aggregate(axis: Axes, curve: Aggregate, name: str, colour: str, width: float = 1.4) -> None:

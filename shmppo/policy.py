@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shmppo.checkpoint import load_newest_checkpoint
+from shmppo.checkpoint import check_shapes, load_newest_checkpoint
 from shmppo.config import TrainConfig, from_json
 from shmppo.distributions import Distribution
 from shmppo.envs import Task, inspect_task
-from shmppo.learner import build_model
+from shmppo.learner import build_model, parameter_shapes
 from shmppo.model import ActorCritic
 from shmppo.normalize import RunningMoments, leaf_statistics, show
 
@@ -38,9 +38,13 @@ def load_trained(run_dir: Path) -> Trained:
 
 
 def trained_from(state: dict[str, Any]) -> Trained:
-    """The policy in what a checkpoint holds: "config", "iteration", and of "learner" the model and its moments."""
+    """The policy in what a checkpoint holds: "config", "iteration", and of "learner" the model and its moments.
+
+    Raises ConfigError if the environment can no longer be made, or has other spaces than the policy was trained on.
+    """
     config = from_json(json.loads(state["config"]))
     task = inspect_task(config)
+    check_shapes("parameter", state["learner"]["model"], parameter_shapes(config, task))
     model = build_model(config, task)
     model.load_state_dict(state["learner"]["model"])
     moments = RunningMoments(task.observation.numbers)

@@ -55,7 +55,9 @@ def available_memory() -> int | None:
     group = Path("/sys/fs/cgroup")
     maximum, used = _number(group / "memory.max"), _number(group / "memory.current")
     if maximum is not None and used is not None:
-        limits.append(max(0, maximum - used))
+        # Pages of files that nobody has used for a while count as used, and are given up when memory is needed.
+        cached = sum(int(value) for name, value in _lines(group / "memory.stat", " ") if name == "inactive_file")
+        limits.append(max(0, maximum - used + cached))
     return min(limits, default=None)
 
 

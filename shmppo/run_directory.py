@@ -44,6 +44,16 @@ def create_run_directory(config: TrainConfig) -> Path:
     return path
 
 
+def make_room(path: Path, flag: str) -> None:
+    """Make the directory of a file that `flag` names. Raises ConfigError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be written: {error}; name another file") from error
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{flag} {path} cannot be written: {path.parent} is read-only; name another file")
+
+
 def directory_of(run_dir: Path, rank: int) -> Path:
     """Where a rank writes: rank 0 in the run's directory, the others each in one of their own inside it."""
     return run_dir if rank == 0 else run_dir / f"rank-{rank}"

@@ -58,14 +58,14 @@ class Schedule:
         desired = self._config.desired_kl
         if self._config.objective == "penalty":
             if kl < desired / PENALTY_BAND:
-                self.penalty_coef = max(self.penalty_coef / PENALTY_FACTOR, PENALTY_BOUNDS[0])
+                self.penalty_coef = _lowered(self.penalty_coef, PENALTY_FACTOR, PENALTY_BOUNDS)
             elif kl > desired * PENALTY_BAND:
-                self.penalty_coef = min(self.penalty_coef * PENALTY_FACTOR, PENALTY_BOUNDS[1])
+                self.penalty_coef = _raised(self.penalty_coef, PENALTY_FACTOR, PENALTY_BOUNDS)
         if self._config.lr_schedule == "kl-adaptive":
             if kl > desired * RATE_BAND:
-                self.adapted_rate = max(self.adapted_rate / RATE_FACTOR, RATE_BOUNDS[0])
+                self.adapted_rate = _lowered(self.adapted_rate, RATE_FACTOR, RATE_BOUNDS)
             elif 0 < kl < desired / RATE_BAND:
-                self.adapted_rate = min(self.adapted_rate * RATE_FACTOR, RATE_BOUNDS[1])
+                self.adapted_rate = _raised(self.adapted_rate, RATE_FACTOR, RATE_BOUNDS)
 
     def state(self) -> dict[str, float]:
         return {"adapted_rate": self.adapted_rate, "penalty_coef": self.penalty_coef}
@@ -73,3 +73,13 @@ class Schedule:
     def load(self, state: dict[str, float]) -> None:
         self.adapted_rate = state["adapted_rate"]
         self.penalty_coef = state["penalty_coef"]
+
+
+def _lowered(value: float, factor: float, bounds: tuple[float, float]) -> float:
+    """value / factor, but not below the lower bound; one that began below it stays."""
+    return max(value / factor, min(value, bounds[0]))
+
+
+def _raised(value: float, factor: float, bounds: tuple[float, float]) -> float:
+    """value · factor, but not above the upper bound; one that began above it stays."""
+    return min(value * factor, max(value, bounds[1]))

@@ -43,11 +43,10 @@ class TimedBatch(EnvironmentBatch):
         self._step_seconds[self._t, i] = time.monotonic() - began
         return result
 
-    def _end(self, i: int, terminated: bool) -> Ended:
+    def _begin_next(self, i: int) -> None:
         began = time.monotonic()
-        ended = super()._end(i, terminated)
+        super()._begin_next(i)
         self._step_seconds[self._t, i] += time.monotonic() - began
-        return ended
 
 
 def waiting_share(worker_seconds: np.ndarray) -> float:

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import tyro
 
-from shmppo.bench_run import JobOptions, measured_run
+from shmppo.bench_run import JobOptions, exit_code, measured_run
 from shmppo.config import ConfigError, TrainConfig, usable_cores
 from shmppo.options import flag, require
-from shmppo.run_directory import write_json
+from shmppo.run_directory import make_room, write_json
 
 Dimension = Literal["workers", "envs", "shards"]
 LEAST_ROLLOUT = 8  # steps; shorter rollouts are not tried
@@ -152,10 +152,19 @@ def command(config: TrainConfig) -> str:
 
 
 def tune(options: Tune) -> TrainConfig:
-    """Search, print the table and the best command line; returns the fastest configuration."""
+    """Search, print the table and the best command line; returns the fastest configuration.
+
+    A signal ends the search, with what has been measured until then; KeyboardInterrupt if that is nothing.
+    """
     require(options.minutes > 0, f"--minutes is {options.minutes}; it must be positive")
+    if options.out is not None:
+        make_room(options.out, "--out")
     search = Search(options)
-    search.run()
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        if not search.ranking():
+            raise
     print("\nmedian steps/s   measured")
     for candidate in search.ranking():
         print(f"{candidate.rate:14,.0f}{len(candidate.rates):8} ×  {describe(candidate.config)}")
@@ -169,12 +178,7 @@ def tune(options: Tune) -> TrainConfig:
 
 def main() -> int:
     """The command line; returns the exit code."""
-    try:
-        tune(tyro.cli(Tune, prog="python -m shmppo.tune"))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: tune(tyro.cli(Tune, prog="python -m shmppo.tune")))
 
 
 if __name__ == "__main__":

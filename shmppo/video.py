@@ -70,8 +70,11 @@ class Film:
             if self._writer is None:
                 self._writer = self._open(fps)
             self._writer.append_data(frame)
-        except OSError as error:
-            raise ConfigError(f"--video {self.path} cannot be written: {error}; name another file") from error
+        except (OSError, ValueError, TypeError) as error:  # the disk's, or the frame's where its size or type changes
+            raise ConfigError(
+                f"--video {self.path} cannot be written: {error}; name another file, or draw frames of one "
+                "size, [height, width, 3] of uint8"
+            ) from error
 
     def _open(self, fps: float) -> Any:
         import imageio

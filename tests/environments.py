@@ -236,6 +236,24 @@ class FailsSometimes(Counter):
         return observation, reward, terminated, truncated, extra
 
 
+class FailsAtReset(Counter):
+    """Every third episode, by its seed, cannot begin, in the way that `how` says."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(length=9)
+        self.how = how
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        observation, extra = super().reset(seed=seed, options=options)
+        if seed is not None and seed % 3 == 1:
+            if self.how == "raise":
+                raise ValueError("no such level")
+            return np.array([0.0, np.nan]), extra
+        return observation, extra
+
+
+for _how in ("raise", "nan"):
+    gymnasium.register(f"FailsAtReset-{_how}-v0", entry_point=FailsAtReset, kwargs={"how": _how})
 for _how in ("raise", "nan", "reward"):
     gymnasium.register(f"FailsSometimes-{_how}-v0", entry_point=FailsSometimes, kwargs={"how": _how})
 gymnasium.register("RefusesSeeds-v0", entry_point=RefusesSeeds)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmppo.bench_run import MeasuredRun
+from shmppo import bench_run
+from shmppo.bench_run import MeasuredRun, exit_code, measured_run
 from shmppo.bench_scaling import (
     COLUMNS,
     Scaling,
@@ -24,10 +25,10 @@ from shmppo.bench_scaling import (
     table,
     time_to_target,
 )
-from shmppo.bench_throughput import utilisation
+from shmppo.bench_throughput import Throughput, report, utilisation
 from shmppo.bench_topologies import bytes_moved
 from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import inspect_task
+from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.learner import arena_fields
 from shmppo.plot_scaling import PARTS
 from shmppo.timers import PHASES
@@ -166,3 +167,30 @@ def test_topologies_are_measured_on_the_same_batch(run_command: Run) -> None:
     assert list(rows) == ["one process", "central", "sharded", "decentralised"]
     assert rows["decentralised"]["exchange_seconds"] > 0
     assert rows["sharded"]["exchange_seconds"] == 0
+
+
+def test_a_run_that_a_signal_ends_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_run, "train", lambda config: {"iterations": 4})
+    with pytest.raises(KeyboardInterrupt):
+        measured_run(SMALL, 5)
+
+
+def test_errors_are_one_line_with_their_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(error: BaseException) -> int:
+        def command() -> None:
+            raise error
+
+        return exit_code(command)
+
+    assert [fail(ConfigError("a")), fail(EnvironmentFault(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
+    assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]
+
+
+def test_an_environment_that_cannot_be_stepped_barely_costs_the_roofline_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = dataclasses.replace(SMALL, env="environments:RefusesSeeds-v0")
+    result = report(Throughput(config, iterations=4, json=True))
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["steps_per_second"] == result["steps_per_second"] > 0
+    assert "no roofline: the bare environment could not be stepped (NotImplementedError" in printed.err

@@ -106,6 +106,24 @@ def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp
     assert runs[0]["exact"]
 
 
+@pytest.mark.parametrize("how", ["raise", "nan"])
+def test_an_episode_that_cannot_begin_takes_nothing_from_the_one_before(how: str, tmp_path: Path) -> None:
+    env = f"FailsAtReset-{how}-v0"
+    with pytest.raises(EnvironmentFault, match=r"no such level|began with the observation .*nan.*: not finite"):
+        train(configuration(env, tmp_path / "strict"))
+    runs = [
+        train(configuration(env, tmp_path / str(workers), skip_bad_episodes=True, workers=workers))
+        for workers in (0, 3)
+    ]
+    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
+    with open(tmp_path / "0" / "metrics.csv") as file:
+        last = list(csv.DictReader(file))[-1]
+    steps = int(last["env_steps"]) // runs[0]["num_envs"]
+    assert (int(last["episodes"]), int(last["bad_episodes"])) == (steps // 9 * runs[0]["num_envs"], 0)
+    assert float(last["return_mean_100"]) == 9.0
+    assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
+
+
 def test_a_step_without_an_outcome_has_no_advantage(tmp_path: Path) -> None:
     from conftest import sampled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import signal
 import sys
 import time
@@ -16,8 +17,11 @@ import pytest
 from conftest import worker_processes
 
 from shmppo import video
+from shmppo.batches import EnvironmentBatch
+from shmppo.checkpoint import load_newest_checkpoint
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.evaluate import evaluate
+from shmppo.policy import trained_from
 from shmppo.train import resume, train
 from shmppo.video import Film
 
@@ -66,6 +70,27 @@ def test_actions_are_drawn_by_the_seed_where_asked(run_dir: Path) -> None:
     assert evaluate(run_dir, episodes=10, stochastic=True) == drawn
     assert evaluate(run_dir, episodes=10, seed=2, stochastic=True) != drawn
     assert evaluate(run_dir, episodes=10) != drawn
+
+
+def test_an_environment_that_has_played_its_episode_is_left_alone(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, advance = 0, EnvironmentBatch._advance
+
+    def counted(batch: EnvironmentBatch, i: int, action: Any) -> tuple[float, bool, bool]:
+        nonlocal steps
+        steps += 1
+        return advance(batch, i, action)
+
+    monkeypatch.setattr(EnvironmentBatch, "_advance", counted)
+    assert sum(evaluate(run_dir, episodes=8, stochastic=True)) == steps  # CartPole rewards 1 a step
+
+
+def test_an_environment_with_other_spaces_than_at_training_is_refused(run_dir: Path) -> None:
+    state = load_newest_checkpoint(run_dir)
+    state["config"] = json.dumps(json.loads(state["config"]) | {"env": "environments:FourNumbersThreeActions-v0"})
+    with pytest.raises(ConfigError, match=r"checkpoint: parameter policy_head.bias has the shape \(2,\), here"):
+        trained_from(state)
 
 
 def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

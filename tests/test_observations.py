@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,7 @@ from shmppo.envs import EnvironmentFault, Task, inspect_task
 from shmppo.evaluate import evaluate
 from shmppo.inference import ActingNetwork, content_free
 from shmppo.learner import build_model
-from shmppo.observations import network_input, observation_spec
+from shmppo.observations import PreviousStep, network_input, observation_spec
 from shmppo.rollout import Collector
 from shmppo.streams import episode_seed
 from shmppo.timers import PhaseTimer
@@ -288,3 +289,22 @@ def test_an_observation_outside_of_its_space_is_a_fault(space: str) -> None:
     _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
     with pytest.raises(EnvironmentFault, match=message):
         one.collect(0, PhaseTimer())
+
+
+def test_two_leaves_of_one_name_are_refused() -> None:
+    box = spaces.Box(-1, 1, (2,))
+    with pytest.raises(ConfigError, match=r"--env X has two parts of its observation space at obs/a/b; rename"):
+        observation_spec(spaces.Dict({"a/b": box, "a": spaces.Dict({"b": box})}), "--env X")
+
+
+def test_the_previous_action_is_the_one_that_was_given() -> None:
+    class Scales(gymnasium.Env[np.ndarray, np.ndarray]):
+        observation_space = action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+        def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+            action *= 10
+            return action, 0.0, False, False, {}
+
+    env = PreviousStep(Scales(), action=True, reward=False)
+    observation, *_ = env.step(np.array([0.1, 0.2], np.float32))
+    np.testing.assert_allclose(observation["prev_action"], [0.1, 0.2])

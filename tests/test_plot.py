@@ -39,6 +39,19 @@ def written_run(run_dir: Path, *, iterations: int = 4, level: float = 0.0, **fie
     return run_dir
 
 
+def test_runs_of_versions_with_other_fields_are_groups_of_their_own(tmp_path: Path) -> None:
+    old, new = written_run(tmp_path / "old"), written_run(tmp_path / "new", log_std_min=None)
+    third = written_run(tmp_path / "third", log_std_min=-1.0)
+    groups = group_runs([read_run(run) for run in (old, new, third)])
+    assert [[run.directory.name for run in runs] for runs in groups.values()] == [["old"], ["new"], ["third"]]
+    for run in (old, new):
+        (run / "config.json").unlink()
+    assert len(group_runs([read_run(old), read_run(new)])) == 2
+    (third / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json is damaged .*; restore it"):
+        read_run(third)
+
+
 def test_the_interquartile_mean_drops_a_quarter_at_each_end() -> None:
     values = np.array([[100.0], [1], [2], [3], [4], [5], [6], [-100]])  # 8 runs: the outer 2 at each end go
     assert interquartile_mean(values) == pytest.approx([(2 + 3 + 4 + 5) / 4])

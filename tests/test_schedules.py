@@ -65,3 +65,12 @@ def test_what_has_adapted_is_state() -> None:
     other.load(one.state())
     assert (other.learning_rate(0), other.numbers(0)) == (one.learning_rate(0), one.numbers(0))
     assert other.penalty_coef == 2.0
+
+
+def test_what_begins_beyond_its_bounds_is_not_moved_the_wrong_way() -> None:
+    slow = schedule(lr_schedule="kl-adaptive", learning_rate=5e-6)
+    slow.adapt(1.0)
+    assert slow.adapted_rate == 5e-6
+    fast = schedule(lr_schedule="kl-adaptive", learning_rate=5e-2)
+    fast.adapt(1e-6)
+    assert fast.adapted_rate == 5e-2

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from shmppo import tune as module
+from shmppo.bench_run import exit_code
 from shmppo.command_line import parse_config, read_config_file
 from shmppo.config import ConfigError, TrainConfig
 from shmppo.tune import Search, Tune, command, differences, neighbours, tune
@@ -57,6 +58,27 @@ def test_a_search_without_time_measures_once(made_up: list[TrainConfig]) -> None
     assert len(made_up) == 1
     with pytest.raises(ConfigError, match="--minutes is 0"):
         tune(dataclasses.replace(JOB, minutes=0.0))
+
+
+def test_a_signal_ends_the_search_with_what_there_is(
+    made_up: list[TrainConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured, out = module.measured_run, tmp_path / "deeper" / "best.json"
+
+    def interrupted(config: TrainConfig, iterations: int) -> object:
+        if len(made_up) == last:
+            raise KeyboardInterrupt
+        return measured(config, iterations)
+
+    monkeypatch.setattr(module, "measured_run", interrupted)
+    last = 3
+    best = tune(dataclasses.replace(JOB, minutes=1.0, out=out))
+    assert len(made_up) == 3
+    assert best in made_up
+    assert out.is_file()
+    made_up.clear()
+    last = 0
+    assert exit_code(lambda: tune(JOB)) == 130
 
 
 def test_neighbours_can_run() -> None:
