@@ -178,8 +178,8 @@ class Slot:
     def keep(self, snapshot: np.ndarray) -> None:
         """Write what `put_back` needs, uint8 [bytes]. Nothing where the environment offers no snapshots."""
 
-    def put_back(self, snapshot: np.ndarray, length: int) -> None:
-        """Bring the episode just begun to where it was kept, after `length` steps."""
+    def put_back(self, snapshot: np.ndarray) -> None:
+        """Bring the episode just begun to where it was kept."""
 
 
 class EnvironmentSlot(Slot):
@@ -229,9 +229,9 @@ class EnvironmentSlot(Slot):
         if self._task.snapshot is not None:
             take_snapshot(self._env, self._task.snapshot, snapshot)
 
-    def put_back(self, snapshot: np.ndarray, length: int) -> None:
+    def put_back(self, snapshot: np.ndarray) -> None:
         assert self._task.snapshot is not None
-        put_back(self._env, self._task.snapshot, snapshot, length)
+        put_back(self._env, self._task.snapshot, snapshot)
 
     def close(self) -> None:
         close_environment(self._env, f"environment {self.index}")

@@ -80,6 +80,10 @@ class ShardGradients:
     def _compute(self, epoch: int, minibatch: int, shard: int) -> None:
         steps = int(self._arena.array("minibatch_steps")[epoch, minibatch])
         rows = self._rows(epoch, minibatch, shard)
+        if not len(rows):  # a minibatch of few, long rows
+            torch._foreach_zero_(self._slabs[shard])
+            self._arena.array("shard_statistics")[shard] = 0.0
+            return
         flat, real = self._steps(rows)
         weights, shape = real.float(), real.shape  # [L, R]
         obs = self._observations(flat, shape)

@@ -37,7 +37,9 @@ def keep_failed_episode(
     elif episode.actions is not None:
         steps = np.concatenate([episode.actions, steps])
     else:
-        log.warning("the episode that failed is longer than --replay-limit: its actions are not kept")
+        log.warning(
+            "the actions of the episode that failed are not kept: it is longer than --replay-limit, or not replayed"
+        )
         return
     content = {
         "config": config.to_json(),
@@ -69,4 +71,7 @@ def keep_failed_minibatch(
         "gradients": arena.tensor("gradients").clone(),
         "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
     }
-    torch.save(content, run_dir / FAILED_MINIBATCH)
+    try:
+        torch.save(content, run_dir / FAILED_MINIBATCH)
+    except RuntimeError as error:  # torch's writer hides the system's error
+        raise OSError(f"{run_dir / FAILED_MINIBATCH}: {error}") from error

@@ -130,7 +130,7 @@ class Collector:
         read, n = self._arena.array, episode.env_index
         if self._task.snapshot is not None:
             self._batch.begin_one(i, episode.number)
-            self._batch.slots[i].put_back(read("carry_snapshot")[carry, n], int(read("carry_length")[carry, n]))
+            self._batch.slots[i].put_back(read("carry_snapshot")[carry, n])
             return True
         if episode.actions is None or self._task.seeding != "episode":
             self._batch.begin_one(i, episode.number + 1)

@@ -34,7 +34,7 @@ def create_run_directory(config: TrainConfig) -> Path:
     """
     name = config.run_dir or default_name(config)
     path = Path(name).absolute()
-    if (path / CONFIG).exists():
+    if holds_run(path):
         raise ConfigError(f"--run-dir {path} holds a run already; name another directory, or go on with it by --resume")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -42,6 +42,11 @@ def create_run_directory(config: TrainConfig) -> Path:
     except OSError as error:
         raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
     return path
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a directory holds a run that can be gone on with; one that failed before its first checkpoint cannot."""
+    return (path / CONFIG).exists() and any(path.glob("checkpoint*.pt"))
 
 
 def make_room(path: Path, flag: str) -> None:

@@ -95,16 +95,17 @@ def shard_cuts(steps: np.ndarray, shards: int) -> np.ndarray:
     """Cut a minibatch's rows into shards of near-equal size once padded to each shard's longest row.
 
     Args:
-        steps: [rows] of each row, the longest first; rows ≥ shards.
+        steps: [rows] of each row, the longest first.
 
     Returns:
-        int [shards + 1], as of `equal_cuts`.
+        int [shards + 1], as of `equal_cuts`; where there are fewer rows than shards, the last shards have none.
     """
-    cuts = equal_cuts(steps, shards)
-    if shards > 1 and steps[0] > steps[-1]:
+    filled = min(shards, len(steps))
+    cuts = equal_cuts(steps, filled)
+    if filled > 1 and steps[0] > steps[-1]:
         for _ in range(2):  # what a row takes is known once its shard is; the second time changes little
-            cuts = equal_cuts(np.repeat(steps[cuts[:-1]], np.diff(cuts)), shards)
-    return cuts
+            cuts = equal_cuts(np.repeat(steps[cuts[:-1]], np.diff(cuts)), filled)
+    return np.concatenate([cuts, np.full(shards - filled, len(steps))])
 
 
 def warm_up_steps(rows: np.ndarray, burn_in: int) -> np.ndarray:

@@ -76,12 +76,11 @@ class Session:
         self._env_steps = 0
         self._episodes = EpisodeStatistics()
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
-        self._memory = self._peak_memory = 0
+        self._bad_episodes = self._memory = self._peak_memory = 0
         self._evaluations: Evaluations | None = None
         self._fingerprint = machine.versions() | {"processor": machine.processor()}
-        self._save_due = 0.0
+        self._save_due, self._saved_at = 0.0, -1
         self._best_return = -math.inf
-        self._bad_episodes = 0
         self._drifts: list[float] = []  # of the stored states, by each refresh of this iteration
         self._updating = False  # the learner's state lies between two iterations' states
         if checkpoint is not None:
@@ -306,7 +305,8 @@ class Session:
         """Save the checkpoint and the summary; returns the summary."""
         config = self.config
         self._sample_memory()
-        self.save()
+        if self._saved_at != self.iteration:  # another save would push out one that a rank may yet need
+            self.save()
         inexact = [  # a run is as exact as each of its ranks
             reason if rank == config.rank else f"rank {rank}: {reason}"
             for rank, reasons in enumerate(self._ranks.gather_objects(self.inexact_reasons))
@@ -377,7 +377,7 @@ class Session:
             log.warning("no checkpoint was written, the one before is kept: %s", error)
             self._save_due = time.monotonic() + min(RETRY_SECONDS, 60 * self.config.checkpoint_minutes)
         else:
-            self._best_return = highest
+            self._best_return, self._saved_at = highest, self.iteration
             self._save_due = time.monotonic() + 60 * self.config.checkpoint_minutes
 
     def _restore(self, state: dict[str, Any]) -> None:

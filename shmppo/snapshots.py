@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import TimeLimit
 
+_COUNT = np.dtype(np.int64)
 log = logging.getLogger("shmppo.snapshots")
 
 
@@ -26,10 +28,16 @@ class SnapshotSpec:
 
     shape: tuple[int, ...]
     dtype: str
+    limits: int = 0
+    """TimeLimit wrappers, whose counts are kept with it."""
+
+    @property
+    def own_bytes(self) -> int:
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return self.own_bytes + self.limits * _COUNT.itemsize
 
 
 def snapshot_spec(env: gymnasium.Env, act: Callable[[Any], Any] | None = None) -> SnapshotSpec | None:
@@ -44,14 +52,19 @@ def snapshot_spec(env: gymnasium.Env, act: Callable[[Any], Any] | None = None) -
     try:
         observation, _ = env.reset()
         state = np.array(env.get_wrapper_attr("get_state")())
-        spec = SnapshotSpec(state.shape, state.dtype.str)
+        spec = SnapshotSpec(state.shape, state.dtype.str, len(_time_limits(env)))
+        wrappers = _wrappers_state(env)
         action = env.action_space.sample() if act is None else act(observation)
         before = copy.deepcopy(env.step(action)[:4])  # environments may reuse what they return
+        counting = _wrappers_state(env) != wrappers
         env.step(env.action_space.sample() if act is None else act(before[0]))
         env.get_wrapper_attr("set_state")(state)
         same = data_equivalence(before, env.step(action)[:4], exact=True)
     except Exception as error:  # methods of these names, for something else
         log.info("get_state and set_state are not used: %r", error)
+        return None
+    if counting:
+        log.warning("get_state and set_state are not used: a wrapper has a state of its own, which they do not hold")
         return None
     if state.dtype.hasobject or not same:
         log.warning("get_state and set_state are not used: the same step taken again went another way")
@@ -64,14 +77,34 @@ def take_snapshot(env: gymnasium.Env, spec: SnapshotSpec, target: np.ndarray) ->
     state = np.asarray(env.get_wrapper_attr("get_state")())
     if state.shape != spec.shape or state.dtype.str != spec.dtype:
         raise ValueError(f"get_state() returned {state.dtype} {state.shape}, but at first {spec.dtype} {spec.shape}")
-    target[:] = np.frombuffer(np.ascontiguousarray(state).tobytes(), np.uint8)
+    elapsed = np.array([vars(limit)["_elapsed_steps"] for limit in _time_limits(env)], _COUNT)
+    target[:] = np.frombuffer(np.ascontiguousarray(state).tobytes() + elapsed.tobytes(), np.uint8)
 
 
-def put_back(env: gymnasium.Env, spec: SnapshotSpec, source: np.ndarray, length: int) -> None:
-    """Bring an environment that has been reset to a snapshot of an episode that was `length` steps long."""
-    env.get_wrapper_attr("set_state")(np.frombuffer(source.tobytes(), spec.dtype).reshape(spec.shape).copy())
-    wrapped = env
-    while isinstance(wrapped, gymnasium.Wrapper):
-        if isinstance(wrapped, TimeLimit):
-            vars(wrapped)["_elapsed_steps"] = length  # the wrapper's own state, which the environment's cannot hold
-        wrapped = wrapped.env
+def put_back(env: gymnasium.Env, spec: SnapshotSpec, source: np.ndarray) -> None:
+    """Bring an environment that has been reset to a snapshot."""
+    own, elapsed = source[: spec.own_bytes].tobytes(), source[spec.own_bytes :].tobytes()
+    env.get_wrapper_attr("set_state")(np.frombuffer(own, spec.dtype).reshape(spec.shape).copy())
+    for limit, steps in zip(_time_limits(env), np.frombuffer(elapsed, _COUNT).tolist(), strict=True):
+        vars(limit)["_elapsed_steps"] = steps  # the wrapper's own state, which the environment's cannot hold
+
+
+def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
+    """The wrappers around an environment, the outermost first."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def _time_limits(env: gymnasium.Env) -> list[TimeLimit]:
+    return [wrapper for wrapper in _wrappers(env) if isinstance(wrapper, TimeLimit)]
+
+
+def _wrappers_state(env: gymnasium.Env) -> bytes:
+    """What the wrappers but TimeLimit hold of their own; spaces aside, whose generators the trial itself uses."""
+    own = [
+        {k: v for k, v in vars(wrapper).items() if k != "env" and not isinstance(v, gymnasium.Space)}
+        for wrapper in _wrappers(env)
+        if not isinstance(wrapper, TimeLimit)
+    ]
+    return pickle.dumps(own)

@@ -25,7 +25,7 @@ from shmppo.logs import log_to, remembered
 from shmppo.ranks import RankFault, Ranks, connected, own_configuration
 from shmppo.report import summary_text
 from shmppo.resources import check_resources
-from shmppo.run_directory import CONFIG, LOG, create_run_directory, default_name, directory_of
+from shmppo.run_directory import LOG, create_run_directory, default_name, directory_of, holds_run, make_room
 from shmppo.session import Session
 from shmppo.trackers import Callback, Logger, Watchers, make_trackers
 from shmppo.video import check_video
@@ -95,17 +95,23 @@ def resume(
 def _restarted(config: TrainConfig) -> bool:
     """Whether torchrun has started this process again (--max-restarts) for a run that has begun before."""
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return again and config.run_dir is not None and (Path(config.run_dir) / CONFIG).exists()
+    return again and config.run_dir is not None and holds_run(Path(config.run_dir))
 
 
 def _resume(ranks: Ranks, run_dir: Path, watched: Watched, changes: dict[str, Any]) -> dict[str, Any]:
     own = directory_of(run_dir.absolute(), ranks.rank)
     with remembered() as records:
         checkpoint = load_common_checkpoint(own, ranks)
-    fields = json.loads(checkpoint["config"])
-    fields |= {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
+    fields_before = json.loads(checkpoint["config"])
+    fields = fields_before | {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
     with ranks.refusing_together():
         config = from_json(fields)
+        make_room(own / LOG, "--resume")
+        if config.optimizer != fields_before["optimizer"]:
+            raise ConfigError(
+                f"{run_dir} was begun with --optimizer {fields_before['optimizer']}, whose state {config.optimizer} "
+                "cannot use; go on with the same one"
+            )
         if config.ranks != ranks.size:
             raise ConfigError(f"{run_dir} was begun with {config.ranks} ranks, not {ranks.size}; start as many again")
         if checkpoint["iteration"] >= config.last_iteration:

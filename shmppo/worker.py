@@ -95,9 +95,10 @@ def _end_with_the_starter() -> None:
 def _serve(setup: WorkerSetup, commands: Any, reports: Any) -> None:
     arena = Arena(setup.fields, setup.memory)
     model = ActorCritic(setup.config, setup.task.observation, setup.task.distribution)
-    move_parameters(model, arena.tensor("weights"), keep=False)
     low, high, progress = setup.columns.start, setup.columns.stop, arena.array("progress")[setup.index]
+    # It tries calls with the weights at hand: random ones, since the learner may not have written the shared ones yet.
     collector = Collector(setup.config, setup.task, model, arena, low=low, high=high, progress=progress)
+    move_parameters(model, arena.tensor("weights"), keep=False)
     states = StateRefresh(setup.config, setup.task.distribution, model, arena, low=low, high=high, progress=progress)
     gradients = ShardGradients(setup.config, setup.task.distribution, model, arena)
     seconds, stamps = arena.array("phase_seconds")[setup.index], arena.array("stamps")[setup.index]

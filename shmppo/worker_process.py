@@ -19,6 +19,8 @@ from shmppo.worker import WorkerSetup, run_worker
 # in each child: what `shmppo.train` imports is among them.
 PRELOAD = ["shmppo.worker", "shmppo.learner", "shmppo.checkpoint", "shmppo.report", "shmppo.session"]
 
+START_TRIES, RETRY_SECONDS = 3, 0.2
+
 
 class WorkerFault(RuntimeError):
     """A worker raised, died or stopped answering; the message holds its traceback where there is one."""
@@ -33,16 +35,23 @@ class WorkerProcess:
 
     def __init__(self, context: Any, setup: WorkerSetup) -> None:
         self.index = setup.index
-        self.commands = context.SimpleQueue()
-        self.reports = context.SimpleQueue()
-        self.process = context.Process(
-            target=run_worker,
-            args=(setup, self.commands, self.reports),
-            name=f"worker-{setup.index}",
-            daemon=True,
-        )
         self._ended = False
-        self.process.start()
+        for tries_left in reversed(range(START_TRIES)):
+            self.commands = context.SimpleQueue()
+            self.reports = context.SimpleQueue()
+            self.process = context.Process(
+                target=run_worker,
+                args=(setup, self.commands, self.reports),
+                name=f"worker-{setup.index}",
+                daemon=True,
+            )
+            try:
+                self.process.start()
+                break
+            except (EOFError, ConnectionError):  # a signal to all of the group has ended the fork server: start another
+                if not tries_left:
+                    raise
+                time.sleep(RETRY_SECONDS)
         self.channels = [self.reports._reader, self.process.sentinel]
 
     def speaks(self, ready: list[Any]) -> bool:
@@ -96,7 +105,8 @@ def start_context() -> Any:
     context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
         context.set_forkserver_preload(PRELOAD)
-        with _ignored(signal.SIGUSR1):  # clusters send it to every process of a job; who ignores it passes that on
+        # Clusters and terminals send them to every process of a job; who ignores them passes that on.
+        with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
             forkserver.ensure_running()
     return context
 

@@ -99,6 +99,8 @@ def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> No
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     config = TrainConfig(run_dir=str(tmp_path / "run"))
     create_run_directory(config)
+    create_run_directory(config)  # it failed before its first checkpoint: there is nothing to go on from, or to lose
+    (tmp_path / "run" / "checkpoint.pt").touch()
     with pytest.raises(ConfigError, match="holds a run already"):
         create_run_directory(config)
 

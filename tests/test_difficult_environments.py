@@ -149,7 +149,7 @@ def test_an_environment_that_can_be_put_back_is_not_replayed(monkeypatch: pytest
     train(configuration("PutsBack-v0", tmp_path / "stopped", stop_at_iteration=3, workers=2))
     state = load_newest_checkpoint(tmp_path / "stopped")
     assert len(state["actions"]["actions"]) == 0, "no actions are kept"
-    assert state["carry"]["carry_snapshot"].shape == (4, 16)
+    assert state["carry"]["carry_snapshot"].shape == (4, 24), "two numbers, and the time limit's count"
     resumed = resume(tmp_path / "stopped", workers=1)
     assert resumed["exact"]
     assert resumed["weights_sha256"] == straight["weights_sha256"]
@@ -163,19 +163,49 @@ def test_an_environment_that_can_be_put_back_is_not_replayed(monkeypatch: pytest
 def test_a_snapshot_brings_back_the_time_limit_too() -> None:
     env, other = (gymnasium.make("environments:PutsBack-v0", disable_env_checker=True) for _ in range(2))
     spec = snapshot_spec(env)
-    assert spec == SnapshotSpec((2,), "<f8")
+    assert spec == SnapshotSpec((2,), "<f8", limits=1)
     env.reset(seed=3)
     for _ in range(48):
         env.step(1)
     kept = np.zeros(spec.bytes, np.uint8)
     take_snapshot(env, spec, kept)
     other.reset(seed=99)
-    put_back(other, spec, kept, 48)
+    put_back(other, spec, kept)
     for _ in range(2):
         mine, theirs = env.step(0), other.step(0)
         assert mine[0].tolist() == theirs[0].tolist()
         assert mine[3] == theirs[3]
     assert mine[3], "the time limit of 50 steps"
+
+
+class Twice(gymnasium.Wrapper):
+    """Steps twice, and may count."""
+
+    def __init__(self, env: gymnasium.Env, counts: bool = False) -> None:
+        super().__init__(env)
+        self.counts, self.count = counts, 0
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        self.count += self.counts
+        observation, reward, terminated, truncated, extra = self.env.step(action)
+        if not (terminated or truncated):
+            observation, reward, terminated, truncated, extra = self.env.step(action)
+        return observation, reward, terminated, truncated, extra
+
+
+def test_a_snapshot_brings_back_a_time_limit_that_counts_otherwise_and_no_other_wrapper() -> None:
+    env, other = (Twice(gymnasium.make("environments:PutsBack-v0", disable_env_checker=True)) for _ in range(2))
+    spec = snapshot_spec(env)
+    assert spec is not None
+    env.reset(seed=3)
+    for _ in range(24):
+        env.step(1)
+    kept = np.zeros(spec.bytes, np.uint8)
+    take_snapshot(env, spec, kept)
+    other.reset(seed=99)
+    put_back(other, spec, kept)
+    assert (env.step(0)[3], other.step(0)[3]) == (True, True)
+    assert snapshot_spec(Twice(gymnasium.make("environments:PutsBack-v0"), counts=True)) is None
 
 
 def test_methods_of_the_same_names_that_do_something_else_are_not_used() -> None:

@@ -39,8 +39,8 @@ BASE = TrainConfig(
 def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, checkpoint_every=1, keep_checkpoints=3, run_dir=str(run_dir)))
-    # The last one twice: it was due, and it is the end.
-    assert [load_checkpoint(run_dir / older(age))["iteration"] for age in range(3)] == [6, 6, 5]
+    # The last one once: it was due, and it is the end.
+    assert [load_checkpoint(run_dir / older(age))["iteration"] for age in range(3)] == [6, 5, 4]
     assert not (run_dir / older(3)).exists()
     with open(run_dir / "metrics.csv") as file:
         returns = [float(row["return_mean_100"]) for row in csv.DictReader(file)]
@@ -62,11 +62,11 @@ def test_every_older_checkpoint_is_tried(tmp_path: Path) -> None:
     train(dataclasses.replace(BASE, checkpoint_every=1, keep_checkpoints=4, run_dir=str(run_dir)))
     for age in range(3):
         (run_dir / older(age)).write_bytes(b"torn")
-    assert load_newest_checkpoint(run_dir)["iteration"] == 4
+    assert load_newest_checkpoint(run_dir)["iteration"] == 3
     resume(run_dir)
     log = (run_dir / "run.log").read_text()
     assert log.count("is damaged or not a checkpoint") == 3
-    assert log.index("is damaged") < log.index("resumed at iteration 4")
+    assert log.index("is damaged") < log.index("resumed at iteration 3")
 
 
 def test_a_checkpoint_of_other_spaces_is_refused_with_what_differs(tmp_path: Path) -> None:

@@ -101,3 +101,15 @@ def test_acting_is_at_one_thread_however_many_the_learner_has(monkeypatch: pytes
     config = dataclasses.replace(CASES["cartpole-lstm"], workers=0, learner_threads=2, stop_at_iteration=1)
     train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     assert (acting, learning, torch.get_num_threads()) == ({1}, {2}, before)
+
+
+def test_minibatches_with_fewer_rows_than_shards_are_learned_from(tmp_path: Path) -> None:
+    """Rows of 32 and of 8 steps, cut by steps: some minibatches have fewer than 8 rows."""
+    hashes = set()
+    for workers in (0, 2):
+        config = TrainConfig(
+            env="Pendulum-v1", rollout_steps=40, num_envs=16, minibatches=4, grad_shards=8, epochs=2, hidden_size=8,
+            encoder_sizes=(8,), workers=workers, quiet=True, stop_at_iteration=3, run_dir=str(tmp_path / str(workers)),
+        )  # fmt: skip
+        hashes.add(train(config)["weights_sha256"])
+    assert len(hashes) == 1

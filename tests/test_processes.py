@@ -87,6 +87,25 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     assert expected[how] in result.stderr
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_while_workers_start_ends_well(number: signal.Signals, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "shmppo.train", "--workers", "2", "--quiet", "--run-dir", str(run_dir)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (run_dir / "run.log").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)  # the fork server imports
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert (run_dir / "checkpoint.pt").is_file()
+
+
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     victim = next(p for p in learner.children(recursive=True) if is_worker(p))

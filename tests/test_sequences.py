@@ -116,3 +116,8 @@ def test_a_block_fills_the_same_part_of_a_minibatch_alone_and_among_others() -> 
     for m in range(3):
         members = [r for r in order[cuts[m] : cuts[m + 1]].tolist() if r < len(alone)]
         assert members == order_alone[cuts_alone[m] : cuts_alone[m + 1]].tolist()
+
+
+def test_where_there_are_fewer_rows_than_shards_the_last_have_none() -> None:
+    assert shard_cuts(np.array([9, 4, 4]), 5).tolist() == [0, 1, 2, 3, 3, 3]
+    assert shard_cuts(np.array([9]), 2).tolist() == [0, 1, 1]

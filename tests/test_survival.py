@@ -191,6 +191,17 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
 
 
+def test_what_a_resumed_run_optimises_with_is_what_it_was_told(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, workers=0, optimizer="adamw", stop_at_iteration=2)
+    hashes = []
+    for decay in (0.0, 0.5):
+        train(dataclasses.replace(config, run_dir=str(tmp_path / str(decay))))
+        hashes.append(resume(tmp_path / str(decay), weight_decay=decay, stop_at_iteration=4)["weights_sha256"])
+    assert hashes[0] != hashes[1]
+    with pytest.raises(ConfigError, match="begun with --optimizer adamw, whose state sgd cannot use; go on"):
+        resume(tmp_path / "0.0", optimizer="sgd", stop_at_iteration=5)
+
+
 def test_workers_that_have_started_end_where_another_cannot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[int] = []
     original = WorkerPool._start
