@@ -18,6 +18,7 @@ from shmppo.envs import EnvironmentFault, EnvironmentSlot, Slot, Task
 log = logging.getLogger("shmppo.batches")
 
 START_ATTEMPTS = 20  # episodes that may fail to begin, one after the other, before an environment is given up
+_LEFT_ALONE = (0.0, False, False)
 _DOUBLE = struct.Struct("d")
 
 
@@ -128,10 +129,8 @@ class EnvironmentBatch(Batch):
         ended: list[Ended] = []
         row_rewards, row_terminated, row_truncated = [], [], []
         for i, action in enumerate(actions):
-            reward, terminates, truncates = 0.0, False, False
             try:
-                if action is not None:
-                    reward, terminates, truncates = self._advance(i, action)
+                reward, terminates, truncates = _LEFT_ALONE if action is None else self._advance(i, action)
                 if terminates or truncates:
                     ended.append(self._ended(i, terminates))
             except EnvironmentFault as fault:
