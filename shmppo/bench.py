@@ -9,11 +9,12 @@ from typing import Any
 import tyro
 
 from shmppo import bench_scaling, bench_stragglers, bench_throughput, bench_topologies
-from shmppo.bench_run import exit_code
+from shmppo.bench_run import INTERRUPTED
 from shmppo.bench_scaling import Scaling
 from shmppo.bench_stragglers import Stragglers
 from shmppo.bench_throughput import Throughput
 from shmppo.bench_topologies import Topologies
+from shmppo.train import exit_code
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "throughput": Throughput,
@@ -36,7 +37,7 @@ def main() -> int:
         options = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m shmppo.bench")
         _REPORTS[type(options)](options)
 
-    return exit_code(measure)
+    return exit_code(measure, INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shmppo.config import ConfigError, TrainConfig
+from shmppo.config import TrainConfig
 from shmppo.curves import read_columns
-from shmppo.envs import EnvironmentFault
-from shmppo.learner import TrainingFault
 from shmppo.options import (
     NetworkOptions,
     ObjectiveOptions,
@@ -24,10 +20,9 @@ from shmppo.options import (
     UpdateOptions,
     require,
 )
-from shmppo.ranks import RankFault
 from shmppo.train import train
-from shmppo.worker_process import WorkerFault
 
+INTERRUPTED = "left at the signal; what was being measured is not counted"
 WARM_UP = 3  # iterations not counted: first shapes, first pages
 
 
@@ -80,19 +75,3 @@ def measured_run(config: TrainConfig, iterations: int) -> MeasuredRun:
             raise KeyboardInterrupt
         times = read_columns(run_dir / "step_times.csv") if config.step_times else {}
         return MeasuredRun(summary, read_columns(run_dir / "metrics.csv"), times)
-
-
-def exit_code(command: Callable[[], object]) -> int:
-    """Run a command that measures; errors as one line, and the exit code that belongs to them."""
-    try:
-        command()
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (WorkerFault, EnvironmentFault, TrainingFault, RankFault) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("left at the signal; what was being measured is not counted", file=sys.stderr)
-        return 130
-    return 0

@@ -322,8 +322,8 @@ class Learner:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         configured = build_optimizer(self.config, self._flat).param_groups[0]  # what is gone on with, not begun with
-        for name in ("eps", "weight_decay"):
-            self.optimizer.param_groups[0][name] = configured.get(name)
+        for name in {"eps", "weight_decay"} & configured.keys():
+            self.optimizer.param_groups[0][name] = configured[name]
         self.version = state["version"]
         self.schedule.load(state["schedule"])
         for moments, name in ((self.obs_moments, "obs_moments"), (self.return_moments, "return_moments")):

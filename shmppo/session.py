@@ -118,10 +118,8 @@ class Session:
             self.save()  # so that there is always one to go on from
             self._watchers = stack.enter_context(closing(watchers))
             watchers.start(self.run_dir, config, self.iteration)
-            self._evaluations = (
-                Evaluations(config, self.run_dir, self.iteration, watchers) if config.eval_every else None
-            )
-            if self._evaluations is not None:
+            if config.eval_every is not None:
+                self._evaluations = Evaluations(config, self.run_dir, self.iteration, watchers)
                 stack.callback(self._evaluations.close)
             return stack.pop_all()
 

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from logging import LogRecord
 from pathlib import Path
@@ -222,8 +222,22 @@ def _from_command_line(arguments: list[str], default: TrainConfig | None) -> dic
 
 def main(default: TrainConfig | None = None) -> int:
     """The command line, with `default` in place of the default job; returns the exit code."""
-    try:
+
+    def command() -> None:
         summary = _from_command_line(sys.argv[1:], default)
+        if not summary["config"]["quiet"]:
+            print(summary_text(from_json(summary["config"]), summary, Path(summary["run_dir"])))
+
+    return exit_code(command, "left at once; if the run has begun, go on from the last checkpoint with --resume")
+
+
+def exit_code(command: Callable[[], object], interrupted: str) -> int:
+    """Run a command that trains; an error as one line, and the exit code that belongs to it.
+
+    interrupted: what is said at a signal that ends it at once.
+    """
+    try:
+        command()
     except ConfigError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # it is the same on all ranks
             print(f"error: {error}", file=sys.stderr)
@@ -232,10 +246,8 @@ def main(default: TrainConfig | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("left at once; if the run has begun, go on from the last checkpoint with --resume", file=sys.stderr)
+        print(interrupted, file=sys.stderr)
         return 130
-    if not summary["config"]["quiet"]:
-        print(summary_text(from_json(summary["config"]), summary, Path(summary["run_dir"])))
     return 0
 
 

@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 import tyro
 
-from shmppo.bench_run import JobOptions, exit_code, measured_run
+from shmppo.bench_run import INTERRUPTED, JobOptions, measured_run
 from shmppo.config import ConfigError, TrainConfig, usable_cores
 from shmppo.options import flag, require
 from shmppo.run_directory import make_room, write_json
+from shmppo.train import exit_code
 
 Dimension = Literal["workers", "envs", "shards"]
 LEAST_ROLLOUT = 8  # steps; shorter rollouts are not tried
@@ -178,7 +179,7 @@ def tune(options: Tune) -> TrainConfig:
 
 def main() -> int:
     """The command line; returns the exit code."""
-    return exit_code(lambda: tune(tyro.cli(Tune, prog="python -m shmppo.tune")))
+    return exit_code(lambda: tune(tyro.cli(Tune, prog="python -m shmppo.tune")), INTERRUPTED)
 
 
 if __name__ == "__main__":

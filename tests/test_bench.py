@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shmppo import bench_run
-from shmppo.bench_run import MeasuredRun, exit_code, measured_run
+from shmppo.bench_run import MeasuredRun, measured_run
 from shmppo.bench_scaling import (
     COLUMNS,
     Scaling,
@@ -32,6 +32,7 @@ from shmppo.envs import EnvironmentFault, inspect_task
 from shmppo.learner import arena_fields
 from shmppo.plot_scaling import PARTS
 from shmppo.timers import PHASES
+from shmppo.train import exit_code
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SMALL = TrainConfig(num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, hidden_size=16, workers=0, quiet=True)
@@ -180,7 +181,7 @@ def test_errors_are_one_line_with_their_exit_code(capsys: pytest.CaptureFixture[
         def command() -> None:
             raise error
 
-        return exit_code(command)
+        return exit_code(command, "interrupted")
 
     assert [fail(ConfigError("a")), fail(EnvironmentFault(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
     assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]

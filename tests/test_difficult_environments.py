@@ -89,37 +89,32 @@ def test_seeded_once_is_not_exact_after_a_fault(monkeypatch: pytest.MonkeyPatch,
     assert summary["iterations"] == 6
 
 
-@pytest.mark.parametrize("how", ["raise", "nan", "reward"])
-def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp_path: Path) -> None:
-    env = f"FailsSometimes-{how}-v0"
-    with pytest.raises(EnvironmentFault, match=r"exploded|not finite"):
-        train(configuration(env, tmp_path / "strict"))
+def skipping(env: str, fault: str, root: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """A run that skips bad episodes, with any workers and refused without skipping: its summary and last row."""
+    with pytest.raises(EnvironmentFault, match=fault):
+        train(configuration(env, root / "strict"))
     runs = [
-        train(configuration(env, tmp_path / str(workers), skip_bad_episodes=True, workers=workers))
-        for workers in (0, 3)
+        train(configuration(env, root / str(workers), skip_bad_episodes=True, workers=workers)) for workers in (0, 3)
     ]
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
-    with open(tmp_path / "0" / "metrics.csv") as file:
-        last = list(csv.DictReader(file))[-1]
+    with open(root / "0" / "metrics.csv") as file:
+        return runs[0], list(csv.DictReader(file))[-1]
+
+
+@pytest.mark.parametrize("how", ["raise", "nan", "reward"])
+def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp_path: Path) -> None:
+    summary, last = skipping(f"FailsSometimes-{how}-v0", r"exploded|not finite", tmp_path)
     assert int(last["bad_episodes"]) > 5
     assert float(last["return_mean_100"]) == 9.0, "only whole episodes are counted"
-    assert runs[0]["exact"]
+    assert summary["exact"]
 
 
 @pytest.mark.parametrize("how", ["raise", "nan"])
 def test_an_episode_that_cannot_begin_takes_nothing_from_the_one_before(how: str, tmp_path: Path) -> None:
-    env = f"FailsAtReset-{how}-v0"
-    with pytest.raises(EnvironmentFault, match=r"no such level|began with the observation .*nan.*: not finite"):
-        train(configuration(env, tmp_path / "strict"))
-    runs = [
-        train(configuration(env, tmp_path / str(workers), skip_bad_episodes=True, workers=workers))
-        for workers in (0, 3)
-    ]
-    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
-    with open(tmp_path / "0" / "metrics.csv") as file:
-        last = list(csv.DictReader(file))[-1]
-    steps = int(last["env_steps"]) // runs[0]["num_envs"]
-    assert (int(last["episodes"]), int(last["bad_episodes"])) == (steps // 9 * runs[0]["num_envs"], 0)
+    fault = r"no such level|began with the observation .*nan.*: not finite"
+    summary, last = skipping(f"FailsAtReset-{how}-v0", fault, tmp_path)
+    steps = int(last["env_steps"]) // summary["num_envs"]
+    assert (int(last["episodes"]), int(last["bad_episodes"])) == (steps // 9 * summary["num_envs"], 0)
     assert float(last["return_mean_100"]) == 9.0
     assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from shmppo import tune as module
-from shmppo.bench_run import exit_code
 from shmppo.command_line import parse_config, read_config_file
 from shmppo.config import ConfigError, TrainConfig
+from shmppo.train import exit_code
 from shmppo.tune import Search, Tune, command, differences, neighbours, tune
 
 JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
@@ -78,7 +78,7 @@ def test_a_signal_ends_the_search_with_what_there_is(
     assert out.is_file()
     made_up.clear()
     last = 0
-    assert exit_code(lambda: tune(JOB)) == 130
+    assert exit_code(lambda: tune(JOB), "interrupted") == 130
 
 
 def test_neighbours_can_run() -> None:
