@@ -5,7 +5,7 @@ Reaches a return of 475 within 200,000 steps. Try `--core none` to see it fail.
 
 import sys
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(env="CartPole-v1", hide_obs=(1, 3), total_steps=200_000)

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(env="custom_env:Recall", env_kwargs={"length": 8}, learning_rate=3e-3, total_steps=100_000)

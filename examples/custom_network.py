@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(env="CartPole-v1", hide_obs=(1, 3), network="custom_network:averages", total_steps=200_000)

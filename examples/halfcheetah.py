@@ -5,7 +5,7 @@ Reaches a return of 1350 and more within 1,000,000 steps; some seeds find a gait
 
 import sys
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(

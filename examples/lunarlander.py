@@ -6,7 +6,7 @@ Reaches a return of 200 and more within 1,000,000 steps, in about 4 minutes on t
 
 import sys
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(

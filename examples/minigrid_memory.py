@@ -1,7 +1,7 @@
 """MiniGrid-MemoryS9: look at an object, walk down a corridor, and turn to where the same object lies.
 
 The agent may start with its back to the object: it has to learn to look first. The 7 × 7 symbolic view goes in one-
-hot, as a vector of normalised numbers; as plain codes nothing was learned in 600,000 steps. Three seeds ended with a
+hot, as a vector of normalized numbers; as plain codes nothing was learned in 600,000 steps. Three seeds ended with a
 return of 0.98, which is the most there is; on the way there an update may lose it for a while. Needs `pip install
 'shmppo[minigrid]'`.
 """
@@ -11,7 +11,7 @@ import sys
 import gymnasium
 from gymnasium import spaces
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(

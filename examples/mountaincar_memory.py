@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(

@@ -5,7 +5,7 @@ Reaches a return of -250 within 200,000 steps. γ = 0.99 fails here: a swing-up 
 
 import sys
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(

@@ -7,7 +7,7 @@ Four frames and no memory: `--core none --wrappers "AtariPreprocessing()" "Frame
 
 import sys
 
-from shmppo.config import TrainConfig
+from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(

@@ -9,18 +9,19 @@ from typing import Any
 
 from rich.console import Console
 
-from shmppo import TrainConfig, session, train
-from shmppo.display import WIDTH, Display
+from shmppo import TrainConfig, train
+from shmppo.loggers.console import WIDTH, ConsoleDisplay
+from shmppo.runs import session as session
 
 PICTURE = Path(__file__).with_name("display.svg")
 RUN_DIR = "runs/cartpole"  # as the picture names it
 ITERATION = 60  # in the middle: something has been learned, something is left
 
 
-class Photographed(Display):
+class Photographed(ConsoleDisplay):
     """Draws one iteration's panel into a file."""
 
-    def show(self, row: dict[str, float], *drawn: Any, last: bool) -> None:
+    def normalize_leaf(self, row: dict[str, float], *drawn: Any, last: bool) -> None:
         super().show(row, *drawn, last=last)
         if row["iteration"] == ITERATION:
             self._run_dir = Path(RUN_DIR)
@@ -30,7 +31,7 @@ class Photographed(Display):
 
 
 if __name__ == "__main__":
-    session.Display = Photographed  # type: ignore[misc]
+    session.ConsoleDisplay = Photographed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as directory:
         train(TrainConfig(run_dir=f"{directory}/run", quiet=True, stop_at_iteration=ITERATION))
     print(PICTURE)

@@ -23,22 +23,23 @@ import numpy as np
 import torch
 from provenance import DATA, record
 
-from shmppo.checkpoint import load_newest_checkpoint
-from shmppo.config import TrainConfig
-from shmppo.envs import Task, inspect_task
-from shmppo.gradients import ShardGradients
-from shmppo.layout import Arena, allocate
-from shmppo.learner import Learner, arena_fields
-from shmppo.ranks import ALONE
-from shmppo.sequences import cut_rows
-from shmppo.session import Session
-from shmppo.timers import PhaseTimer
-from shmppo.trackers import Watchers
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.spec import Task
+from shmppo.loggers.trackers import LoggerList
+from shmppo.parallel.process_group import SINGLE_PROCESS
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.learner import Learner, arena_fields
+from shmppo.ppo.minibatches import cut_sequences
+from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.runs.session import Session
+from shmppo.runs.trainer import resume, train
+from shmppo.utils.phase_timer import PhaseTimer
 
 COLUMNS = (
     "env", "seed", "iteration", "minibatches", "first_env", "environments", "kl_to_all", "kl_of_update",
-    "optimiser_steps",
+    "optimizer_steps",
 )  # fmt: skip
 JOB = TrainConfig(
     core="none", encoder_sizes=(64, 64), separate_critic=True, epochs=10, learning_rate=3e-4, value_clip=True,
@@ -47,16 +48,16 @@ JOB = TrainConfig(
 STARTS = 4
 
 
-def new_arena(config: TrainConfig, task: Task) -> Arena:
+def new_arena(config: TrainConfig, task: Task) -> SharedBuffers:
     fields = arena_fields(config, task)
-    return Arena(fields, allocate(fields))
+    return SharedBuffers(fields, allocate(fields))
 
 
-def collected(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Arena, dict[str, Any]]:
+def collected(config: TrainConfig, task: Task, run_dir: Path) -> tuple[SharedBuffers, dict[str, Any]]:
     """The next rollout after the run's checkpoint, and the checkpoint's learner."""
     checkpoint = load_newest_checkpoint(run_dir)
     arena = new_arena(config, task)
-    with Session(config, task, arena, run_dir, checkpoint, Watchers(None, []), ALONE) as session:
+    with Session(config, task, arena, run_dir, checkpoint, LoggerList(None, []), SINGLE_PROCESS) as session:
         session.learner.publish_statistics()
         session.learner.publish()
         session.pool.collect(session.learner.version, session.iteration, session.timer)
@@ -64,9 +65,9 @@ def collected(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Arena, di
 
 
 def updated(
-    config: TrainConfig, task: Task, source: Arena, columns: np.ndarray, state: dict[str, Any], iteration: int
+    config: TrainConfig, task: Task, source: SharedBuffers, columns: np.ndarray, state: dict[str, Any], iteration: int
 ) -> tuple[torch.Tensor, float]:
-    """Weights [P] after an update on some columns of a rollout, and the optimiser steps that it took."""
+    """Weights [P] after an update on some columns of a rollout, and the optimizer steps that it took."""
     config = dataclasses.replace(config, num_envs=len(columns))
     arena = new_arena(config, task)
     for field in arena.fields:
@@ -74,7 +75,7 @@ def updated(
             axis = 0 if field.name in ("obs_moments", "taken") else 1
             arena.tensor(field.name).copy_(source.tensor(field.name).index_select(axis, torch.from_numpy(columns)))
     learner = Learner(config, task, arena)
-    # A copy: the optimiser would go on in the very tensors that it is given.
+    # A copy: the optimizer would go on in the very tensors that it is given.
     learner.load(copy.deepcopy(state) | {"discounted_return": state["discounted_return"][columns]})
     learner.publish_statistics()
     learner.publish()
@@ -83,7 +84,7 @@ def updated(
     def compute(version: int, epoch: int, minibatch: int) -> None:
         gradients.compute(epoch, minibatch, range(config.shards))
 
-    steps = learner.update(iteration, compute, PhaseTimer())["optimiser_steps"]
+    steps = learner.update(iteration, compute, PhaseTimer())["optimizer_steps"]
     return arena.tensor("weights").clone(), steps
 
 
@@ -93,7 +94,7 @@ def measure(config: TrainConfig, run_dir: Path, iteration: int) -> Iterator[dict
     arena, state = collected(config, task, run_dir)
     learner = Learner(config, task, arena)
     gradients = ShardGradients(config, task.distribution, learner.model, arena)
-    rows = cut_rows(arena.array("first"), config.row_steps).astype(np.int64)
+    rows = cut_sequences(arena.array("first"), config.sequence_steps).astype(np.int64)
 
     def policy(weights: torch.Tensor) -> torch.Tensor:
         arena.tensor("weights").copy_(weights)

@@ -13,9 +13,9 @@ import csv
 
 from provenance import DATA, record
 
-from shmppo.bench_run import measured_run
-from shmppo.config import TrainConfig
-from shmppo.timers import LEARNING, SAMPLING
+from shmppo.bench.measured_run import measured_run
+from shmppo.config.train_config import TrainConfig
+from shmppo.utils.phase_timer import LEARNING, SAMPLING
 
 SIZES = {
     "num_envs": (16, 32, 64, 128, 256, 512),

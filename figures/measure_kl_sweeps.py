@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from provenance import DATA, record
 
-from shmppo.config import TrainConfig
-from shmppo.curves import read_columns
-from shmppo.diagnostics import mean_profile, read_profiles
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.plotting.curves import read_columns
+from shmppo.ppo.kl_profile import mean_profile, read_profiles
+from shmppo.runs.trainer import train
 
 PROFILES, RUNS = DATA / "kl_sweeps.csv", DATA / "kl_sweeps-runs.csv"
 KEY = ("sweep", "name", "env", "seed")

@@ -15,7 +15,7 @@ from typing import Any
 
 from provenance import DATA, record
 
-from shmppo.bench_scaling import COLUMNS, Scaling, add_scaling, measure, plan
+from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, measure, plan
 
 
 def main() -> None:

@@ -23,12 +23,12 @@ from unittest import mock
 import numpy as np
 from provenance import DATA, record
 
-from shmppo.batches import EnvironmentBatch
-from shmppo.config import TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.episodes import ActionLog
-from shmppo.session import Session
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.sync import SyncVectorEnv
+from shmppo.runs.session import Session
+from shmppo.runs.trainer import train
+from shmppo.sampling.action_log import ActionLog
 
 BASE = TrainConfig(
     env="HalfCheetah-v5", num_envs=16, rollout_steps=128, minibatches=4, epochs=4, seq_len=16, hidden_size=128,
@@ -88,7 +88,7 @@ def run(iterations: int) -> Measured:
 def hash_seconds(steps: int = 20_000) -> float:
     """Seconds that the running hash takes for one environment step."""
     task = inspect_task(BASE)
-    batch = EnvironmentBatch(BASE, task, 0, 1)
+    batch = SyncVectorEnv(BASE, task, 0, 1)
     batch.begin(0)
     observation = np.zeros(17)
     times = []

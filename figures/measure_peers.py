@@ -62,8 +62,7 @@ def main() -> None:
         for name in rates:
             rates[name].append(ours(options.task, OURS[name]) if name in OURS else theirs(peers[name]))
             print(f"{options.task}  {name:<40}{rates[name][-1]:10,.0f}", flush=True)
-    from shmppo.config import usable_cores
-    from shmppo.machine import processor
+    from shmppo.utils.machine import processor, usable_cores
 
     path = DATA / "peers.csv"
     others = []

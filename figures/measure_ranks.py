@@ -1,4 +1,4 @@
-"""Decentralised learning, measured: figures/data/ranks_PART.csv, one table per part.
+"""Decentralized learning, measured: figures/data/ranks_PART.csv, one table per part.
 
     python figures/measure_ranks.py communication     # share of an iteration on task A, two ranks
     python figures/measure_ranks.py preemption        # four ranks, one of them five times slower, with and without
@@ -65,19 +65,19 @@ def trained(ranks: int, flags: str, iterations: int, directory: Path, *, stamps:
 
 def as_rank() -> int:
     """One rank that notes when its exchanges begin and end, then trains as its command line says."""
-    from shmppo.ranks import Ranks
-    from shmppo.train import main
+    from shmppo.parallel.process_group import ProcessGroup
+    from shmppo.runs.trainer import main
 
-    exchange, noted = Ranks._exchange, []
+    exchange, noted = ProcessGroup._exchange, []
 
     @contextmanager
-    def noting(self: Ranks, size: int) -> Iterator[None]:
+    def noting(self: ProcessGroup, size: int) -> Iterator[None]:
         began = time.monotonic()
         with exchange(self, size):
             yield
         noted.append((began, time.monotonic(), size))
 
-    Ranks._exchange = noting  # type: ignore[method-assign]
+    ProcessGroup._exchange = noting  # type: ignore[method-assign]
     sys.argv = ["train", *sys.argv[2:]]
     code = main()
     np.save(Path(os.environ["STAMPS"]) / f"stamps-{os.environ['RANK']}.npy", np.array(noted))
@@ -129,10 +129,10 @@ def preemption(iterations: int, ranks: int = 4) -> list[dict[str, Any]]:
 
 
 def all_reduce_times() -> None:
-    """As a rank: print the median seconds of an all-reduce of each of SIZES, by `Ranks.sum`."""
+    """As a rank: print the median seconds of an all-reduce of each of SIZES, by `ProcessGroup.sum`."""
     import torch
 
-    from shmppo.ranks import connected
+    from shmppo.parallel.process_group import connected
 
     torch.set_num_threads(1)
     with connected(60) as ranks:
@@ -156,7 +156,7 @@ def ring_seconds(ranks: np.ndarray | int, size: float, hop: float, per_byte: flo
 
 def gradient_bytes(run_dir: Path) -> int:
     """Bytes of a run's gradient."""
-    from shmppo.checkpoint import load_newest_checkpoint
+    from shmppo.runs.checkpoint import load_newest_checkpoint
 
     return sum(4 * tensor.numel() for tensor in load_newest_checkpoint(run_dir)["learner"]["model"].values())
 

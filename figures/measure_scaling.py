@@ -11,7 +11,7 @@ import argparse
 
 from provenance import DATA, record
 
-from shmppo.bench_scaling import Scaling, report
+from shmppo.bench.scaling import Scaling, report
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ import numpy as np
 from provenance import DATA, record
 from turns import Contender, started
 
-from shmppo.bench_run import WARM_UP
-from shmppo.bench_topologies import SPLIT
+from shmppo.bench.measured_run import WARM_UP
+from shmppo.bench.topologies import SPLIT
 
 NETWORK = shlex.split(
     "--rollout-steps 128 --encoder-sizes 128 --hidden-size 128 --epochs 4 --minibatches 4 "
@@ -36,7 +36,7 @@ TOPOLOGIES = {
     "separate runs": [ONE, ONE],
     "central": [[*TWO, "--learning", "central"]],
     "sharded": [TWO],
-    "decentralised": [RANK, RANK],
+    "decentralized": [RANK, RANK],
 }
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     turns = []
     with (
         tempfile.TemporaryDirectory() as directory,
-        started(TOPOLOGIES, Path(directory), ranks=["decentralised"]) as running,
+        started(TOPOLOGIES, Path(directory), ranks=["decentralized"]) as running,
     ):
         for _ in range(options.turns):
             turns.append({name: contender.turn(options.seconds) for name, contender in running.items()})

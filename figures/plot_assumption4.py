@@ -10,7 +10,7 @@ import csv
 import numpy as np
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
 TITLES = {"same number": "as many minibatches, smaller", "same size": "minibatches of one size, fewer"}
 
@@ -23,20 +23,18 @@ def main() -> None:
     everything = max(int(row["environments"]) for row in table)
     figure, axes = new_figure(1, len(TITLES))
     for axis, (kind, title) in zip(axes, TITLES.items(), strict=True):
-        for (seed, iteration), colour in zip(policies, COLOURS, strict=False):
+        for (seed, iteration), color in zip(policies, COLOURS, strict=False):
             rows = [r for r in table if (r["seed"], r["iteration"], r["minibatches"]) == (seed, iteration, kind)]
             counts = sorted({int(row["environments"]) for row in rows})
             values = np.array([[float(r["kl_to_all"]) for r in rows if int(r["environments"]) == n] for n in counts])
             medians = np.median(values, axis=1)
             part = [n < everything for n in counts]
             name = f"seed {seed}, after {iteration} updates"
-            axis.plot(np.array(counts)[part], medians[part], "o-", color=colour, markersize=4, label=name)
-            axis.fill_between(
-                counts[:-1], values.min(1)[:-1], values.max(1)[:-1], color=colour, alpha=0.15, linewidth=0
-            )
-            axis.plot(everything, medians[-1], "x", color=colour, markersize=5)
+            axis.plot(np.array(counts)[part], medians[part], "o-", color=color, markersize=4, label=name)
+            axis.fill_between(counts[:-1], values.min(1)[:-1], values.max(1)[:-1], color=color, alpha=0.15, linewidth=0)
+            axis.plot(everything, medians[-1], "x", color=color, markersize=5)
             moved = np.median([float(row["kl_of_update"]) for row in rows])
-            axis.axhline(moved, color=colour, linewidth=0.8, linestyle=":")
+            axis.axhline(moved, color=color, linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_xticks(counts, list(map(str, counts)))
         axis.set_yscale("log")

@@ -9,7 +9,7 @@ import csv
 
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
 FAULTS = {
     "KILL": "worker killed",

@@ -10,7 +10,7 @@ import csv
 import numpy as np
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
 TITLES = {"minibatch": "minibatches", "shape": "environments × rollout", "objective": "objective"}
 
@@ -26,13 +26,13 @@ def main() -> None:
     figure, axes = new_figure(len(names_of), 2)
     for i, (sweep, names) in enumerate(names_of.items()):
         row, title = axes[2 * i : 2 * i + 2], TITLES[sweep]
-        for name, colour in zip(names, COLOURS, strict=False):
+        for name, color in zip(names, COLOURS, strict=False):
             members = [run for run in runs if (run["sweep"], run["name"]) == (sweep, name)]
             monotonic = np.mean([float(run["monotonic_share"]) for run in members])
             for axis, kind in zip(row, ("sequential", "reference"), strict=True):
                 text = name if kind == "sequential" else f"{name}: falls at {monotonic:.0%} of the steps"
                 x, mean = profile([p for p in points if (p["sweep"], p["name"]) == (sweep, name)], f"log10_{kind}")
-                axis.plot(x, mean, color=colour, linewidth=1.4, label=text)
+                axis.plot(x, mean, color=color, linewidth=1.4, label=text)
         for axis, kind in zip(row, ("sequential", "reference"), strict=True):
             label(axis, "share of the update's data", "log₁₀ nats", f"{title}: {kind} KL")
             axis.legend(fontsize=6.5, frameon=False)

@@ -11,7 +11,7 @@ import json
 import numpy as np
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
 TAILS = {"none": "always 10 ms", "exponential": "exponential", "pareto": "heavy tail (Pareto 1.5)"}
 
@@ -22,7 +22,7 @@ def main() -> None:
         table = list(csv.DictReader(file))
     cores = json.loads((DATA / "latency.json").read_text())["cores"]
     figure, axes = new_figure(1, 2)
-    for (tail, name), colour in zip(TAILS.items(), COLOURS, strict=False):
+    for (tail, name), color in zip(TAILS.items(), COLOURS, strict=False):
         rows = [row for row in table if row["tail"] == tail]
         if not rows:
             continue
@@ -30,11 +30,11 @@ def main() -> None:
             np.array([float(row[c]) for row in rows])
             for c in ("workers", "collect_seconds", "iteration_seconds", "collect_efficiency", "efficiency")
         )
-        axes[0].plot(workers, sampling, "o-", color=colour, markersize=4, label=name)
-        axes[1].plot(workers, every, "o-", color=colour, markersize=4, label=name)
+        axes[0].plot(workers, sampling, "o-", color=color, markersize=4, label=name)
+        axes[1].plot(workers, every, "o-", color=color, markersize=4, label=name)
         # Sampling waits for all workers at once; learning is W times the work, on as many cores as there are.
         learning = (whole[0] - collect[0]) * workers / np.minimum(workers, cores)
-        axes[1].plot(workers, whole[0] / (collect[0] + learning), ":", color=colour, linewidth=1)
+        axes[1].plot(workers, whole[0] / (collect[0] + learning), ":", color=color, linewidth=1)
     for axis, title in zip(axes, ("sampling alone", "whole iteration; dotted: learning shares the cores"), strict=True):
         axis.set_xscale("log", base=2)
         axis.set_xticks(workers, [f"{w:.0f}" for w in workers])

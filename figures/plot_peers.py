@@ -10,7 +10,7 @@ import csv
 import numpy as np
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
 TITLES = {
     "A": "task A: HalfCheetah-v5, 16 environments",
@@ -29,9 +29,9 @@ def main() -> None:
         rows = sorted((row for row in table if row["task"] == task), key=lambda row: float(row["steps_per_second"]))
         rates, lows, highs = ([float(row[c]) for row in rows] for c in ("steps_per_second", "lowest", "highest"))
         spread = np.abs(np.array([lows, highs]) - rates)
-        colours = [COLOURS[0] if row["trainer"].startswith("shmppo") else COLOURS[-1] for row in rows]
+        colors = [COLOURS[0] if row["trainer"].startswith("shmppo") else COLOURS[-1] for row in rows]
         names = [row["trainer"] for row in rows]
-        axis.barh(names, rates, xerr=spread, color=colours, error_kw={"linewidth": 0.8, "capsize": 2})
+        axis.barh(names, rates, xerr=spread, color=colors, error_kw={"linewidth": 0.8, "capsize": 2})
         for i, (rate, high) in enumerate(zip(rates, highs, strict=True)):
             axis.text(high, i, f"  {rate:,.0f}", va="center", fontsize=7)
         axis.set_xlim(0, 1.15 * max(highs))

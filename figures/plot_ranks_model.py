@@ -11,7 +11,7 @@ import numpy as np
 from measure_ranks import UPDATES, ring_seconds
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
 GPU_RANK = (0.1, 25e-6, 1e-10)
 """Assumed of a rank with a GPU: share of the CPU rank's time for an iteration, seconds a message, seconds a byte."""

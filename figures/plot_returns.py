@@ -10,8 +10,8 @@ import csv
 import numpy as np
 from provenance import DATA, caption, output
 
-from shmppo.curves import Run, aggregate, bootstrap_interval, interquartile_mean, read_columns
-from shmppo.plot import COLOURS, SEEDS_CAPTION, draw_aggregate, label, new_figure, save
+from shmppo.plotting.curves import Run, aggregate, bootstrap_interval, interquartile_mean, read_columns
+from shmppo.plotting.plots import COLOURS, SEEDS_CAPTION, draw_aggregate, label, new_figure, save
 
 PANELS = {
     "CartPole-v1": ({"cartpole": "no memory"}, 475, "evaluate_return"),
@@ -65,14 +65,14 @@ def main() -> None:
         axis.set_visible(False)
     for axis, (title, (tasks, target, _)) in zip(axes, panels.items(), strict=False):
         axis.axhline(target, color="#888888", linewidth=0.8, linestyle=":", label=f"target {target}")
-        for (task, name), colour in zip(tasks.items(), COLOURS, strict=False):
+        for (task, name), color in zip(tasks.items(), COLOURS, strict=False):
             runs = [Run(path, {}, read_columns(path)) for path in sorted((DATA / "curves").glob(f"{task}-s*.csv"))]
             curve = aggregate(runs, "return_mean_100", "env_steps") if runs else None
             if curve is not None:
-                draw_aggregate(axis, curve, name, colour)
+                draw_aggregate(axis, curve, name, color)
             rows = [row for row in table if row["task"] == task]
             steps, returns = ([float(row[c]) for row in rows] for c in ("env_steps", "evaluate_return"))
-            axis.plot(steps, returns, "o", color=colour, markersize=4, fillstyle="none")
+            axis.plot(steps, returns, "o", color=color, markersize=4, fillstyle="none")
         label(axis, "environment steps", "return, last 100 episodes", title)
         axis.legend(fontsize=7, frameon=False)
     seeds = ", ".join(sorted({row["seed"] for row in table}))

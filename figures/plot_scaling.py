@@ -9,7 +9,7 @@ import csv
 
 from provenance import DATA, caption, output
 
-from shmppo.plot_scaling import plot_scaling
+from shmppo.plotting.scaling import plot_scaling
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ import csv
 import numpy as np
 from provenance import DATA, caption, output
 
-from shmppo.plot import COLOURS, label, new_figure, save
+from shmppo.plotting.plots import COLOURS, label, new_figure, save
 
-PARTS = ("sampling", "optimisation", "communication", "other")
+PARTS = ("sampling", "optimization", "communication", "other")
 
 
 def main() -> None:
@@ -22,9 +22,9 @@ def main() -> None:
     figure, axes = new_figure(1, 1, width=6.5, height=2.8)
     names = [f"{row['topology']}\n{float(row['speedup']):.2f} ×" for row in table]
     left = np.zeros(len(table))
-    for part, colour in zip(PARTS, COLOURS, strict=False):
+    for part, color in zip(PARTS, COLOURS, strict=False):
         milliseconds = np.array([1e3 * float(row[f"{part}_seconds"]) for row in table])
-        axes[0].barh(names, milliseconds, left=left, color=colour, label=part)
+        axes[0].barh(names, milliseconds, left=left, color=color, label=part)
         left += milliseconds
     axes[0].invert_yaxis()
     axes[0].legend(fontsize=7, frameon=False, loc="lower right")

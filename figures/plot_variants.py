@@ -10,8 +10,8 @@ import csv
 from measure_variants import VARIANTS
 from provenance import DATA, caption, output
 
-from shmppo.curves import Run, aggregate, read_columns
-from shmppo.plot import COLOURS, SEEDS_CAPTION, draw_aggregate, label, new_figure, save
+from shmppo.plotting.curves import Run, aggregate, read_columns
+from shmppo.plotting.plots import COLOURS, SEEDS_CAPTION, draw_aggregate, label, new_figure, save
 
 COLUMNS = {"return_mean_100": "return, last 100 episodes", "kl": "KL(old ‖ new), nats"}
 
@@ -24,15 +24,15 @@ def main() -> None:
     figure, axes = new_figure(len(COLUMNS), len(tasks), width=3.8)
     panels = [(column, task) for column in COLUMNS for task in tasks]
     for axis, (column, task) in zip(axes, panels, strict=True):
-        for variant, colour in zip(VARIANTS, COLOURS, strict=False):
+        for variant, color in zip(VARIANTS, COLOURS, strict=False):
             files = sorted((DATA / "curves").glob(f"{task}-{variant}-s*.csv"))
             curve = aggregate([Run(file, {}, read_columns(file)) for file in files], column, "env_steps")
             if curve is not None:
-                draw_aggregate(axis, curve, variant, colour)
+                draw_aggregate(axis, curve, variant, color)
             if column == "return_mean_100":
                 rows = [row for row in table if (row["task"], row["variant"]) == (task, variant)]
                 steps, returns = ([float(row[c]) for row in rows] for c in ("env_steps", "evaluate_return"))
-                axis.plot(steps, returns, "o", color=colour, markersize=4, fillstyle="none")
+                axis.plot(steps, returns, "o", color=color, markersize=4, fillstyle="none")
         axis.locator_params(axis="x", nbins=4)
         label(axis, "environment steps", COLUMNS[column], task)
         axis.legend(fontsize=7, frameon=False)

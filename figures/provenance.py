@@ -14,8 +14,7 @@ DATA = HERE / "data"
 
 def record(csv_file: Path, note: str = "") -> None:
     """Write NAME.json beside NAME.csv: what a measuring script calls when it has written its table."""
-    from shmppo.config import usable_cores
-    from shmppo.machine import git_revision, processor, versions
+    from shmppo.utils.machine import git_revision, processor, usable_cores, versions
 
     content = {
         "commit": (git_revision() or "installed")[:7],

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shmppo.curves import read_columns
-from shmppo.run_directory import METRICS
+from shmppo.plotting.curves import read_columns
+from shmppo.runs.run_directory import METRICS
 
 PATIENCE_SECONDS = 120.0
 """Until a run's first rows are written."""

@@ -1,28 +1,95 @@
-"""shmppo: recurrent PPO on one workstation, shared memory, lock-step workers, runs that repeat bit for bit."""
+"""shmppo: recurrent PPO on one workstation, with shared memory, lock-step workers, and reproducible training."""
 
-import importlib
+from __future__ import annotations
+
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shmppo.config import ConfigError, TrainConfig
+# `python -m shmppo.train` needs a package of this name. It is imported before the function `train` is bound below, so
+# that no later import can put the package in the function's place.
+import shmppo.train  # noqa: F401
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, EnvError, RankError, ShmppoError, TrainingError, WorkerError
 from shmppo.version import __version__
 
 if TYPE_CHECKING:
-    from shmppo.policy import load_policy
-    from shmppo.train import resume, train
+    from shmppo.loggers.trackers import Callback, Logger
+    from shmppo.runs.policy import Policy
 
-# A library does not print: records go to the log of a run, and nowhere before there is one.
+# A library does not print. Log records go to the run's log file.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-__all__ = ["ConfigError", "TrainConfig", "__version__", "load_policy", "resume", "train"]
+__all__ = [
+    "ConfigError",
+    "EnvError",
+    "RankError",
+    "ShmppoError",
+    "TrainConfig",
+    "TrainingError",
+    "WorkerError",
+    "__version__",
+    "load_policy",
+    "resume",
+    "train",
+]
 
-_HEAVY = {"train": "shmppo.train", "resume": "shmppo.train", "load_policy": "shmppo.policy"}
+# The functions import torch when they are called, so that `import shmppo` stays fast.
 
 
-def __getattr__(name: str) -> Any:
-    """Functions that need torch, imported when first used."""
-    if name not in _HEAVY:
-        raise AttributeError(f"module 'shmppo' has no attribute {name!r}")
-    function = getattr(importlib.import_module(_HEAVY[name]), name)
-    globals()[name] = function  # importing the submodule train has bound its name to the module
-    return function
+def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
+    """Train until the configured number of steps, or until SIGINT or SIGTERM.
+
+    Args:
+        config: the configuration of the run.
+        callback: gets the metrics of each iteration. If it returns True, the run stops after that iteration.
+        loggers: get the same metrics (see `shmppo.loggers.trackers.Logger`). Only rank 0 calls callback and loggers.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        ConfigError: if the configuration cannot run. It is raised before any process starts.
+        WorkerError, EnvError, TrainingError, RankError: if the run cannot continue. No process is left behind.
+    """
+    from shmppo.runs import trainer
+
+    return trainer.train(config, callback=callback, loggers=loggers)
+
+
+def resume(
+    run_dir: str | Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
+) -> dict[str, Any]:
+    """Continue a run from its newest checkpoint, in the same directory.
+
+    Args:
+        run_dir: the directory of the run.
+        callback, loggers: see `train`.
+        changes: fields of the configuration to change, for example total_steps or workers.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        ConfigError: if there is no usable checkpoint, or if the run has finished.
+        WorkerError, EnvError, TrainingError, RankError: see `train`.
+    """
+    from shmppo.runs import trainer
+
+    return trainer.resume(run_dir, callback=callback, loggers=loggers, **changes)
+
+
+def load_policy(run_dir: str | Path, *, seed: int = 0) -> Policy:
+    """Load the policy from a run's newest checkpoint.
+
+    Args:
+        run_dir: the directory of the run.
+        seed: seed of the actions that `act(…, deterministic=False)` samples.
+
+    Raises:
+        ConfigError: if the directory contains no usable checkpoint, or if its environment cannot be made.
+    """
+    from shmppo.runs import policy
+
+    return policy.load_policy(run_dir, seed=seed)

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Annotated, Any, NamedTuple, Union
 
-from shmppo.options import nearest
+from shmppo.config.options import nearest
 from shmppo.version import __version__
 
 
@@ -15,18 +15,26 @@ class Command(NamedTuple):
     """A module with a `main`."""
 
     meaning: str
+    main: str
+    """`module:function` of the command."""
     options: str
-    """Name in the module of its options: a dataclass, or a dictionary of those by subcommand."""
+    """`module:attribute` of its options: a dataclass, or a dictionary of dataclasses by subcommand."""
 
 
 COMMANDS = {
-    "train": Command("train a policy, or go on with a run", "TrainConfig"),
-    "evaluate": Command("play episodes with a run's policy", "EvaluateConfig"),
-    "plot": Command("curves of runs, over seeds", "Plot"),
-    "tune": Command("find fast flags for a given batch", "Tune"),
-    "bench": Command("measure speed, and where the time goes", "COMMANDS"),
-    "export": Command("write the policy as ONNX or TorchScript", "ExportConfig"),
-    "replay": Command("bring an environment back to the step that failed", "ReplayConfig"),
+    "train": Command(
+        "train a policy, or go on with a run", "shmppo.train:main", "shmppo.config.train_config:TrainConfig"
+    ),
+    "evaluate": Command("play episodes with a run's policy", "shmppo.evaluate:main", "shmppo.evaluate:EvaluateConfig"),
+    "plot": Command("curves of runs, over seeds", "shmppo.plot:main", "shmppo.plot:Plot"),
+    "tune": Command("find fast flags for a given batch", "shmppo.tune:main", "shmppo.tools.tuning:Tune"),
+    "bench": Command(
+        "measure speed, and where the time goes", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
+    ),
+    "export": Command("write the policy as ONNX or TorchScript", "shmppo.export:main", "shmppo.export:ExportConfig"),
+    "replay": Command(
+        "bring an environment back to the step that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"
+    ),
 }
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 
@@ -46,9 +54,15 @@ def usage() -> str:
     )
 
 
+def load(name: str) -> Any:
+    """The object that `module:attribute` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def options_type(name: str) -> Any:
     """The type of a command's options as tyro takes it."""
-    options = getattr(importlib.import_module(f"shmppo.{name}"), COMMANDS[name].options)
+    options = load(COMMANDS[name].options)
     if not isinstance(options, dict):
         return options
     import tyro
@@ -83,5 +97,5 @@ def main() -> int:
         return 2
     sys.argv = [f"shmppo {name}", *arguments[1:]]
     sys.path.insert(0, os.getcwd())  # as python -m does: modules that flags name may lie here
-    code: int = importlib.import_module(f"shmppo.{name}").main()
+    code: int = load(COMMANDS[name].main)()
     return code

@@ -13,15 +13,16 @@ from typing import Any
 import psutil
 import pytest
 
-from shmppo.config import TrainConfig
-from shmppo.envs import Task, inspect_task
-from shmppo.episodes import ActionLog
-from shmppo.gradients import ShardGradients
-from shmppo.layout import Arena, allocate
-from shmppo.learner import Learner, arena_fields
-from shmppo.pool import InProcess
-from shmppo.timers import PhaseTimer
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.spec import Task
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.learner import Learner, arena_fields
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.action_log import ActionLog
+from shmppo.sampling.worker_pool import InProcessPool
+from shmppo.utils.phase_timer import PhaseTimer
 
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
@@ -70,22 +71,22 @@ def summary_of(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "summary.json").read_text())
 
 
-def published(config: TrainConfig, task: Task) -> tuple[Arena, Learner]:
+def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
     """An arena and a learner that has published its first weights and statistics."""
     fields = arena_fields(config, task)
-    arena = Arena(fields, allocate(fields))
+    arena = SharedBuffers(fields, allocate(fields))
     learner = Learner(config, task, arena)
     learner.publish_statistics()
     learner.publish()
     return arena, learner
 
 
-def sampled(config: TrainConfig) -> tuple[Arena, Learner, ShardGradients]:
+def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner, ShardGradients]:
     """One rollout in the arena, by a policy that has not learned yet."""
     task = inspect_task(config)
     arena, learner = published(config, task)
     actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-    pool = InProcess(config, task, learner.model, arena, actions)
+    pool = InProcessPool(config, task, learner.model, arena, actions)
     pool.collect(learner.version, 0, PhaseTimer())
     pool.close()
     return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shmppo.streams import episode_seed
+from shmppo.utils.rng import episode_seed
 
 
 class Counter(gymnasium.Env[np.ndarray, int]):

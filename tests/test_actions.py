@@ -13,13 +13,13 @@ from conftest import assert_no_bit_changes, published
 from environments import ACTION_SPACES
 from gymnasium import spaces
 
-from shmppo.config import TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.evaluate import evaluate
-from shmppo.layout import Arena
-from shmppo.rollout import Collector
-from shmppo.timers import PhaseTimer
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.trainer import train
+from shmppo.sampling.collector import Collector
+from shmppo.utils.phase_timer import PhaseTimer
 
 BASE = TrainConfig(
     env="environments:Echo-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
@@ -32,7 +32,7 @@ def of(kind: str, squash: bool, **changes: Any) -> TrainConfig:
     return dataclasses.replace(BASE, env_kwargs={"actions": kind}, squash_actions=squash, **changes)
 
 
-def collected(config: TrainConfig, *ranges: tuple[int, int]) -> Arena:
+def collected(config: TrainConfig, *ranges: tuple[int, int]) -> SharedBuffers:
     """The arena after two rollouts, each sampled by one collector per range."""
     task = inspect_task(config)
     arena, learner = published(config, task)

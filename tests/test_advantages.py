@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.advantages import discounted_returns, generalized_advantages
+from shmppo.ppo.gae import discounted_returns, generalized_advantages
 
 
 def column(*values: float) -> np.ndarray:

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
-from shmppo.evaluate import evaluate
-from shmppo.playing import FIRST_INDEX
-from shmppo.streams import episode_seed
+from shmppo.runs.evaluation import FIRST_INDEX, evaluate
+from shmppo.utils.rng import episode_seed
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=1,

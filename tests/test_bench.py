@@ -13,26 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmppo import bench_run
-from shmppo.bench_run import MeasuredRun, measured_run
-from shmppo.bench_scaling import (
-    COLUMNS,
-    Scaling,
-    _split,
-    add_scaling,
-    plan,
-    serial_fraction,
-    table,
-    time_to_target,
-)
-from shmppo.bench_throughput import Throughput, report, utilisation
-from shmppo.bench_topologies import bytes_moved
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.learner import arena_fields
-from shmppo.plot_scaling import PARTS
-from shmppo.timers import PHASES
-from shmppo.train import exit_code
+from shmppo.bench import measured_run as bench_run
+from shmppo.bench.measured_run import MeasuredRun, measured_run
+from shmppo.bench.scaling import COLUMNS, Scaling, _split, add_scaling, plan, serial_fraction, table, time_to_target
+from shmppo.bench.throughput import Throughput, report, utilization
+from shmppo.bench.topologies import bytes_moved
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError, EnvError, exit_code
+from shmppo.plotting.scaling import PARTS
+from shmppo.ppo.learner import arena_fields
+from shmppo.utils.phase_timer import PHASES
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SMALL = TrainConfig(num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, hidden_size=16, workers=0, quiet=True)
@@ -80,7 +71,7 @@ def test_weak_scaling_keeps_the_work_of_a_worker_and_of_a_minibatch() -> None:
 
 def test_the_split_is_of_the_whole_iteration() -> None:
     seconds = {f"{phase}_seconds": np.full(5, 2.0**i) for i, phase in enumerate(PHASES)}
-    parts = _split(MeasuredRun({}, seconds | {"handshake_seconds": np.full(5, 0.5)}, {}))
+    parts = _split(MeasuredRun({}, seconds | {"sync_seconds": np.full(5, 0.5)}, {}))
     assert tuple(parts) == PARTS
     assert sum(parts.values()) == sum(2.0**i for i in range(len(PHASES)))
     wait, publish, reduce = (2.0 ** PHASES.index(phase) for phase in ("wait", "publish", "reduce"))
@@ -95,9 +86,9 @@ def test_the_split_is_of_the_whole_iteration() -> None:
 )  # fmt: skip
 def test_use_of_four_cores_by_hand(workers: int, learning: Any, sampling: float, rest: float) -> None:
     phases = dict.fromkeys(PHASES, 0.0) | {"environment": 1.0, "inference": 0.5, "wait": 0.6, "other": 0.1}
-    phases |= {"gradient": 0.6, "optimiser": 0.15, "reduce": 0.05}  # 3 s, 2 of which until the rollout is whole
+    phases |= {"gradient": 0.6, "optimizer": 0.15, "reduce": 0.05}  # 3 s, 2 of which until the rollout is whole
     config = TrainConfig(workers=workers, learning=learning, grad_shards=4)
-    used = utilisation(config, phases, collect_seconds=2.0, cores=4)
+    used = utilization(config, phases, collect_seconds=2.0, cores=4)
     assert used == pytest.approx({"sampling": sampling, "learning": rest})
 
 
@@ -148,13 +139,13 @@ def test_bytes_moved_by_hand() -> None:
     fields = {field.name: field.bytes for field in arena_fields(config, inspect_task(config))}
     weights = fields["weights"]
     central = bytes_moved(config, "central", 2)
-    assert central > 2 * weights + fields["obs"] + fields["actions"] + fields["row_state"], (
+    assert central > 2 * weights + fields["obs"] + fields["actions"] + fields["sequence_state"], (
         "rollout there, weights back"
     )
     # Per minibatch one shard's gradient comes from the other process, and the weights go to it.
     assert bytes_moved(config, "sharded", 2) == central - 2 * weights + 2 * (1 + 1) * weights
     # Per minibatch the ring sends each half of the gradient once to be added and once when it is: 2 ranks × 2 halves.
-    assert bytes_moved(config, "decentralised", 2) == 2 * 2 * weights
+    assert bytes_moved(config, "decentralized", 2) == 2 * 2 * weights
 
 
 @pytest.mark.slow
@@ -165,9 +156,9 @@ def test_topologies_are_measured_on_the_same_batch(run_command: Run) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     rows = {row["topology"]: row for row in json.loads(result.stdout)}
-    assert list(rows) == ["one process", "central", "sharded", "decentralised"]
-    assert rows["decentralised"]["exchange_seconds"] > 0
-    assert rows["sharded"]["exchange_seconds"] == 0
+    assert list(rows) == ["one process", "central", "sharded", "decentralized"]
+    assert rows["decentralized"]["allreduce_seconds"] > 0
+    assert rows["sharded"]["allreduce_seconds"] == 0
 
 
 def test_a_run_that_a_signal_ends_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +174,7 @@ def test_errors_are_one_line_with_their_exit_code(capsys: pytest.CaptureFixture[
 
         return exit_code(command, "interrupted")
 
-    assert [fail(ConfigError("a")), fail(EnvironmentFault(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
+    assert [fail(ConfigError("a")), fail(EnvError(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
     assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]
 
 

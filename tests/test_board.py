@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmppo import board as board_module
-from shmppo.board import Board, needed_bytes, open_board
+from shmppo.parallel import shm_allgather as board_module
+from shmppo.parallel.shm_allgather import ShmAllGather, needed_bytes, open_shm_all_gather
 
 SIZE = 3
 CAPACITY = 1001  # bytes, no multiple of a word
@@ -41,11 +41,11 @@ def gathering(size: int) -> Callable[[int], Callable[[Any], list[Any]]]:
 
 
 def test_every_rank_sees_all_rows_in_rank_order() -> None:
-    """Ranks run ahead of each other by as much as the board lets them."""
+    """ProcessGroup run ahead of each other by as much as the board lets them."""
     gather = gathering(SIZE)
 
     def rank_runs(rank: int) -> None:
-        board = open_board(rank, SIZE, CAPACITY, gather(rank), timeout=10)
+        board = open_shm_all_gather(rank, SIZE, CAPACITY, gather(rank), timeout=10)
         assert board is not None
         assert board.capacity >= CAPACITY
         draw = np.random.default_rng(rank)
@@ -66,13 +66,13 @@ def test_every_rank_sees_all_rows_in_rank_order() -> None:
 def test_a_memory_that_one_rank_cannot_reach_is_used_by_none() -> None:
     gather = gathering(2)
 
-    def rank_opens(rank: int) -> Board | None:
+    def rank_opens(rank: int) -> ShmAllGather | None:
         def telling(value: Any) -> list[Any]:
             answers = gather(rank)(value)
             hidden = isinstance(value, tuple) and rank == 1  # as if the other one's process were of another container
             return [(2**22 + 1, 0), answers[1]] if hidden else answers
 
-        return open_board(rank, 2, CAPACITY, telling, timeout=10)
+        return open_shm_all_gather(rank, 2, CAPACITY, telling, timeout=10)
 
     before = set(os.listdir("/proc/self/fd"))
     with ThreadPoolExecutor(2) as threads:
@@ -80,9 +80,9 @@ def test_a_memory_that_one_rank_cannot_reach_is_used_by_none() -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def alone(pid: int, timeout: float) -> Board:
+def alone(pid: int, timeout: float) -> ShmAllGather:
     """A board of which the other rank is another process."""
-    return Board(0, mmap.mmap(-1, needed_bytes(2, CAPACITY)), [os.getpid(), pid], timeout)
+    return ShmAllGather(0, mmap.mmap(-1, needed_bytes(2, CAPACITY)), [os.getpid(), pid], timeout)
 
 
 @pytest.mark.parametrize("waited_for", [True, False], ids=["reaped", "zombie"])

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from shmppo import cli
-from shmppo.command_line import flags_type, parse_config, read_config_file, subjects
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.run_directory import create_run_directory
+from shmppo.config.flags import flags_type, parse_config, read_config_file, subjects
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.runs.run_directory import create_run_directory
 
 
 def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from shmppo.config import ConfigError, TrainConfig, from_json, load_config
-from shmppo.envs import inspect_task
-from shmppo.run_directory import create_run_directory
+from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.runs.run_directory import create_run_directory
 
 REFUSED = [
     ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
@@ -87,7 +88,7 @@ def test_total_steps_are_rounded_up_to_whole_iterations() -> None:
 def test_shards_and_tiles_do_not_depend_on_workers() -> None:
     for workers in (0, 1, 4):
         config = TrainConfig(workers=workers, num_envs=64, minibatches=4)
-        assert (config.shards, config.tile) == (8, 8)
+        assert (config.shards, config.inference_rows) == (8, 8)
 
 
 def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -109,8 +110,8 @@ def test_configuration_survives_its_file(tmp_path: Path) -> None:
     config = TrainConfig(env="Pendulum-v1", hide_obs=(2,), target_kl=0.1, run_dir=str(tmp_path / "run"))
     assert load_config(create_run_directory(config)).to_json() == config.to_json()
     assert from_json(json.loads(json.dumps(config.to_json()))).to_json() == config.to_json()
-    with pytest.raises(ConfigError, match="there is no field colour"):
-        from_json({"colour": "red"})
+    with pytest.raises(ConfigError, match="there is no field color"):
+        from_json({"color": "red"})
     with pytest.raises(ConfigError, match=r"config\.json does not exist"):
         load_config(tmp_path)
     (tmp_path / "run" / "config.json").write_text("{")

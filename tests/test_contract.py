@@ -11,9 +11,10 @@ import pytest
 from environments import Counter
 from gymnasium import spaces
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.contract import broken_rule, check_contract
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.checker import broken_rule, check_contract
+from shmppo.errors import ConfigError
+from shmppo.runs.trainer import train
 
 OBSERVED = np.zeros(2)
 STEPPED = (OBSERVED, 0.0, False, False, {})

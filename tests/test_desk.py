@@ -12,20 +12,19 @@ import numpy as np
 import pytest
 from conftest import published
 
-from shmppo import desk as desk_module
-from shmppo.config import TrainConfig
-from shmppo.desk import Desk, Inbox
-from shmppo.envs import inspect_task
-from shmppo.layout import Arena
-from shmppo.messages import Collect, Gradients, Order, Refresh, Ring, Stop
-from shmppo.spinning import spin
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.parallel import mailbox as desk_module
+from shmppo.parallel.mailbox import Collect, Gradients, LearnerMailbox, Order, Refresh, Ring, Stop, WorkerMailbox
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.spin_wait import spin_wait
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 ORDERS: list[Order] = [Collect(1, 0), *(Gradients(version, 0, version % 7) for version in range(2, 40)), Refresh(40)]
 
 
 @pytest.fixture
-def arena() -> Arena:
+def arena() -> SharedBuffers:
     return published(CONFIG, inspect_task(CONFIG))[0]
 
 
@@ -58,12 +57,12 @@ def channels_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 class Worker(threading.Thread):
     """Carries orders out by writing them down."""
 
-    def __init__(self, arena: Arena, *, spins: bool = True, pause: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, arena: SharedBuffers, *, spins: bool = True, pause: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(daemon=True)
         self.commands, self.reports = Channel(), Channel()
         self.done: list[Order] = []
         self._pause = pause
-        self._inbox = Inbox(arena, 1, 0, self.commands, self.reports, spins=spins)
+        self._inbox = WorkerMailbox(arena, 1, 0, self.commands, self.reports, spins=spins)
         self.start()
 
     def run(self) -> None:
@@ -82,23 +81,23 @@ class Worker(threading.Thread):
 
 
 @pytest.mark.parametrize("spins", [True, False])
-def test_every_order_is_carried_out_once_and_in_turn(arena: Arena, spins: bool) -> None:
+def test_every_order_is_carried_out_once_and_in_turn(arena: SharedBuffers, spins: bool) -> None:
     draw = np.random.default_rng(0)
     worker = Worker(arena, spins=spins, pause=lambda: float(draw.choice([0.0, 0.0, 1e-3, 5e-3])))
-    desk, pauses = Desk(arena), np.random.default_rng(1)
+    desk, pauses = LearnerMailbox(arena), np.random.default_rng(1)
     for turn, order in enumerate(ORDERS, start=1):
         desk.give(1, order, worker.ring)
-        assert spin(lambda: desk.answered(1), seconds=5)
+        assert spin_wait(lambda: desk.answered(1), seconds=5)
         assert (desk.turn(1), len(worker.done)) == (turn, turn)
         time.sleep(float(pauses.choice([0.0, 0.0, 4e-3])))  # longer than it waits awake
     worker.end()
     assert worker.done == ORDERS
 
 
-def test_a_sleeping_learner_is_rung_and_one_that_looks_is_not(arena: Arena) -> None:
-    worker, desk = Worker(arena), Desk(arena)
+def test_a_sleeping_learner_is_rung_and_one_that_looks_is_not(arena: SharedBuffers) -> None:
+    worker, desk = Worker(arena), LearnerMailbox(arena)
     desk.give(1, ORDERS[0], worker.ring)
-    assert spin(lambda: desk.answered(1), seconds=5)
+    assert spin_wait(lambda: desk.answered(1), seconds=5)
     assert worker.reports.messages.empty()
     with desk.asleep():
         desk.give(1, ORDERS[1], worker.ring)
@@ -107,29 +106,29 @@ def test_a_sleeping_learner_is_rung_and_one_that_looks_is_not(arena: Arena) -> N
     worker.end()
 
 
-def test_a_ring_that_was_missed_costs_a_nap_only(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_that_was_missed_costs_a_nap_only(arena: SharedBuffers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk_module, "NAP_SECONDS", 0.05)
-    worker, desk = Worker(arena), Desk(arena)
+    worker, desk = Worker(arena), LearnerMailbox(arena)
     desk.give(1, ORDERS[0], lambda: None)
-    assert spin(lambda: desk.answered(1), seconds=5)
+    assert spin_wait(lambda: desk.answered(1), seconds=5)
     worker.end()
 
 
-def test_settled_says_whether_all_have_answered(arena: Arena) -> None:
-    worker, desk = Worker(arena), Desk(arena)
+def test_settled_says_whether_all_have_answered(arena: SharedBuffers) -> None:
+    worker, desk = Worker(arena), LearnerMailbox(arena)
     assert desk.settled()
     desk.give(0, ORDERS[0], lambda: None)  # nobody there
     desk.give(1, ORDERS[0], worker.ring)
-    assert spin(lambda: desk.answered(1), seconds=5)
+    assert spin_wait(lambda: desk.answered(1), seconds=5)
     assert not desk.settled()
     worker.end()
 
 
-def test_a_successor_leaves_its_predecessors_order_alone(arena: Arena) -> None:
+def test_a_successor_leaves_its_predecessors_order_alone(arena: SharedBuffers) -> None:
     """It was begun by a process that is gone, and is given again."""
-    desk = Desk(arena)
+    desk = LearnerMailbox(arena)
     desk.give(1, ORDERS[0], lambda: None)
-    inbox = Inbox(arena, 1, desk.turn(1), Channel(), Channel(), spins=False)
+    inbox = WorkerMailbox(arena, 1, desk.turn(1), Channel(), Channel(), spins=False)
     assert not inbox._has_order()
     desk.give(1, ORDERS[0], lambda: None)
     assert inbox.next() == ORDERS[0]

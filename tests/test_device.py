@@ -10,14 +10,15 @@ import pytest
 import torch
 from conftest import published, sampled
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.device_gradients import DeviceArena, DeviceGradients
-from shmppo.envs import inspect_task
-from shmppo.gradients import ShardGradients
-from shmppo.model import ActorCritic
-from shmppo.rollout import Collector
-from shmppo.timers import PhaseTimer
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.ppo.device_gradients import DeviceArena, DeviceGradients
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.runs.trainer import train
+from shmppo.sampling.collector import Collector
+from shmppo.utils.phase_timer import PhaseTimer
 
 BASE = TrainConfig(
     num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, workers=0, total_steps=4 * 32 * 4,

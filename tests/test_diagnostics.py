@@ -17,12 +17,13 @@ from conftest import summary_of
 from gymnasium import spaces
 from torch import distributions as torch_distributions
 
-from shmppo import diagnostics
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.diagnostics import KLProfile, KLRecorder, probe_rows, read_profiles, recorded_steps
-from shmppo.distributions import distribution_for
-from shmppo.learner import Learner
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.models.distributions import distribution_for
+from shmppo.ppo import kl_profile as diagnostics
+from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
+from shmppo.ppo.learner import Learner
+from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), hidden_size=16, encoder_sizes=(16,), num_envs=4, rollout_steps=32, seq_len=8,
@@ -62,11 +63,11 @@ def test_which_policies_are_kept() -> None:
 
 def test_the_probe_is_whole_rows_over_the_whole_rollout() -> None:
     rows = np.stack([np.arange(400), np.arange(400), np.full(400, 8), np.zeros(400)], axis=1).astype(int)
-    probe = probe_rows(rows)
+    probe = probe_sequences(rows)
     assert probe[:, 2].sum() == 512
     assert probe[0, 0] == 0
     assert set(np.diff(probe[:, 0])) == {6, 7}
-    assert len(probe_rows(rows[:3])) == 3
+    assert len(probe_sequences(rows[:3])) == 3
 
 
 def test_the_fit_finds_the_contraction_and_the_share_that_falls() -> None:
@@ -147,8 +148,8 @@ def test_a_target_kl_stop_ends_the_profile_where_the_update_ended(tmp_path: Path
     config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
     train(config)
     with open(tmp_path / "run" / "metrics.csv") as metrics, open(tmp_path / "run" / "kl.csv") as table:
-        taken = [row["optimiser_steps"] for row in csv.DictReader(metrics)]
-        assert [row["optimiser_steps"] for row in csv.DictReader(table)] == taken
+        taken = [row["optimizer_steps"] for row in csv.DictReader(metrics)]
+        assert [row["optimizer_steps"] for row in csv.DictReader(table)] == taken
     assert all(
         profile.reference[-1] == pytest.approx(0, abs=1e-12) for profile in read_profiles(tmp_path / "run").values()
     )

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from environments import PutsBack
 
-from shmppo.batches import EnvironmentBatch
-from shmppo.checkpoint import load_newest_checkpoint
-from shmppo.config import TrainConfig
-from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.pool import WorkerPool
-from shmppo.snapshots import SnapshotSpec, put_back, snapshot_spec, take_snapshot
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
+from shmppo.envs.sync import SyncVectorEnv
+from shmppo.errors import EnvError
+from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.worker_pool import WorkerPool
 
 BASE = TrainConfig(
     env="environments:Counter-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,
@@ -59,7 +60,7 @@ def test_an_environment_that_refuses_seeds_trains_and_is_not_exact(tmp_path: Pat
 @pytest.mark.parametrize(("seeding", "expected"), [("episode", [3.0, 0.0]), ("once", [1.0, 2.0])])
 def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
     config = dataclasses.replace(BASE, env="environments:SeedCounter-v0", episode_seeding=seeding)
-    batch = EnvironmentBatch(config, inspect_task(config), 0, 1)
+    batch = SyncVectorEnv(config, inspect_task(config), 0, 1)
     batch.begin(0)
     rewards, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
     for _ in range(14):  # two episodes of 7 steps
@@ -91,7 +92,7 @@ def test_seeded_once_is_not_exact_after_a_fault(monkeypatch: pytest.MonkeyPatch,
 
 def skipping(env: str, fault: str, root: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """A run that skips bad episodes, with any workers and refused without skipping: its summary and last row."""
-    with pytest.raises(EnvironmentFault, match=fault):
+    with pytest.raises(EnvError, match=fault):
         train(configuration(env, root / "strict"))
     runs = [
         train(configuration(env, root / str(workers), skip_bad_episodes=True, workers=workers)) for workers in (0, 3)
@@ -104,7 +105,7 @@ def skipping(env: str, fault: str, root: Path) -> tuple[dict[str, Any], dict[str
 @pytest.mark.parametrize("how", ["raise", "nan", "reward"])
 def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp_path: Path) -> None:
     summary, last = skipping(f"FailsSometimes-{how}-v0", r"exploded|not finite", tmp_path)
-    assert int(last["bad_episodes"]) > 5
+    assert int(last["failed_episodes"]) > 5
     assert float(last["return_mean_100"]) == 9.0, "only whole episodes are counted"
     assert summary["exact"]
 
@@ -114,7 +115,7 @@ def test_an_episode_that_cannot_begin_takes_nothing_from_the_one_before(how: str
     fault = r"no such level|began with the observation .*nan.*: not finite"
     summary, last = skipping(f"FailsAtReset-{how}-v0", fault, tmp_path)
     steps = int(last["env_steps"]) // summary["num_envs"]
-    assert (int(last["episodes"]), int(last["bad_episodes"])) == (steps // 9 * summary["num_envs"], 0)
+    assert (int(last["episodes"]), int(last["failed_episodes"])) == (steps // 9 * summary["num_envs"], 0)
     assert float(last["return_mean_100"]) == 9.0
     assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
 
@@ -122,7 +123,7 @@ def test_an_episode_that_cannot_begin_takes_nothing_from_the_one_before(how: str
 def test_a_step_without_an_outcome_has_no_advantage(tmp_path: Path) -> None:
     from conftest import sampled
 
-    from shmppo.advantages import generalized_advantages
+    from shmppo.ppo.gae import generalized_advantages
 
     config = configuration("FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False)
     arena, _, _ = sampled(config)
@@ -165,7 +166,7 @@ def test_a_snapshot_brings_back_the_time_limit_too() -> None:
     kept = np.zeros(spec.bytes, np.uint8)
     take_snapshot(env, spec, kept)
     other.reset(seed=99)
-    put_back(other, spec, kept)
+    restore_snapshot(other, spec, kept)
     for _ in range(2):
         mine, theirs = env.step(0), other.step(0)
         assert mine[0].tolist() == theirs[0].tolist()
@@ -198,7 +199,7 @@ def test_a_snapshot_brings_back_a_time_limit_that_counts_otherwise_and_no_other_
     kept = np.zeros(spec.bytes, np.uint8)
     take_snapshot(env, spec, kept)
     other.reset(seed=99)
-    put_back(other, spec, kept)
+    restore_snapshot(other, spec, kept)
     assert (env.step(0)[3], other.step(0)[3]) == (True, True)
     assert snapshot_spec(Twice(gymnasium.make("environments:PutsBack-v0"), counts=True)) is None
 

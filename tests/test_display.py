@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shmppo.config import TrainConfig
-from shmppo.display import Display, clock, levels, phase_bar, sparkline, worker_line
-from shmppo.report import GLOSSARY
-from shmppo.timers import PHASES
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.console import ConsoleDisplay, clock, levels, phase_bar, sparkline, worker_line
+from shmppo.loggers.metrics import GLOSSARY
+from shmppo.utils.phase_timer import PHASES
 
 NAMES = (
     "iteration", "progress", "time left", "return (100)", "length (100)", "episodes", "steps/s", "memory", "KL",
     "clip fraction", "entropy", "explained var.", "policy loss", "value loss", "gradient norm", "learning rate",
-    "environment", "inference", "wait", "gradient", "optimiser", "other", "slowest worker",
+    "environment", "inference", "wait", "gradient", "optimizer", "other", "slowest worker",
 )  # fmt: skip
 
 
 def drawn(row: dict[str, float], workers: list[float], memory: int = 2**30, env: str = "CartPole-v1") -> list[str]:
     config = TrainConfig(env=env, workers=len(workers), num_envs=64)
-    display = Display(config, Path("runs/" + env))
+    display = ConsoleDisplay(config, Path("runs/" + env))
     display._history = [math.nan, 1.0, 2.0, 3.0]
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(display.panel(row, workers, memory))
@@ -53,7 +53,7 @@ def test_the_phase_bar_shares_its_cells_by_time() -> None:
     row |= {"environment_seconds": 0.5, "gradient_seconds": 0.25, "publish_seconds": 0.15, "reduce_seconds": 0.1}
     bar, names = phase_bar(row, 40).plain.split("\n")
     assert bar == "█" * 20 + "█" * 10 + "▒" * 10
-    assert names == "█environment 50% ▓inference 0 ░wait 0 █gradient 25 ▓optimiser 0 ▒other 25"
+    assert names == "█environment 50% ▓inference 0 ░wait 0 █gradient 25 ▓optimizer 0 ▒other 25"
 
 
 def test_workers_are_shown_by_how_busy_they_were() -> None:
@@ -64,11 +64,11 @@ def test_workers_are_shown_by_how_busy_they_were() -> None:
 
 
 def test_a_long_run_is_remembered_by_points_all_over_it(tmp_path: Path) -> None:
-    display = Display(TrainConfig(quiet=True), tmp_path)
+    display = ConsoleDisplay(TrainConfig(quiet=True), tmp_path)
     for k in range(10_000):
         display.show({"return_mean_100": float(k)}, [], 0, last=False)
     history = display._history
-    assert 200 < len(history) <= Display.REMEMBERED
+    assert 200 < len(history) <= ConsoleDisplay.REMEMBERED
     steps = {b - a for a, b in itertools.pairwise(history)}
     assert len(steps) == 1
     assert history[0] == 0

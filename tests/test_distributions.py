@@ -11,8 +11,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from shmppo.config import ConfigError
-from shmppo.distributions import (
+from shmppo.errors import ConfigError
+from shmppo.models.distributions import (
     Bernoulli,
     Categorical,
     DiagonalGaussian,

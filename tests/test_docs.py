@@ -17,8 +17,8 @@ import tyro
 
 from shmppo import cli
 from shmppo.cli import options_type
-from shmppo.config import TrainConfig
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.runs.trainer import train
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -143,10 +143,10 @@ def test_paths_that_are_named_exist() -> None:
 
 
 def known_flags() -> set[str]:
-    from shmppo.command_line import StartOptions
-    from shmppo.train import ResumeConfig
+    from shmppo.config.flags import SourceOptions
+    from shmppo.runs.trainer import ResumeConfig
 
-    kinds: list[Any] = [StartOptions, ResumeConfig]
+    kinds: list[Any] = [SourceOptions, ResumeConfig]
     for name, command in cli.COMMANDS.items():
         options = getattr(importlib.import_module(f"shmppo.{name}"), command.options)
         kinds += options.values() if isinstance(options, dict) else [options]

@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envpool_batch import PooledBatch
-from shmppo.envpool_env import OneOfPool
-from shmppo.envs import inspect_task
-from shmppo.evaluate import evaluate
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.envpool import EnvPoolVectorEnv, SingleEnvPoolEnv
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.trainer import resume, train
 
 pytest.importorskip("envpool", reason="EnvPool is not installed (extra `envpool`)")
 
@@ -51,7 +51,7 @@ def test_a_run_can_be_stopped_resumed_and_evaluated(tmp_path: Path) -> None:
 def test_episodes_follow_each_other_without_a_row_between() -> None:
     """EnvPool's own resets cost a step that ignores its action; ours must not be among the rollout's steps."""
     config = dataclasses.replace(BASE, hide_obs=(1,))
-    batch = PooledBatch(config, inspect_task(config), 0, 3, [0, 0, 0])
+    batch = EnvPoolVectorEnv(config, inspect_task(config), 0, 3, [0, 0, 0])
     batch.begin(0)
     (obs,) = batch.obs
     rewards, terminated, truncated = np.zeros(3, np.float32), np.zeros(3, bool), np.zeros(3, bool)
@@ -71,13 +71,13 @@ def test_episodes_follow_each_other_without_a_row_between() -> None:
             lengths[one.i] = 0
             episodes += 1
     assert episodes >= 24
-    assert sum(slot.episode for slot in batch.slots) == episodes
+    assert sum(slot.episode for slot in batch.handles) == episodes
     batch.close()
 
 
 def test_its_halfcheetah_moves_as_gymnasiums() -> None:
     """The reward of the first step from a start of no speed is that of Gymnasium's within the starts' spread."""
-    pooled, plain = OneOfPool(CHEETAH), gymnasium.make("HalfCheetah-v5")
+    pooled, plain = SingleEnvPoolEnv(CHEETAH), gymnasium.make("HalfCheetah-v5")
     rewards = []
     for env in (pooled, plain):
         env.reset(seed=1)
@@ -88,7 +88,7 @@ def test_its_halfcheetah_moves_as_gymnasiums() -> None:
 
 
 def test_seeded_starts_differ_and_come_again() -> None:
-    env = OneOfPool(BASE)
+    env = SingleEnvPoolEnv(BASE)
     first, again, other = (env.reset(seed=seed)[0] for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)

@@ -13,9 +13,10 @@ import gymnasium
 import pytest
 import tyro
 
-from shmppo.config import ConfigError, TrainConfig, from_json
-from shmppo.envs import inspect_task, make_environment
-from shmppo.plugins import parse_call
+from shmppo.config.plugins import parse_call
+from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.envs.factory import inspect_task, make_environment
+from shmppo.errors import ConfigError
 
 TESTS = Path(__file__).parent
 

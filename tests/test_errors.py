@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shmppo"
-RAISED = ("ConfigError", "EnvironmentFault", "WorkerFault", "TrainingFault")
+RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError")
 WAYS_OUT = re.compile(
     r"; |\b(must|use|name|lower|raise|choose|install|correct|wrap|supported|give|go on|see|put|add|check|write|leave)\b"
 )

@@ -16,14 +16,15 @@ import psutil
 import pytest
 from conftest import worker_processes
 
-from shmppo import video
-from shmppo.batches import EnvironmentBatch
-from shmppo.checkpoint import load_newest_checkpoint
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.evaluate import evaluate
-from shmppo.policy import trained_from
-from shmppo.train import resume, train
-from shmppo.video import Film
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.sync import SyncVectorEnv
+from shmppo.errors import ConfigError
+from shmppo.runs import video as video
+from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.policy import trained_from
+from shmppo.runs.trainer import resume, train
+from shmppo.runs.video import VideoRecorder
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True,
@@ -75,14 +76,14 @@ def test_actions_are_drawn_by_the_seed_where_asked(run_dir: Path) -> None:
 def test_an_environment_that_has_played_its_episode_is_left_alone(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, advance = 0, EnvironmentBatch._advance
+    steps, advance = 0, SyncVectorEnv._advance
 
-    def counted(batch: EnvironmentBatch, i: int, action: Any) -> tuple[float, bool, bool]:
+    def counted(batch: SyncVectorEnv, i: int, action: Any) -> tuple[float, bool, bool]:
         nonlocal steps
         steps += 1
         return advance(batch, i, action)
 
-    monkeypatch.setattr(EnvironmentBatch, "_advance", counted)
+    monkeypatch.setattr(SyncVectorEnv, "_advance", counted)
     assert sum(evaluate(run_dir, episodes=8, stochastic=True)) == steps  # CartPole rewards 1 a step
 
 
@@ -97,14 +98,14 @@ def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, mo
     with pytest.raises(ConfigError, match=r"--video .*a\.avi ends in neither \.mp4 nor \.gif; name a file that does"):
         evaluate(run_dir, video=tmp_path / "a.avi")
     with (
-        Film(tmp_path / "a.gif") as film,
+        VideoRecorder(tmp_path / "a.gif") as film,
         pytest.raises(ConfigError, match="the environment drew str; it must draw rgb_array"),
     ):
         film.add("ascii", 30)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
         evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
-    monkeypatch.setattr("shmppo.envs.EnvironmentSlot.render", lambda slot: 1 / 0)
+    monkeypatch.setattr("shmppo.envs.factory.GymnasiumHandle.render", lambda slot: 1 / 0)
     with pytest.raises(ConfigError, match=r"cannot be drawn here \(division by zero\); pip install 'shmppo\[video\]'"):
         evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]

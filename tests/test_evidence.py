@@ -19,16 +19,15 @@ import numpy as np
 import pytest
 import torch
 
-from shmppo import learner
-from shmppo.checkpoint import BEST, NAME, load_checkpoint, load_newest_checkpoint, older, save_checkpoint
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import EnvironmentFault
-from shmppo.episodes import ActionLog
-from shmppo.learner import TrainingFault
-from shmppo.pool import InProcess
-from shmppo.report import EpisodeStatistics, MetricsFile
-from shmppo.timers import PhaseTimer
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, EnvError, TrainingError
+from shmppo.loggers.metrics import EpisodeStatistics, MetricsFile
+from shmppo.ppo import learner as learner
+from shmppo.runs.checkpoint import BEST, NAME, load_checkpoint, load_newest_checkpoint, older, save_checkpoint
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.action_log import ActionLog
+from shmppo.sampling.worker_pool import InProcessPool
+from shmppo.utils.phase_timer import PhaseTimer
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -96,7 +95,7 @@ def test_a_minibatch_that_is_not_finite_is_kept_and_the_run_can_go_on(
     config = dataclasses.replace(BASE, prev_action=prev_action, run_dir=str(run_dir))
     with monkeypatch.context() as patched:
         patched.setattr(learner.Learner, "_reduce", poisoned)
-        with pytest.raises(TrainingFault, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; it has not"):
+        with pytest.raises(TrainingError, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; it has not"):
             train(config)
     kept = torch.load(run_dir / "failed_minibatch.pt", weights_only=True)
     assert kept["rollout"]["obs/obs" if prev_action else "obs"].shape == (32, 4, 4)
@@ -109,16 +108,16 @@ def test_a_minibatch_that_is_not_finite_is_kept_and_the_run_can_go_on(
 def test_a_checkpoint_after_a_fault_tells_of_episodes_lost_before_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    original = InProcess.collect
+    original = InProcessPool.collect
 
-    def collect(pool: InProcess, version: int, iteration: int, timer: PhaseTimer) -> None:
+    def collect(pool: InProcessPool, version: int, iteration: int, timer: PhaseTimer) -> None:
         if iteration == 2:
             pool.lost.append(3)
-            raise EnvironmentFault(0, "given up")
+            raise EnvError(0, "given up")
         original(pool, version, iteration, timer)
 
-    monkeypatch.setattr(InProcess, "collect", collect)
-    with pytest.raises(EnvironmentFault, match="given up"):
+    monkeypatch.setattr(InProcessPool, "collect", collect)
+    with pytest.raises(EnvError, match="given up"):
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
     reasons = load_newest_checkpoint(tmp_path / "run")["inexact_reasons"]
     assert reasons == ["environment 3: its episode could not be replayed and was restarted"]
@@ -132,7 +131,7 @@ def test_an_environment_that_also_fails_to_close_does_not_hide_its_fault(
 
     monkeypatch.setattr("environments.Faulty.close", close)
     run_dir = tmp_path / "run"
-    with pytest.raises(EnvironmentFault, match="not finite"):
+    with pytest.raises(EnvError, match="not finite"):
         train(dataclasses.replace(BASE, env="environments:Faulty-nan-v0", run_dir=str(run_dir)))
     assert load_newest_checkpoint(run_dir)["iteration"] == 1
     assert (run_dir / "failed_episode.json").is_file()
@@ -167,8 +166,8 @@ def test_a_save_that_fails_leaves_the_best_return_to_the_next(monkeypatch: pytes
             raise OSError("the disk is full")
         original(path, state, **options)
 
-    monkeypatch.setattr("shmppo.session.save_checkpoint", failing)
-    monkeypatch.setattr("shmppo.session.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("shmppo.runs.session.save_checkpoint", failing)
+    monkeypatch.setattr("shmppo.runs.session.RETRY_SECONDS", 0.0)
     rollouts, add = 0, EpisodeStatistics.add_rollout
 
     def counted(statistics: EpisodeStatistics, *arguments: Any) -> int:
@@ -188,7 +187,7 @@ def test_a_run_that_an_environment_ends_is_saved_up_to_there(workers: int, tmp_p
     config = dataclasses.replace(
         BASE, env="environments:Faulty-nan-v0", workers=workers, max_restarts=0, run_dir=str(run_dir)
     )
-    with pytest.raises((EnvironmentFault, RuntimeError), match="not finite"):
+    with pytest.raises((EnvError, RuntimeError), match="not finite"):
         train(config)
     assert load_newest_checkpoint(run_dir)["iteration"] == 1  # the fault comes at step 40, in the second rollout
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import summary_of
 
-from shmppo.checkpoint import load_checkpoint
-from shmppo.envs import inspect_task
-from shmppo.learner import build_model
-from shmppo.model import weights_sha256
+from shmppo.envs.factory import inspect_task
+from shmppo.models.actor_critic import build_model, weights_sha256
+from shmppo.runs.checkpoint import load_checkpoint
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -36,7 +35,8 @@ def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.Mo
     summary = summary_of(run_dir)
     assert summary["iterations"] == 2
     config = runpy.run_path(str(example))["CONFIG"]
-    start = build_model(config, inspect_task(config)).state_dict()
+    task = inspect_task(config)
+    start = build_model(config, task.observation, task.distribution).state_dict()
     trained = load_checkpoint(run_dir / "checkpoint.pt")["learner"]["model"]
     assert weights_sha256(trained.values()) == summary["weights_sha256"]
     assert all((trained[name] != start[name]).any() for name in start), "a parameter did not learn"

@@ -13,12 +13,11 @@ import psutil
 import pytest
 import torch
 
-from shmppo.checkpoint import load_newest_checkpoint
-from shmppo.config import TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.learner import build_model
-from shmppo.model import move_parameters, weights_sha256
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
+from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.runs.trainer import resume, train
 
 FIGURES = Path(__file__).parent.parent / "figures"
 SMALL = TrainConfig(
@@ -44,7 +43,7 @@ def test_an_update_on_all_columns_is_the_next_update_of_the_run(script: Any, tmp
     weights, steps = measuring.updated(config, task, arena, np.arange(4), state, 2)
     assert steps == 4
     assert all(torch.equal(state["model"][name], before[name]) for name in before), "the checkpoint was written to"
-    model = build_model(config, task)
+    model = build_model(config, task.observation, task.distribution)
     move_parameters(model, weights, keep=False)
     expected = resume(tmp_path / "run", stop_at_iteration=3)["weights_sha256"]
     assert weights_sha256(model.state_dict().values()) == expected
@@ -57,8 +56,8 @@ def test_subsets_come_nearer_with_more_environments(script: Any, tmp_path: Path)
     rows = list(measuring.measure(config, tmp_path / "run", 2))
     assert len(rows) == 2 * measuring.STARTS * 3
     assert all(float(row["kl_to_all"]) > 0 for row in rows)
-    assert {row["optimiser_steps"] for row in rows if row["minibatches"] == "same number"} == {4}
-    assert [row["optimiser_steps"] for row in rows if row["minibatches"] == "same size"][:3] == [2, 2, 4]
+    assert {row["optimizer_steps"] for row in rows if row["minibatches"] == "same number"} == {4}
+    assert [row["optimizer_steps"] for row in rows if row["minibatches"] == "same size"][:3] == [2, 2, 4]
     few, all_ = ([float(r["kl_to_all"]) for r in rows if r["environments"] == n] for n in (1, 4))
     assert np.median(few) > np.median(all_)
     assert load_newest_checkpoint(tmp_path / "run")["iteration"] == 2

@@ -13,12 +13,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.distributions import distribution_for
-from shmppo.envs import make_environment
-from shmppo.export import ExportedPolicy, export, main
-from shmppo.policy import load_policy, load_trained
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
+from shmppo.errors import ConfigError
+from shmppo.models.distributions import distribution_for
+from shmppo.runs.policy import load_policy, load_trained
+from shmppo.runs.trainer import train
+from shmppo.tools.export import ExportedPolicy, export, main
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0,

@@ -10,11 +10,11 @@ import pytest
 import torch
 from conftest import summary_of
 
-from shmppo.config import TrainConfig
-from shmppo.gradients import ShardGradients
-from shmppo.rollout import Collector
-from shmppo.timers import PhaseTimer
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.runs.trainer import train
+from shmppo.sampling.collector import Collector
+from shmppo.utils.phase_timer import PhaseTimer
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 20}
 CASES = {

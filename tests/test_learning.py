@@ -13,15 +13,17 @@ import pytest
 import torch
 from conftest import published, sampled
 
-from shmppo.config import TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.learner import TrainingFault, build_optimizer, explained_variance
-from shmppo.loss import clipped_objective, dimension_clipped_objective, dual_clipped
-from shmppo.model import views_of
-from shmppo.plan import write_plan
-from shmppo.report import GLOSSARY
-from shmppo.timers import PHASES, PhaseTimer
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import TrainingError
+from shmppo.loggers.metrics import GLOSSARY
+from shmppo.models.actor_critic import views_of
+from shmppo.ppo.gae import explained_variance
+from shmppo.ppo.learner import build_optimizer
+from shmppo.ppo.losses import clipped_objective, dimension_clipped_objective, dual_clipped
+from shmppo.ppo.minibatches import build_minibatches
+from shmppo.runs.trainer import train
+from shmppo.utils.phase_timer import PHASES, PhaseTimer
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -47,7 +49,7 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(varian
     config = dataclasses.replace(CONFIG, **VARIANTS[variant])
     arena, learner, gradients = sampled(config)
     advantages = learner._advantages()
-    write_plan(config, arena, iteration=0, advantages=advantages, numbers=learner.schedule.numbers(0))
+    build_minibatches(config, arena, iteration=0, advantages=advantages, numbers=learner.schedule.numbers(0))
     old_model = copy.deepcopy(learner.model)
     with torch.no_grad():  # another policy than the one that sampled, so that ratios differ from 1
         for parameter in learner.model.parameters():
@@ -70,7 +72,7 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(varian
         seen = slice(start - warm, start + length)
         state = torch.zeros(1, learner.model.state_size)
         if slot >= 0 and learner.model.state_size:
-            state[0] = arena.tensor("row_state")[slot, n]
+            state[0] = arena.tensor("sequence_state")[slot, n]
         leaves = learner.model.observation.leaves
         obs = [torch.from_numpy(read(leaf.field)[seen, n].copy()).unsqueeze(1) for leaf in leaves]
         with torch.no_grad():
@@ -104,7 +106,7 @@ def test_advantage_scales_against_numpy(over: str) -> None:
     config = dataclasses.replace(CONFIG, advantage_norm=over)  # type: ignore[arg-type]
     arena, learner, _ = sampled(config)
     advantages = learner._advantages()
-    write_plan(config, arena, iteration=0, advantages=advantages, numbers=learner.schedule.numbers(0))
+    build_minibatches(config, arena, iteration=0, advantages=advantages, numbers=learner.schedule.numbers(0))
     read = arena.array
     for epoch in range(config.epochs):
         seen = []
@@ -131,7 +133,7 @@ def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: P
         rows = list(csv.DictReader(file))
     assert len(rows) == 6
     assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
-    assert max(float(row["kl"]) for row in rows) > 1e-5, "the policy did not move, so the ratio says nothing"
+    assert max(float(row["approx_kl"]) for row in rows) > 1e-5, "the policy did not move, so the ratio says nothing"
     for row in rows:
         phases = sum(float(row[f"{phase}_seconds"]) for phase in PHASES)
         assert phases * float(row["steps_per_second"]) == pytest.approx(256, rel=1e-6)
@@ -142,7 +144,7 @@ def test_acting_with_other_weights_than_learned_from_stops_the_run_before_they_c
     arena, learner, gradients = sampled(CONFIG)
     arena.array("log_prob")[:] += 0.01
     before = learner.weights_sha256()
-    with pytest.raises(TrainingFault, match=r"\|log ratio\| is 1\.0\de-02 but must be below 1e-03"):
+    with pytest.raises(TrainingError, match=r"\|log ratio\| is 1\.0\de-02 but must be below 1e-03"):
         learner.update(0, lambda _, k, m: gradients.compute(k, m, range(2)), PhaseTimer())
     assert learner.weights_sha256() == before
 
@@ -155,7 +157,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change()
         gradients.compute(epoch, minibatch, range(2))
         arena.array("gradients")[1, 3] = np.nan
 
-    with pytest.raises(TrainingFault, match=r"minibatch 0 of epoch 0: the (loss|gradient) is not finite.*; it has not"):
+    with pytest.raises(TrainingError, match=r"minibatch 0 of epoch 0: the (loss|gradient) is not finite.*; it has not"):
         learner.update(0, poisoned, PhaseTimer())
     assert learner.weights_sha256() == before
 
@@ -167,7 +169,7 @@ def test_target_kl_ends_the_update_before_the_step_that_would_follow(tmp_path: P
         run_dir = tmp_path / str(kl)
         train(dataclasses.replace(base, target_kl=kl, run_dir=str(run_dir)))
         with open(run_dir / "metrics.csv") as file:
-            steps[kl] = [float(row["optimiser_steps"]) for row in csv.DictReader(file)]
+            steps[kl] = [float(row["optimizer_steps"]) for row in csv.DictReader(file)]
     assert steps[None] == [18.0] * 3
     assert all(1 <= s < 18 for s in steps[0.01])
 
@@ -204,7 +206,7 @@ def stepped(**options: Any) -> torch.Tensor:
     return parameter.detach()
 
 
-def test_optimisers_by_hand() -> None:
+def test_optimizers_by_hand() -> None:
     # Two equal gradients: Adam's corrected moments are g and g², so each step is 0.1 · sign(g).
     torch.testing.assert_close(stepped(optimizer="adam"), torch.tensor([0.8, 2.2]))
     # decoupled decay: θ ← 0.99 θ before each step

@@ -7,17 +7,17 @@ import math
 import pytest
 import torch
 
-from shmppo.loss import (
+from shmppo.ppo.losses import (
     clipped_objective,
-    clipped_objective_slope,
+    clipped_objective_grad,
     dimension_clipped_objective,
-    dimension_clipped_objective_slope,
+    dimension_clipped_objective_grad,
     dual_clipped,
-    dual_clipped_slope,
+    dual_clipped_grad,
     kl_estimate,
     unclipped_objective,
     value_loss,
-    value_loss_slope,
+    value_loss_grad,
 )
 
 
@@ -36,7 +36,7 @@ def test_dimension_wise_clipping_by_hand() -> None:
     torch.testing.assert_close(dimension_clipped_objective(ratios, advantages, 0.2), torch.tensor([1.2, -2.4, -0.99]))
     # a dimension out of range on the side that the advantage asks for has no slope; the other keeps its own
     expected = torch.tensor([[0.0, 1.2], [-2.4, 0.0], [-0.99, -0.99]])
-    torch.testing.assert_close(dimension_clipped_objective_slope(ratios, advantages, 0.2), expected)
+    torch.testing.assert_close(dimension_clipped_objective_grad(ratios, advantages, 0.2), expected)
 
 
 def test_dimension_wise_clipping_of_one_dimension_is_joint_clipping() -> None:
@@ -45,16 +45,16 @@ def test_dimension_wise_clipping_of_one_dimension_is_joint_clipping() -> None:
     advantages = torch.randn(500, generator=generator)
     one = ratio.unsqueeze(-1)
     assert torch.equal(dimension_clipped_objective(one, advantages, 0.2), clipped_objective(ratio, advantages, 0.2))
-    slopes = dimension_clipped_objective_slope(one, advantages, 0.2)
-    assert torch.equal(slopes.squeeze(-1), clipped_objective_slope(ratio, advantages, 0.2))
+    slopes = dimension_clipped_objective_grad(one, advantages, 0.2)
+    assert torch.equal(slopes.squeeze(-1), clipped_objective_grad(ratio, advantages, 0.2))
 
 
 def test_dual_clip_by_hand() -> None:
     ratio, advantages = torch.tensor([4.0, 4.0, 2.0]), torch.tensor([1.0, -1.0, -1.0])
-    plain, slope = clipped_objective(ratio, advantages, 0.2), clipped_objective_slope(ratio, advantages, 0.2)
+    plain, slope = clipped_objective(ratio, advantages, 0.2), clipped_objective_grad(ratio, advantages, 0.2)
     assert plain.tolist() == pytest.approx([1.2, -4.0, -2.0])
     assert dual_clipped(plain, advantages, 3.0).tolist() == pytest.approx([1.2, -3.0, -2.0])
-    assert dual_clipped_slope(slope, plain, advantages, 3.0).tolist() == pytest.approx([0.0, 0.0, -2.0])
+    assert dual_clipped_grad(slope, plain, advantages, 3.0).tolist() == pytest.approx([0.0, 0.0, -2.0])
 
 
 def test_value_loss_by_hand() -> None:
@@ -73,12 +73,12 @@ def test_slopes_are_the_derivatives_of_what_they_belong_to() -> None:
     values.requires_grad_()
     ratio = (log_prob - old).exp()
     (expected,) = torch.autograd.grad(clipped_objective(ratio, advantages, 0.2).sum(), log_prob)
-    slope = clipped_objective_slope(ratio.detach(), advantages, 0.2)
+    slope = clipped_objective_grad(ratio.detach(), advantages, 0.2)
     torch.testing.assert_close(slope, expected)
     assert 0 < (slope == 0).sum() < 200
     for clip in (None, 0.2):
         (expected,) = torch.autograd.grad(value_loss(values, targets, old_values, clip).sum(), values)
-        torch.testing.assert_close(value_loss_slope(values.detach(), targets, old_values, clip), expected)
+        torch.testing.assert_close(value_loss_grad(values.detach(), targets, old_values, clip), expected)
 
 
 @pytest.mark.parametrize("dual", [None, 1.5])
@@ -87,9 +87,9 @@ def test_slopes_by_dimension_are_the_derivatives_too(dual: float | None) -> None
     log_prob = torch.randn(200, 3, dtype=torch.float64, generator=generator).mul_(0.3).requires_grad_()
     advantages = torch.randn(200, dtype=torch.float64, generator=generator)
     objective = dimension_clipped_objective(log_prob.exp(), advantages, 0.2)
-    slope = dimension_clipped_objective_slope(log_prob.detach().exp(), advantages, 0.2)
+    slope = dimension_clipped_objective_grad(log_prob.detach().exp(), advantages, 0.2)
     if dual is not None:
-        slope = dual_clipped_slope(slope, objective.detach(), advantages, dual)
+        slope = dual_clipped_grad(slope, objective.detach(), advantages, dual)
         objective = dual_clipped(objective, advantages, dual)
     (expected,) = torch.autograd.grad(objective.sum(), log_prob)
     torch.testing.assert_close(slope, expected)

@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_actions import collected
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.distributions import distribution_for
-from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.evaluate import evaluate
-from shmppo.masks import MaskedActions, allow
-from shmppo.policy import load_policy
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.wrappers import ActionMaskWrapper
+from shmppo.errors import ConfigError, EnvError
+from shmppo.models.distributions import distribution_for, mask_logits
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.policy import load_policy
+from shmppo.runs.trainer import train
 
 BASE = TrainConfig(
     env="environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
@@ -44,7 +45,7 @@ def test_a_masked_action_is_never_selected(data: st.DataObject) -> None:
     others = data.draw(st.lists(st.floats(-30, 30, width=32), min_size=sum(sizes), max_size=sum(sizes)))
     mask = [data.draw(st.lists(st.booleans(), min_size=n, max_size=n).filter(any)) for n in sizes]
     allowed = torch.tensor([one for part in mask for one in part])
-    p, q = allow(torch.tensor(logits), allowed), allow(torch.tensor(others), allowed)
+    p, q = mask_logits(torch.tensor(logits), allowed), mask_logits(torch.tensor(others), allowed)
     noise = torch.from_numpy(distribution.noise(np.random.default_rng(data.draw(st.integers(0, 2**32))), 1)[0])
     for actions in (distribution.sample(p, noise), distribution.sample(q, noise), distribution.mode(p)):
         assert all(part[int(a)] for a, part in zip(actions.tolist(), mask, strict=True))
@@ -61,7 +62,7 @@ def test_a_masked_action_is_never_selected(data: st.DataObject) -> None:
 def test_a_forbidden_logit_has_no_gradient() -> None:
     logits = torch.zeros(3, requires_grad=True)
     distribution = distribution_for(spaces.Discrete(3), "a test")
-    params = allow(logits, torch.tensor([1, 0, 1], dtype=torch.uint8))
+    params = mask_logits(logits, torch.tensor([1, 0, 1], dtype=torch.uint8))
     log_prob = distribution.log_prob(params, torch.tensor([2.0])).sum()
     (gradient,) = torch.autograd.grad(log_prob + distribution.entropy(params), logits)
     assert gradient.tolist() == [-0.5, 0.0, 0.5]
@@ -100,7 +101,7 @@ def test_a_good_allowed_action_is_learned_evaluated_and_acted_with(tmp_path: Pat
     train(dataclasses.replace(config, run_dir=str(run_dir)))
     assert np.mean(evaluate(run_dir, episodes=5)) > 16  # of 18; at random about 10
     policy = load_policy(run_dir)
-    env = MaskedActions(Masked(**MULTI), "a test")
+    env = ActionMaskWrapper(Masked(**MULTI), "a test")
     observation, _ = env.reset(seed=0)
     state, ended, total = policy.initial_state(), False, 0.0
     while not ended:
@@ -120,7 +121,7 @@ FAULTS = {
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_mask_that_cannot_be_used_names_the_environment_and_the_step(how: str, tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, env_kwargs=MULTI | {"mask": how}, run_dir=str(tmp_path / "run"))
-    with pytest.raises(EnvironmentFault, match=FAULTS[how] + r".*\(episode 0, after 2 steps\)"):
+    with pytest.raises(EnvError, match=FAULTS[how] + r".*\(episode 0, after 2 steps\)"):
         train(config)
 
 

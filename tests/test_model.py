@@ -10,12 +10,19 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from shmppo.config import TrainConfig
-from shmppo.distributions import DiagonalGaussian
-from shmppo.inference import MOST_ROWS, ActingNetwork, Tile, calls_of, content_free, width_free
-from shmppo.model import ActorCritic, move_parameters, parameter_offsets, views_of, weights_sha256
-from shmppo.observations import observation_spec
-from shmppo.sequences import cut_rows, step_indices
+from shmppo.config.train_config import TrainConfig
+from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets, views_of, weights_sha256
+from shmppo.models.distributions import DiagonalGaussian
+from shmppo.models.inference import (
+    MOST_ROWS,
+    ActingNetwork,
+    InferenceSlice,
+    inference_batches,
+    is_batch_size_invariant,
+    is_row_independent,
+)
+from shmppo.models.observations import observation_spec
+from shmppo.ppo.minibatches import cut_sequences, step_indices
 
 D, A = 5, 2
 OBSERVATION = observation_spec(spaces.Box(-1, 1, (D,)), "here")
@@ -65,8 +72,8 @@ def test_rows_agree_with_the_masked_step_loop(core: str, layers: int, separate: 
     loss = (params * target_p).sum() + (values * target_v).sum()
     slow_gradients = torch.autograd.grad(loss, list(model.parameters()))
 
-    rows = cut_rows(first, T)  # rows as long as episodes: gradients flow as far as in the loop
-    indices, real = step_indices(rows, row_steps=T, num_envs=N)
+    rows = cut_sequences(first, T)  # rows as long as episodes: gradients flow as far as in the loop
+    indices, real = step_indices(rows, sequence_steps=T, num_envs=N)
     states = torch.stack([start[n] if slot >= 0 else torch.zeros(model.state_size) for _, n, _, slot in rows.tolist()])
     flat = torch.from_numpy(indices)
     fast_p, fast_v, _ = model([obs.flatten(0, 1)[flat]], states)
@@ -112,7 +119,7 @@ def test_a_row_does_not_depend_on_the_other_rows(core: str, layers: int, rows: i
     _, model = make_model(core, layers)
     network = ActingNetwork(model, DISTRIBUTION, tiles=1, rows=rows)
     network.load()
-    assert content_free(network)
+    assert is_row_independent(network)
 
 
 def test_the_content_check_can_fail() -> None:
@@ -126,15 +133,15 @@ def test_the_content_check_can_fail() -> None:
         network.params.add_(network.params.mean())
 
     network.step = leaking  # type: ignore[method-assign]
-    assert not content_free(network)
+    assert not is_row_independent(network)
 
 
 @pytest.mark.parametrize(("core", "layers"), CORES)
 def test_a_call_of_several_tiles_gives_the_bits_of_each(core: str, layers: int) -> None:
     _, model = make_model(core, layers)
-    tiles, rows = calls_of(model, DISTRIBUTION, 5, 30, 8)
+    tiles, rows = inference_batches(model, DISTRIBUTION, 5, 30, 8)
     if torch.backends.mkl.is_available():
-        assert (tiles, rows) == ([Tile(0, slice(5, 30), slice(0, 25))], 32)
+        assert (tiles, rows) == ([InferenceSlice(0, slice(5, 30), slice(0, 25))], 32)
     wide, narrow = (ActingNetwork(model, DISTRIBUTION, tiles=count, rows=32 // count) for count in (1, 4))
     obs, state = torch.randn(32, D), torch.randn(32, model.state_size)
     for network in (wide, narrow):
@@ -153,7 +160,7 @@ def test_a_call_of_several_tiles_gives_the_bits_of_each(core: str, layers: int) 
 
 def test_calls_have_at_most_so_many_rows_and_cover_the_range() -> None:
     _, model = make_model("none", 1)
-    tiles, rows = calls_of(model, DISTRIBUTION, 3, 210, 8)
+    tiles, rows = inference_batches(model, DISTRIBUTION, 3, 210, 8)
     assert rows <= MOST_ROWS
     assert tiles[0].own == slice(0, rows - 3)
     assert [a.own.stop for a in tiles[:-1]] == [b.own.start for b in tiles[1:]]
@@ -170,7 +177,7 @@ def test_the_check_of_several_tiles_can_fail(monkeypatch: pytest.MonkeyPatch) ->
         network.params.add_(1e-6 * len(network.params))
 
     monkeypatch.setattr(ActingNetwork, "step", by_width)
-    tiles, rows = calls_of(model, DISTRIBUTION, 0, 16, 8)
+    tiles, rows = inference_batches(model, DISTRIBUTION, 0, 16, 8)
     assert (len(tiles), rows) == (2, 8)
 
 
@@ -179,7 +186,7 @@ def test_the_check_of_several_tiles_needs_weights() -> None:
     for parameter in model.parameters():
         parameter.data.zero_()
     wide, narrow = (ActingNetwork(model, DISTRIBUTION, tiles=1, rows=rows) for rows in (16, 8))
-    assert not width_free(wide, narrow)
+    assert not is_batch_size_invariant(wide, narrow)
 
 
 def test_layers_and_parts_of_the_packed_state_are_not_scrambled() -> None:

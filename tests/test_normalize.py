@@ -1,10 +1,10 @@
-"""The normaliser's merge against numpy on the concatenated data."""
+"""The normalizer's merge against numpy on the concatenated data."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from shmppo.normalize import RunningMoments, column_moments
+from shmppo.models.normalization import RunningMoments, column_moments
 
 
 def test_merge_equals_numpy_on_the_concatenated_data() -> None:

@@ -15,17 +15,20 @@ from conftest import published
 from environments import SPACES, Shaped
 from gymnasium import spaces
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.distributions import DiagonalGaussian
-from shmppo.envs import EnvironmentFault, Task, inspect_task
-from shmppo.evaluate import evaluate
-from shmppo.inference import ActingNetwork, content_free
-from shmppo.learner import build_model
-from shmppo.observations import PreviousStep, network_input, observation_spec
-from shmppo.rollout import Collector
-from shmppo.streams import episode_seed
-from shmppo.timers import PhaseTimer
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.spec import Task
+from shmppo.envs.wrappers import PreviousStepWrapper
+from shmppo.errors import ConfigError, EnvError
+from shmppo.models.actor_critic import build_model
+from shmppo.models.distributions import DiagonalGaussian
+from shmppo.models.inference import ActingNetwork, is_row_independent
+from shmppo.models.observations import network_input, observation_spec
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.collector import Collector
+from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.rng import episode_seed
 
 BASE = TrainConfig(
     env="environments:Shaped", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
@@ -238,13 +241,14 @@ def test_a_row_does_not_depend_on_the_other_rows_with_any_encoder(rows: int, enc
     model = build_model(config, Task(observation_spec(SPACES[space], "here"), distribution))
     network = ActingNetwork(model, distribution, tiles=1, rows=rows)
     network.load()
-    assert content_free(network)
+    assert is_row_independent(network)
 
 
 def test_every_parameter_of_every_encoder_learns() -> None:
     for encoder in ("nature", "impala"):
         config = shaped("image", encoder=encoder, layer_norm=True)
-        model = build_model(config, inspect_task(config))
+        task = inspect_task(config)
+        model = build_model(config, task.observation, task.distribution)
         obs = torch.randint(0, 256, (2, 8, 36, 40, 3), dtype=torch.uint8)
         params, values, _ = model([obs], torch.zeros(8, model.state_size))
         for gradient in torch.autograd.grad(params.square().sum() + values.sum(), list(model.parameters())):
@@ -287,7 +291,7 @@ WRONG = {
 def test_an_observation_outside_of_its_space_is_a_fault(space: str) -> None:
     value, message = WRONG[space]
     _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
-    with pytest.raises(EnvironmentFault, match=message):
+    with pytest.raises(EnvError, match=message):
         one.collect(0, PhaseTimer())
 
 
@@ -305,6 +309,6 @@ def test_the_previous_action_is_the_one_that_was_given() -> None:
             action *= 10
             return action, 0.0, False, False, {}
 
-    env = PreviousStep(Scales(), action=True, reward=False)
+    env = PreviousStepWrapper(Scales(), action=True, reward=False)
     observation, *_ = env.step(np.array([0.1, 0.2], np.float32))
     np.testing.assert_allclose(observation["prev_action"], [0.1, 0.2])

@@ -14,11 +14,12 @@ import pytest
 from conftest import summary_of
 from test_ranks import directories, finished, start
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.learner import explained_variance
-from shmppo.preemption import Preemption
-from shmppo.sequences import cut_rows
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.ppo.gae import explained_variance
+from shmppo.ppo.minibatches import cut_sequences
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.preemption import Preemption
 
 SHORT = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2, hidden_size=8, grad_shards=1,
@@ -67,7 +68,7 @@ def test_a_slow_worker_is_not_waited_for_and_the_run_goes_on_from_where_it_was(t
 def test_rows_are_cut_over_steps_that_exist() -> None:
     first = np.zeros((6, 3), bool)
     first[3, 1] = True
-    rows = cut_rows(first, 4, np.array([6, 5, 2]))
+    rows = cut_sequences(first, 4, np.array([6, 5, 2]))
     assert rows[:, :3].tolist() == [[0, 0, 4], [4, 0, 2], [0, 1, 3], [3, 1, 2], [0, 2, 2]]
 
 

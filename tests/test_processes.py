@@ -17,7 +17,7 @@ import psutil
 import pytest
 from conftest import summary_of, worker_processes
 
-from shmppo.streams import episode_seed
+from shmppo.utils.rng import episode_seed
 
 TESTS = Path(__file__).parent
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

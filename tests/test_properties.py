@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import EnvironmentFault
-from shmppo.learner import TrainingFault
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, EnvError, TrainingError
+from shmppo.runs.trainer import train
 
 SIZE = st.integers(-1, 40)
 NUMBER = st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 1)
@@ -101,7 +100,7 @@ def outcome(fields: dict[str, Any]) -> str:
             summary = train(config)
         except ConfigError as error:
             return "refused" if "\n" not in str(error) and not run_dir.exists() else f"refused badly: {error}"
-        except (EnvironmentFault, TrainingFault) as error:
+        except (EnvError, TrainingError) as error:
             # A policy that has left the range of floats, by a learning rate of 1e300 say, ends as it should.
             # Counter refuses --episode-seeding once by itself.
             known = ("not finite", "log ratio", "every episode is seeded")

@@ -24,10 +24,11 @@ import pytest
 import torch
 from conftest import summary_of
 
-from shmppo.checkpoint import BEST, load_checkpoint, load_newest_checkpoint, older
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.ranks import RankFault, Ranks, connected
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, RankError
+from shmppo.parallel.process_group import ProcessGroup, connected
+from shmppo.runs.checkpoint import BEST, load_checkpoint, load_newest_checkpoint, older
+from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=8, env_block=4, tile_rows=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2,
@@ -294,10 +295,10 @@ def test_configurations_that_differ_are_refused_in_one_sentence(tmp_path: Path) 
 
 
 def test_weights_that_differ_stop_the_run_and_name_iteration_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(0, 3)
+    ranks = ProcessGroup(0, 3)
     stops, differs = np.array([0, 1, 0]), np.array([1, 0, 0])
     monkeypatch.setattr(ranks, "gather", lambda mine: np.array([mine, mine + stops, mine + differs]))
-    with pytest.raises(RankFault, match="after iteration 7 the weights of rank 2 are not those of rank 0"):
+    with pytest.raises(RankError, match="after iteration 7 the weights of rank 2 are not those of rank 0"):
         ranks.agree((False, False), torch.ones(5), 7)
     monkeypatch.setattr(ranks, "gather", lambda mine: np.array([mine, mine + stops, mine]))
     assert ranks.agree((False, False), torch.ones(5), 7) == [True, False]

@@ -13,9 +13,9 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from shmppo import cli
-from shmppo.command_line import StartOptions
-from shmppo.report import EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.train import ResumeConfig
+from shmppo.config.flags import SourceOptions
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
+from shmppo.runs.trainer import ResumeConfig
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -74,7 +74,7 @@ def test_each_glossary_is_the_header_of_its_file(heading: str, glossary: dict[st
 
 
 def test_every_flag_that_the_readme_names_exists() -> None:
-    kinds = [StartOptions, ResumeConfig, *(kind for name in cli.COMMANDS for kind in options_of(name))]
+    kinds = [SourceOptions, ResumeConfig, *(kind for name in cli.COMMANDS for kind in options_of(name))]
     known = {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
     known |= {flag for action in get_args_parser()._actions for flag in action.option_strings}  # torchrun's
     for flag in set(re.findall(r"--[a-z][a-z-]+", README)) - {"--help"}:

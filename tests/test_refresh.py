@@ -16,15 +16,16 @@ from conftest import published
 from test_rollout import digests, running_pool
 from test_survival import Saboteur
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.layout import Arena
-from shmppo.learner import Learner
-from shmppo.refresh import StateRefresh
-from shmppo.rollout import Collector
-from shmppo.sequences import cut_rows, step_indices
-from shmppo.timers import PhaseTimer
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.learner import Learner
+from shmppo.ppo.minibatches import cut_sequences, step_indices
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.collector import Collector
+from shmppo.sampling.state_refresh import StateRefresh
+from shmppo.utils.phase_timer import PhaseTimer
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=3, workers=2,
@@ -33,7 +34,7 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-def sampled(config: TrainConfig) -> tuple[Arena, Learner]:
+def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner]:
     """The sixth rollout, which begins two steps into episodes of seven."""
     task = inspect_task(config)
     arena, learner = published(config, task)
@@ -44,11 +45,11 @@ def sampled(config: TrainConfig) -> tuple[Arena, Learner]:
     return arena, learner
 
 
-def expected_states(arena: Arena, learner: Learner, config: TrainConfig) -> dict[tuple[int, int], torch.Tensor]:
+def expected_states(arena: SharedBuffers, learner: Learner, config: TrainConfig) -> dict[tuple[int, int], torch.Tensor]:
     """Stored states by (slot, environment), column by column through the learning network."""
     found = {}
     first = arena.array("first")
-    for start, n, _, slot in cut_rows(first, config.row_steps).tolist():
+    for start, n, _, slot in cut_sequences(first, config.sequence_steps).tolist():
         if slot < 0 or start == 0:
             continue
         begin = max([t for t in range(start) if first[t, n]], default=0)
@@ -68,19 +69,19 @@ def test_stored_states_are_those_where_the_burn_in_begins(burn_in: int) -> None:
     expected = expected_states(arena, learner, config)
     assert len(expected) == 15
     for (slot, n), state in expected.items():
-        np.testing.assert_allclose(arena.array("row_state")[slot, n], state, atol=1e-6)
+        np.testing.assert_allclose(arena.array("sequence_state")[slot, n], state, atol=1e-6)
 
 
 def test_steps_of_rows_with_burn_in_by_hand() -> None:
     rows = np.array([[0, 1, 2, 0], [5, 2, 3, 1], [4, 0, 2, -1]])
-    indices, real = step_indices(rows, row_steps=3, num_envs=10, burn_in=2)
+    indices, real = step_indices(rows, sequence_steps=3, num_envs=10, burn_in=2)
     assert (indices.T // 10).tolist() == [[0, 1, 1, 1, 1], [3, 4, 5, 6, 7], [4, 5, 5, 5, 5]]
     assert (indices.T % 10)[:, 0].tolist() == [1, 2, 0]
     expected = [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]
     assert real.T.astype(int).tolist() == expected
 
 
-def refresh(config: TrainConfig, arena: Arena, learner: Learner, low: int, high: int) -> None:
+def refresh(config: TrainConfig, arena: SharedBuffers, learner: Learner, low: int, high: int) -> None:
     distribution = inspect_task(config).distribution
     progress = np.zeros(2, np.int64)
     StateRefresh(config, distribution, learner.model, arena, low=low, high=high, progress=progress).refresh()
@@ -90,14 +91,14 @@ def refresh(config: TrainConfig, arena: Arena, learner: Learner, low: int, high:
 def test_refreshed_states_are_those_of_the_present_weights_and_the_drift_is_told(burn_in: int) -> None:
     config = dataclasses.replace(CONFIG, burn_in=burn_in)
     arena, learner = sampled(config)
-    before = arena.array("row_state").copy()
+    before = arena.array("sequence_state").copy()
     refresh(config, arena, learner, 0, 5)
-    np.testing.assert_allclose(arena.array("row_state"), before, atol=1e-6)
+    np.testing.assert_allclose(arena.array("sequence_state"), before, atol=1e-6)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     refresh(config, arena, learner, 0, 5)
-    after = arena.array("row_state")
+    after = arena.array("sequence_state")
     expected = expected_states(arena, learner, config)
     for (slot, n), state in expected.items():
         np.testing.assert_allclose(after[slot, n], state, atol=1e-6)
@@ -136,7 +137,7 @@ def test_a_refresh_writes_only_the_fields_that_the_table_gives_it(tmp_path: Path
         written = {name for name in before if before[name] != after[name]}
         allowed = {field.name for field in arena.fields if "REFRESH" in field.phase}
         assert written <= allowed, written - allowed
-        assert {"row_state", "state_drift"} <= written
+        assert {"sequence_state", "state_drift"} <= written
 
 
 CASES = {

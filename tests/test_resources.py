@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from shmppo import resources
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.layout import Field
-from shmppo.learner import arena_fields
-from shmppo.resources import available_memory, check_resources
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.parallel.shared_buffers import Field
+from shmppo.ppo.learner import arena_fields
+from shmppo.runs import preflight as resources
+from shmppo.runs.preflight import available_memory, check_resources
 
 
 def fields_of(config: TrainConfig) -> tuple[Field, ...]:

@@ -13,17 +13,18 @@ import pytest
 import torch
 from conftest import published
 
-from shmppo.config import TrainConfig
-from shmppo.envs import EnvironmentFault, inspect_task
-from shmppo.episodes import ActionLog
-from shmppo.inference import tiles_of
-from shmppo.layout import Arena, total_bytes
-from shmppo.learner import Learner
-from shmppo.pool import WorkerPool
-from shmppo.rollout import Collector
-from shmppo.sequences import cut_rows
-from shmppo.streams import action_noise, episode_seed, minibatch_order
-from shmppo.timers import PhaseTimer
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import EnvError
+from shmppo.models.inference import inference_slices
+from shmppo.parallel.shared_buffers import SharedBuffers, total_bytes
+from shmppo.ppo.learner import Learner
+from shmppo.ppo.minibatches import cut_sequences
+from shmppo.sampling.action_log import ActionLog
+from shmppo.sampling.collector import Collector
+from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.rng import action_noise_generator, episode_seed, minibatch_generator
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -31,7 +32,7 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-def make(config: TrainConfig) -> tuple[Arena, Learner, Callable[..., Collector]]:
+def make(config: TrainConfig) -> tuple[SharedBuffers, Learner, Callable[..., Collector]]:
     task = inspect_task(config)
     arena, learner = published(config, task)
 
@@ -85,7 +86,7 @@ def test_a_truncated_step_bootstraps_from_the_final_observation_and_the_state_af
 def test_stored_states_are_those_at_row_starts() -> None:
     arena, learner, collector = make(CONFIG)
     collector(0, 5).collect(0, PhaseTimer())
-    rows = cut_rows(arena.array("first"), CONFIG.row_steps)
+    rows = cut_sequences(arena.array("first"), CONFIG.sequence_steps)
     checked = 0
     for start, n, _, slot in rows.tolist():
         if slot < 0:
@@ -94,7 +95,7 @@ def test_stored_states_are_those_at_row_starts() -> None:
         with torch.no_grad():
             obs = torch.from_numpy(arena.array("obs")[begin:start, n : n + 1].copy())
             _, _, state = learner.model([obs], torch.zeros(1, learner.model.state_size))
-        np.testing.assert_allclose(arena.array("row_state")[slot, n], state[0], atol=1e-6)
+        np.testing.assert_allclose(arena.array("sequence_state")[slot, n], state[0], atol=1e-6)
         checked += 1
     assert checked == 15
 
@@ -127,7 +128,7 @@ def test_a_broken_contract_names_the_environment_the_rule_and_the_step(how: str)
     config = dataclasses.replace(CONFIG, env=f"environments:Faulty-{how}-v0", rollout_steps=48)
     _, learner, collector = make(config)
     before = learner.weights_sha256()
-    with pytest.raises(EnvironmentFault, match=BROKEN[how]) as raised:
+    with pytest.raises(EnvError, match=BROKEN[how]) as raised:
         collector(2, 4).collect(0, PhaseTimer())
     assert raised.value.env_index == 2
     assert "episode 5, after " in str(raised.value)
@@ -135,7 +136,7 @@ def test_a_broken_contract_names_the_environment_the_rule_and_the_step(how: str)
 
 
 def test_environments_share_tiles_by_index_whoever_owns_them() -> None:
-    tiles = tiles_of(5, 18, 8)
+    tiles = inference_slices(5, 18, 8)
     assert [(t.index, t.rows, t.own) for t in tiles] == [
         (0, slice(5, 8), slice(0, 3)),
         (1, slice(0, 8), slice(3, 11)),
@@ -144,7 +145,7 @@ def test_environments_share_tiles_by_index_whoever_owns_them() -> None:
 
 
 @contextmanager
-def running_pool(config: TrainConfig, tmp_path: Path) -> Iterator[tuple[Arena, Learner, WorkerPool]]:
+def running_pool(config: TrainConfig, tmp_path: Path) -> Iterator[tuple[SharedBuffers, Learner, WorkerPool]]:
     arena, learner, _ = make(config)
     actions = ActionLog(config.num_envs, 1, limit=100)
     pool = WorkerPool(config, inspect_task(config), arena, actions, tmp_path / "run.log")
@@ -155,7 +156,7 @@ def running_pool(config: TrainConfig, tmp_path: Path) -> Iterator[tuple[Arena, L
         pool.close()
 
 
-def digests(arena: Arena) -> dict[str, str]:
+def digests(arena: SharedBuffers) -> dict[str, str]:
     """Hash of every field that belongs to a phase."""
     fields = [f.name for f in arena.fields if not f.phase.startswith("any")]
     return {name: hashlib.sha256(arena.array(name).tobytes()).hexdigest() for name in fields}
@@ -171,11 +172,11 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         assert written <= allowed, written - allowed
         assert {"obs", "actions", "value", "reward", "carry_state"} <= written
 
-        from shmppo.plan import write_plan
+        from shmppo.ppo.minibatches import build_minibatches
 
         before = after
         numbers = learner.schedule.numbers(0)
-        write_plan(CONFIG, arena, iteration=0, advantages=learner._advantages(), numbers=numbers)
+        build_minibatches(CONFIG, arena, iteration=0, advantages=learner._advantages(), numbers=numbers)
         after = digests(arena)
         written = {name for name in before if before[name] != after[name]}
         assert written == {f.name for f in arena.fields if f.phase == "PLAN"}
@@ -206,14 +207,14 @@ def test_the_arena_is_as_large_as_its_table_and_every_field_is_aligned() -> None
 
 def test_streams_are_told_apart_by_all_their_keys() -> None:
     draws = [
-        action_noise(1, 0, 0).random(),
-        action_noise(2, 0, 0).random(),
-        action_noise(1, 1, 0).random(),
-        action_noise(1, 0, 1).random(),
-        minibatch_order(1, 0, 0, 0).random(),
-        minibatch_order(1, 0, 0, 1).random(),
-        minibatch_order(1, 0, 1, 0).random(),
-        minibatch_order(1, 1, 0, 0).random(),
+        action_noise_generator(1, 0, 0).random(),
+        action_noise_generator(2, 0, 0).random(),
+        action_noise_generator(1, 1, 0).random(),
+        action_noise_generator(1, 0, 1).random(),
+        minibatch_generator(1, 0, 0, 0).random(),
+        minibatch_generator(1, 0, 0, 1).random(),
+        minibatch_generator(1, 0, 1, 0).random(),
+        minibatch_generator(1, 1, 0, 0).random(),
     ]
     assert len(set(draws)) == len(draws)
     seeds = {episode_seed(s, n, e) for s in range(5) for n in range(40) for e in range(40)}

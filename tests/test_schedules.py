@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shmppo.config import TrainConfig
-from shmppo.schedules import PENALTY_BOUNDS, RATE_BOUNDS, Schedule
+from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.schedules import PENALTY_BOUNDS, RATE_BOUNDS, Schedule
 
 SIZES = {"num_envs": 2, "rollout_steps": 50, "minibatches": 1, "core": "none", "total_steps": 400}
 

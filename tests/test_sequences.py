@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.sequences import STEP_MULTIPLE, cut_rows, equal_cuts, shard_cuts, shuffled_order, step_indices
+from shmppo.ppo.minibatches import STEP_MULTIPLE, cut_sequences, equal_cuts, shard_cuts, shuffled_order, step_indices
 
 
 def first_steps(T: int, *columns: list[int]) -> np.ndarray:
@@ -17,7 +17,7 @@ def first_steps(T: int, *columns: list[int]) -> np.ndarray:
 
 def test_rows_by_hand() -> None:
     # L = 4. Column 0: goes on from before, an episode begins at 6. Column 1: episodes begin at 0 and 9.
-    rows = cut_rows(first_steps(10, [6], [0, 9]), 4)
+    rows = cut_sequences(first_steps(10, [6], [0, 9]), 4)
     assert rows.tolist() == [
         # start, env, length, slot
         [0, 0, 4, 0],
@@ -31,31 +31,31 @@ def test_rows_by_hand() -> None:
 
 
 def test_without_a_core_every_step_is_a_row() -> None:
-    rows = cut_rows(first_steps(3, [1], []), 1)
+    rows = cut_sequences(first_steps(3, [1], []), 1)
     assert rows[:, 0].tolist() == [0, 1, 2] * 2
     assert set(rows[:, 2]) == {1}
 
 
-@pytest.mark.parametrize("row_steps", [1, 3, 8, 50])
-def test_rows_tile_the_rollout_and_never_cross_an_episodes_start(row_steps: int) -> None:
+@pytest.mark.parametrize("sequence_steps", [1, 3, 8, 50])
+def test_rows_tile_the_rollout_and_never_cross_an_episodes_start(sequence_steps: int) -> None:
     rng = np.random.default_rng(0)
     first = rng.random((37, 5)) < 0.15
-    rows = cut_rows(first, row_steps)
-    indices, real = step_indices(rows, row_steps=row_steps, num_envs=5)
+    rows = cut_sequences(first, sequence_steps)
+    indices, real = step_indices(rows, sequence_steps=sequence_steps, num_envs=5)
     assert sorted(indices[real].tolist()) == list(range(37 * 5))
     for start, env, length, slot in rows.tolist():
-        assert 1 <= length <= row_steps
+        assert 1 <= length <= sequence_steps
         assert not first[start + 1 : start + length, env].any()
         assert (slot == -1) == first[start, env]
     for env in range(5):
         slots = [slot for _, e, _, slot in rows.tolist() if e == env and slot >= 0]
         assert slots == list(range(len(slots)))
-        assert len(slots) <= -(-37 // row_steps)
+        assert len(slots) <= -(-37 // sequence_steps)
 
 
 def test_padding_repeats_the_last_step_and_is_not_real() -> None:
     rows = np.array([[2, 1, 2, -1], [0, 0, 4, 0]], np.int32)
-    indices, real = step_indices(rows, row_steps=4, num_envs=3)
+    indices, real = step_indices(rows, sequence_steps=4, num_envs=3)
     assert indices.T.tolist() == [[7, 10, 10, 10], [0, 3, 6, 9]]
     assert real.T.tolist() == [[True, True, False, False], [True] * 4]
 
@@ -64,14 +64,14 @@ def test_padding_repeats_the_last_step_and_is_not_real() -> None:
 def test_padding_ends_shortly_after_the_longest_row(longest: int, expected: int) -> None:
     assert STEP_MULTIPLE == 4
     rows = np.array([[0, 0, 1, -1], [1, 1, longest, 0]])
-    assert step_indices(rows, row_steps=11, num_envs=2)[0].shape == (expected, 2)
-    assert step_indices(rows, row_steps=1, num_envs=2)[0].shape == (1, 2)
+    assert step_indices(rows, sequence_steps=11, num_envs=2)[0].shape == (expected, 2)
+    assert step_indices(rows, sequence_steps=1, num_envs=2)[0].shape == (1, 2)
 
 
 @pytest.mark.parametrize("mean_length", [10, 40, 100])
 def test_shards_cost_about_the_same_with_their_padding(mean_length: int) -> None:
     first = np.random.default_rng(0).random((128, 64)) < 1 / mean_length
-    steps = np.sort(cut_rows(first, 16)[:, 2])[::-1]
+    steps = np.sort(cut_sequences(first, 16)[:, 2])[::-1]
     cuts = shard_cuts(steps, 32)
     padded = np.diff(cuts) * steps[cuts[:-1]]
     assert padded.max() <= 1.15 * padded.mean()
@@ -96,7 +96,7 @@ def test_no_run_is_empty(lengths: list[int], parts: int) -> None:
 
 
 def test_minibatches_cover_all_rows_and_change_from_epoch_to_epoch() -> None:
-    rows = cut_rows(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
+    rows = cut_sequences(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
     orders = []
     for epoch in range(2):
         order, cuts = shuffled_order(rows, seed=1, block=6, iteration=0, epoch=epoch, minibatches=4)
@@ -109,9 +109,9 @@ def test_minibatches_cover_all_rows_and_change_from_epoch_to_epoch() -> None:
 def test_a_block_fills_the_same_part_of_a_minibatch_alone_and_among_others() -> None:
     """What lets R ranks with N environments each draw the minibatches of one rank with R·N."""
     first = np.random.default_rng(0).random((40, 4)) < 0.1
-    both = cut_rows(first, 8)
+    both = cut_sequences(first, 8)
     order, cuts = shuffled_order(both, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
-    alone = cut_rows(first[:, :2], 8)
+    alone = cut_sequences(first[:, :2], 8)
     order_alone, cuts_alone = shuffled_order(alone, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
     for m in range(3):
         members = [r for r in order[cuts[m] : cuts[m + 1]].tolist() if r < len(alone)]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from conftest import published
 
-from shmppo.config import TrainConfig
-from shmppo.curves import read_columns
-from shmppo.envs import inspect_task
-from shmppo.report import summary_text
-from shmppo.stragglers import StepTimes, waiting_share
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.loggers.step_times import StepTimes, waiting_share
+from shmppo.loggers.summary import summary_text
+from shmppo.plotting.curves import read_columns
+from shmppo.runs.trainer import train
 from shmppo.testing import Latency
-from shmppo.train import train
 
 SLOW = TrainConfig(
     env="environments:SlowEnvironment2-v0", num_envs=4, rollout_steps=16, minibatches=2, hidden_size=8, seq_len=8,

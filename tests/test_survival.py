@@ -15,12 +15,13 @@ import numpy as np
 import psutil
 import pytest
 
-from shmppo.checkpoint import FORMAT, NAME, load_newest_checkpoint, older, save_checkpoint
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.episodes import ActionLog
-from shmppo.pool import WorkerPool
-from shmppo.train import resume, train
-from shmppo.worker_process import WorkerFault, WorkerProcess
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, WorkerError
+from shmppo.runs.checkpoint import FORMAT, NAME, load_newest_checkpoint, older, save_checkpoint
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.action_log import ActionLog
+from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.sampling.worker_process import WorkerProcess
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -108,7 +109,7 @@ def test_a_crash_loop_ends_with_the_fault(monkeypatch: pytest.MonkeyPatch, tmp_p
         os.kill(workers[0].process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(WorkerPool, "_signal", kill_always)
-    with pytest.raises(WorkerFault, match=r"worker 0 died: killed by signal 9"):
+    with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9"):
         train(dataclasses.replace(BASE, max_restarts=2, run_dir=str(tmp_path / "run")))
 
 
@@ -186,12 +187,12 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
         run_dir=str(tmp_path / "r"),
     )
     train(dataclasses.replace(config, stop_at_iteration=2))
-    monkeypatch.setattr("shmppo.pool.START_SECONDS", 2.0)
+    monkeypatch.setattr("shmppo.sampling.worker_pool.START_SECONDS", 2.0)
     summary = resume(tmp_path / "r", worker_timeout=2.0, stop_at_iteration=3)  # 64 steps to replay take 3.2 s
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
 
 
-def test_what_a_resumed_run_optimises_with_is_what_it_was_told(tmp_path: Path) -> None:
+def test_what_a_resumed_run_optimizes_with_is_what_it_was_told(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, workers=0, optimizer="adamw", stop_at_iteration=2)
     hashes = []
     for decay in (0.0, 0.5):

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from shmppo.timers import COMMUNICATION, LEARNING, PHASES, SAMPLING, PhaseTimer, as_dict
+from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, PHASES, SAMPLING, PhaseTimer, as_dict
 
 
 def test_parts_sum_to_the_whole() -> None:

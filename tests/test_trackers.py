@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.trackers import TensorBoard, make_trackers
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.loggers.trackers import TensorBoard, make_trackers
+from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
     num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True, total_steps=4 * 32 * 6,
@@ -42,7 +43,7 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_and_drops_what_was_done_tw
     events = accumulator.EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     assert set(rows[0]) - {"iteration", "env_steps"} <= {*events.Tags()["scalars"], "explained_variance"}
-    for name in ("kl", "learning_rate", "return_mean_100", "wall_seconds"):
+    for name in ("approx_kl", "learning_rate", "return_mean_100", "wall_seconds"):
         scalars = events.Scalars(name)
         assert [scalar.step for scalar in scalars] == [row["env_steps"] for row in rows if row[name] == row[name]]
         assert [scalar.value for scalar in scalars] == pytest.approx(

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from shmppo import tune as module
-from shmppo.command_line import parse_config, read_config_file
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.train import exit_code
-from shmppo.tune import Search, Tune, command, differences, neighbours, tune
+from shmppo.config.flags import parse_config, read_config_file
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, exit_code
+from shmppo.tools import tuning as module
+from shmppo.tools.tuning import Search, Tune, command, differences, neighbors, tune
 
 JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
 
@@ -81,14 +81,14 @@ def test_a_signal_ends_the_search_with_what_there_is(
     assert exit_code(lambda: tune(JOB), "interrupted") == 130
 
 
-def test_neighbours_can_run() -> None:
+def test_neighbors_can_run() -> None:
     config = TrainConfig(num_envs=2, rollout_steps=8, seq_len=4, minibatches=2, workers=2)
-    assert [(c.num_envs, c.rollout_steps) for c in neighbours(config, "envs")] == []
-    assert [c.num_workers for c in neighbours(config, "workers")] == [0, 1, 2]
-    assert [c.shards for c in neighbours(config, "shards")] == [2]
+    assert [(c.num_envs, c.rollout_steps) for c in neighbors(config, "envs")] == []
+    assert [c.num_workers for c in neighbors(config, "workers")] == [0, 1, 2]
+    assert [c.shards for c in neighbors(config, "shards")] == [2]
     for workers, each in ((0, 1), (2, 2)):
         config = TrainConfig(num_envs=64, minibatches=4, workers=workers)
-        assert [c.shards for c in neighbours(config, "shards")] == [each, 4, 16], "one for each process, fewer, more"
+        assert [c.shards for c in neighbors(config, "shards")] == [each, 4, 16], "one for each process, fewer, more"
 
 
 def test_the_command_and_the_file_give_the_configuration_again(tmp_path: Path) -> None:

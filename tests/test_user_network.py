@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from shmppo.config import ConfigError, TrainConfig
-from shmppo.envs import inspect_task
-from shmppo.evaluate import evaluate
-from shmppo.inference import ActingNetwork
-from shmppo.learner import build_model
-from shmppo.policy import load_policy
-from shmppo.train import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import build_model
+from shmppo.models.inference import ActingNetwork
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.policy import load_policy
+from shmppo.runs.trainer import resume, train
 
 BASE = TrainConfig(
     env="CartPole-v1", network="networks:leaky", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2,
@@ -50,7 +51,7 @@ def test_stop_resume_and_workers_cost_no_bit(case: str, tmp_path: Path) -> None:
 def test_acting_is_learning_and_first_is_told() -> None:
     config = dataclasses.replace(BASE, separate_critic=True)
     task = inspect_task(config)
-    model = build_model(config, task)
+    model = build_model(config, task.observation, task.distribution)
     network = ActingNetwork(model, task.distribution, tiles=1, rows=8)
     network.load()
     obs = torch.randn(5, 8, 4, generator=torch.Generator().manual_seed(0))
@@ -79,7 +80,8 @@ def test_acting_is_learning_and_first_is_told() -> None:
 
 def test_a_network_without_state_is_told_of_no_start() -> None:
     config = CASES["none"]
-    model = build_model(config, inspect_task(config))
+    task = inspect_task(config)
+    model = build_model(config, task.observation, task.distribution)
     told: list[bool] = []
     module = model.trunk_list[0].module
     module.register_forward_hook(lambda _, inputs, __: told.append(bool(inputs[1].any())))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from conftest import assert_no_bit_changes
 
-from shmppo.config import TrainConfig
-from shmppo.train import train
+from shmppo.config.train_config import TrainConfig
+from shmppo.runs.trainer import train
 
 BASE = TrainConfig(
     env="HalfCheetah-v5", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=16,
@@ -43,7 +43,9 @@ def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(variant: str,
 def test_what_adapts_does_so_by_the_kl_of_the_last_epoch(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, objective="penalty", lr_schedule="kl-adaptive", run_dir=str(tmp_path / "run"))
     train(config)
-    kl, beta, rate = (column(tmp_path / "run", name) for name in ("kl_last_epoch", "penalty_coef", "learning_rate"))
+    kl, beta, rate = (
+        column(tmp_path / "run", name) for name in ("approx_kl_last_epoch", "penalty_coef", "learning_rate")
+    )
     assert (beta[0], rate[0]) == (1.0, 1e-3)
     for i in range(7):
         factor = 0.5 if kl[i] < 0.01 / 1.5 else 2.0 if kl[i] > 0.015 else 1.0

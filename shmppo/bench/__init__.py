@@ -1,0 +1,1 @@
+"""Benchmarks: they time the trainer itself."""

@@ -1,0 +1,186 @@
+"""`python -m shmppo.bench throughput [flags of train]`: steps per second, where time goes, and the machine's limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import gymnasium
+import torch
+import tyro
+
+from shmppo.bench.measured_run import measured_run
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task, make_environment
+from shmppo.models.actor_critic import build_model
+from shmppo.utils.machine import processor, usable_cores
+from shmppo.utils.phase_timer import PHASES, SAMPLING
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Steps per second of a configuration, the split of its time, and the share of the machine's limit."""
+
+    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    """The configuration to time."""
+    iterations: int = 23
+    """Iterations, the first 3 of which are not counted."""
+    roofline: bool = True
+    """Also measure what the machine could do: raw simulator steps and matrix products, on all cores."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
+    """Train for some iterations in a temporary directory.
+
+    Returns:
+        steps_per_second, and seconds per iteration of each phase, as medians over the counted iterations;
+        utilization of the cores, see there; peak_memory_bytes of all processes together (proportional set size);
+        weights_sha256.
+    """
+    run = measured_run(config, iterations)
+    phases = {phase: run.median(f"{phase}_seconds") for phase in PHASES}
+    return {
+        "env": config.env_id,
+        "num_envs": config.num_envs,
+        "workers": config.num_workers,
+        "shards": config.shards,
+        "sharded": config.sharded,
+        "steps_per_second": run.median("steps_per_second"),
+        "phase_seconds": phases,
+        "utilization": utilization(config, phases, run.median("collect_seconds"), usable_cores()),
+        "sync_seconds": run.median("sync_seconds"),
+        "peak_memory_bytes": run.summary["peak_memory_bytes"],
+        "weights_sha256": run.summary["weights_sha256"],
+    }
+
+
+def utilization(
+    config: TrainConfig, phases: Mapping[str, float], collect_seconds: float, cores: int
+) -> dict[str, float]:
+    """Share of the cores' time that is used: while sampling (by environments and inference) and in the rest.
+
+    Args:
+        phases: seconds of an iteration in each phase, the mean over processes where several are in one.
+    """
+    sampling = sum(phases[phase] for phase in SAMPLING) * min(max(config.num_workers, 1), cores)
+    together = min(config.num_workers, cores) if config.sharded else config.learner_threads
+    alone = sum(phases[phase] for phase in ("advantage", "publish", "reduce", "optimizer"))
+    rest = sum(phases.values()) - collect_seconds
+    return {
+        "sampling": sampling / (cores * collect_seconds),
+        "learning": (phases["gradient"] * together + alone) / (cores * rest),
+    }
+
+
+def in_processes(measure: Callable[[TrainConfig], float], config: TrainConfig, count: int) -> float:
+    """The sum of a rate measured in `count` processes at once: one process alone would read too high or too low."""
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        return sum(pool.map(measure, [config] * count, chunksize=1))
+
+
+def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
+    """Raw simulator steps per second in this process: mj_step where there is a MuJoCo model, else the bare step."""
+    import mujoco
+
+    if config.env_id in gymnasium.registry:  # EnvPool steps the same simulator
+        config = dataclasses.replace(config, env_backend="gymnasium")
+    env: Any = make_environment(config).unwrapped
+    env.reset(seed=0)
+    actions = [env.action_space.sample() for _ in range(256)]
+    if hasattr(env, "model") and hasattr(env, "frame_skip"):
+
+        def step(k: int) -> None:
+            env.data.ctrl[:] = actions[k % 256]
+            mujoco.mj_step(env.model, env.data, nstep=env.frame_skip)
+            if k % 1000 == 999:
+                env.reset(seed=k)
+    else:
+
+        def step(k: int) -> None:
+            _, _, terminated, truncated, _ = env.step(actions[k % 256])
+            if terminated or truncated:
+                env.reset(seed=k)
+
+    return _rate(step, seconds)
+
+
+def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
+    """Floating-point operations per second of a matrix product of the update's largest shape, one thread."""
+    torch.set_num_threads(1)
+    rows = config.rank_steps // config.minibatches // config.shards
+    inner = config.hidden_size if config.recurrent else max(config.encoder_sizes, default=config.hidden_size)
+    a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core == "lstm" else 3) * inner)
+    out = torch.empty(rows, b.shape[1])
+    return 2 * a.numel() * b.shape[1] * _rate(lambda _: torch.mm(a, b, out=out), seconds)
+
+
+def _rate(step: Callable[[int], object], seconds: float) -> float:
+    for k in range(100):
+        step(k)
+    count, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        for _ in range(50):
+            step(count)
+            count += 1
+    return count / elapsed
+
+
+def roofline(config: TrainConfig) -> dict[str, float]:
+    """What the machine's cores could do at most if nothing but simulator steps and matrix products took time.
+
+    Per step and epoch a weight costs two operations forwards and four backwards; acting costs two more once.
+    """
+    task = inspect_task(config)
+    model = build_model(config, task.observation, task.distribution)
+    weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    operations = weights * (6 * config.epochs + 2)
+    cores = usable_cores()
+    simulator, products = in_processes(simulator_rate, config, cores), in_processes(product_rate, config, cores)
+    return {
+        "simulator_steps_per_second": simulator,
+        "products_per_second": products,
+        "steps_per_second": 1 / (1 / simulator + operations / products),
+    }
+
+
+def _roofline_of(config: TrainConfig) -> dict[str, float] | None:
+    """`roofline`, or None where the environment does not stand what it does: random actions, masked ones too."""
+    try:
+        return roofline(config)
+    except Exception as error:  # whatever the environment's own code raises
+        print(f"no roofline: the bare environment could not be stepped ({error!r})", file=sys.stderr)
+        return None
+
+
+def report(options: Throughput) -> dict[str, Any]:
+    """Measure and print."""
+    result = throughput(options.train, options.iterations) | {"processor": processor(), "cores": usable_cores()}
+    limit = _roofline_of(options.train) if options.roofline else None
+    if limit is not None:
+        result |= {"roofline": limit, "share_of_roofline": result["steps_per_second"] / limit["steps_per_second"]}
+    if options.json:
+        print(json.dumps(result))
+        return result
+    whole = sum(result["phase_seconds"].values())
+    print(f"{result['env']}, {result['num_envs']} environments, {result['workers']} workers, {result['shards']} shards")
+    print(f"{result['cores']} cores of {result['processor']}")
+    print(f"steps per second      {result['steps_per_second']:10,.0f}")
+    for phase in PHASES:
+        seconds = result["phase_seconds"][phase]
+        print(f"  {phase:<20}{seconds * 1e3:10.2f} ms {seconds / whole:6.1%}")
+    print(f"signalling            {result['sync_seconds'] * 1e3:10.2f} ms {result['sync_seconds'] / whole:6.1%}")
+    used = result["utilization"]
+    print(f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} while learning")
+    print(f"memory at most        {result['peak_memory_bytes'] / 2**20:10.0f} MiB in all processes")
+    if limit is not None:
+        print(f"roofline              {limit['steps_per_second']:10,.0f} steps per second")
+        print(f"share reached         {result['share_of_roofline']:10.2f}")
+    return result

@@ -1,0 +1,1 @@
+"""The options of a run, and where they come from: code, command line, files."""

@@ -1,0 +1,1 @@
+"""Environments: making, checking, and stepping many of them."""

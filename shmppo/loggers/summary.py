@@ -1,0 +1,64 @@
+"""The summary that is printed at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.utils.phase_timer import PHASES
+
+
+def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:
+    """What is printed at the end of a run."""
+    phases = summary["phase_seconds"]
+    last = min(summary["episodes"], 100)
+    whole = sum(phases[phase] for phase in PHASES) or 1.0
+    shares = ", ".join(f"{phase} {phases[phase] / whole:.0%}" for phase in PHASES if phases[phase] / whole >= 0.005)
+    mean = summary["return_mean_100"]
+    returns = "no episode has ended" if mean is None else f"{mean:.1f} (mean of the last {last} episodes)"
+    lines = [
+        f"run            {run_dir}",
+        *_ranks_text(config),
+        f"return         {returns}",
+        f"steps          {summary['env_steps']:,} in {summary['wall_seconds']:.1f} s: "
+        f"{summary['steps_per_second']:,.0f} steps/s",
+        f"time           {shares}",
+        f"memory         {summary['peak_memory_bytes'] / 2**20:.0f} MiB at most in all processes, "
+        f"{summary['shared_memory_bytes'] / 2**20:.1f} MiB of it the arena",
+        f"weights        sha256 {summary['weights_sha256'][:16]}…{'' if summary['exact'] else ' (not exact)'}",
+    ]
+    if summary["inexact_reasons"]:
+        lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))
+    if config.shards == 1 and config.num_workers > 1:
+        steps = config.rank_steps // config.minibatches
+        lines.append(
+            f"note           a minibatch has {steps} steps: one gradient shard, so the learner computes it alone"
+        )
+    if times := summary.get("step_times"):
+        lines.append(
+            f"slowest        environment {times['slowest_environment']} (worker {times['slowest_worker']}): "
+            f"{times['slowest_mean_seconds'] * 1e3:.3g} ms a step, 99 % in {times['slowest_q99_seconds'] * 1e3:.3g}; "
+            f"mean of all {times['mean_seconds'] * 1e3:.3g}"
+        )
+    if summary["worker_restarts"]:
+        lines.append(f"workers        {summary['worker_restarts']} replaced")
+    more = ""
+    if not summary["stopped_early"]:
+        steps = 2 * summary["env_steps"]
+        flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
+        more = "".join(f" {flag} {steps}" for flag in flags)
+    lines.append(f"next           python -m shmppo.evaluate {run_dir}")
+    lines.append(f"               python -m shmppo.plot {run_dir}")
+    lines.append(f"go on          python -m shmppo.train --resume {run_dir}{more}")
+    return "\n".join(lines)
+
+
+def _ranks_text(config: TrainConfig) -> list[str]:
+    """What one rank and all together work on, where there are several."""
+    if config.ranks == 1:
+        return []
+    return [
+        f"ranks          {config.ranks}, each {config.num_envs} environments and {config.rank_steps:,} steps an "
+        f"iteration: {config.ranks * config.num_envs} and {config.batch_steps:,} together"
+    ]

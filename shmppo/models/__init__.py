@@ -1,0 +1,1 @@
+"""Networks: observations, encoders, recurrent cores, action distributions."""

@@ -1,0 +1,1 @@
+"""Processes that work together: shared memory, signaling between learner and workers, ranks."""

@@ -1,0 +1,1 @@
+"""The update: advantages, minibatches, gradients, the learner."""

@@ -1,0 +1,71 @@
+"""The directory of a run: the only place that a run writes to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.utils import machine as machine
+from shmppo.utils.files import write_json
+
+log = logging.getLogger(__name__)
+
+CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
+EVALUATIONS = "eval.csv"
+FAILED_EPISODE, FAILED_MINIBATCH = "failed_episode.json", "failed_minibatch.pt"
+_DERIVED = (
+    "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "inference_rows", "block", "num_workers",
+    "sharded", "sequence_steps",
+)  # fmt: skip
+
+
+def create_run_directory(config: TrainConfig) -> Path:
+    """Make the run's directory and write config.json.
+
+    Raises:
+        ConfigError: if it cannot be written, or holds a run already.
+    """
+    name = config.run_dir or default_name(config)
+    path = Path(name).absolute()
+    if holds_run(path):
+        raise ConfigError(f"--run-dir {path} holds a run already; name another directory, or go on with it by --resume")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / CONFIG, describe(config))
+    except OSError as error:
+        raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
+    return path
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a directory holds a run that can be gone on with; one that failed before its first checkpoint cannot."""
+    return (path / CONFIG).exists() and any(path.glob("checkpoint*.pt"))
+
+
+def directory_of(run_dir: Path, rank: int) -> Path:
+    """Where a rank writes: rank 0 in the run's directory, the others each in one of their own inside it."""
+    return run_dir if rank == 0 else run_dir / f"rank-{rank}"
+
+
+def default_name(config: TrainConfig) -> str:
+    """runs/<environment>-s<seed>-<time>, with characters that suit a file name."""
+    env = "".join(c if c.isalnum() or c in "-._" else "-" for c in config.env_id)
+    return os.path.join("runs", f"{env}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def describe(config: TrainConfig) -> dict[str, Any]:
+    """The resolved configuration and what it ran on."""
+    return {
+        "config": config.to_json(),
+        "derived": {name: getattr(config, name) for name in _DERIVED},
+        "versions": machine.versions(),
+        "processor": machine.processor(),
+        "platform": sys.platform,
+        "git_revision": machine.git_revision(),
+    }

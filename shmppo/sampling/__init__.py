@@ -1,0 +1,1 @@
+"""Rollouts: acting in environments, and the worker processes that do it."""

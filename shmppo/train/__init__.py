@@ -1,0 +1,48 @@
+"""The command `python -m shmppo.train`. This module imports no torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shmppo.config.train_config import TrainConfig
+
+
+def main(default: TrainConfig | None = None) -> int:
+    """Train or resume as the command line says.
+
+    Args:
+        default: the configuration without flags. None: the default job.
+
+    Returns:
+        The exit code.
+    """
+    from shmppo.errors import run_command
+
+    return run_command(
+        lambda: _train_or_resume(sys.argv[1:], default),
+        "interrupted; if the run has started, continue from its last checkpoint with --resume",
+    )
+
+
+def _train_or_resume(arguments: list[str], default: TrainConfig | None) -> None:
+    from shmppo.config.flags import TRAIN_PROG, option_value, parse_config, parse_resume
+
+    if option_value(arguments, "--resume") is None:
+        description = "Train recurrent PPO. Without flags: the default job."
+        config = parse_config(arguments, prog=TRAIN_PROG, description=description, default=default)
+        from shmppo.runs.trainer import train
+
+        summary = train(config)
+    else:
+        run_dir, changes = parse_resume(arguments)
+        from shmppo.runs.trainer import resume
+
+        summary = resume(run_dir, **changes)
+    if not summary["config"]["quiet"]:
+        from shmppo.config.train_config import from_json
+        from shmppo.loggers.summary import summary_text
+
+        print(summary_text(from_json(summary["config"]), summary, Path(summary["run_dir"])))
