@@ -1,7 +1,7 @@
-"""LunarLander without memory, by the customary recipe: 16 environments × 1024 steps, minibatches of 64.
+"""LunarLander-v3 without memory, with common hyperparameters: 16 environments × 1024 steps, minibatches of 64 steps.
 
-Reaches a return of 200 and more within 1,000,000 steps, in about 4 minutes on two cores. Needs `pip install
-'shmppo[box2d]'`.
+Reaches a return of at least 200 within 1,000,000 steps, in about 4 minutes on 2 cores. Needs
+`pip install 'shmppo[box2d]'`.
 """
 
 import sys
@@ -25,5 +25,5 @@ CONFIG = TrainConfig(
     total_steps=1_000_000,
 )
 
-if __name__ == "__main__":  # workers import this file too
+if __name__ == "__main__":  # workers import this file, too
     sys.exit(main(CONFIG))

@@ -1,7 +1,8 @@
-"""MountainCarContinuous with its velocity hidden: only swinging back and forth in time with the slope gets there.
+"""MountainCarContinuous with hidden velocity.
 
-Each action is held for 8 steps: independent noise would never find the goal. Reaches a return of 88 within 300,000
-steps, which are 37,500 actions.
+The car reaches the goal only if it swings back and forth at the right times. Each action is repeated for 8 steps,
+because independent noise in every step does not reach the goal. Reaches a return of 88 within 300,000 steps, which are
+37,500 actions.
 """
 
 import sys
@@ -23,7 +24,12 @@ CONFIG = TrainConfig(
 
 
 class Hold(gymnasium.Wrapper):
-    """Takes each action several times and adds up its rewards."""
+    """Repeats each action and returns the sum of its rewards.
+
+    Args:
+        env: the environment.
+        steps: steps per action.
+    """
 
     def __init__(self, env: gymnasium.Env, steps: int) -> None:
         super().__init__(env)
@@ -39,5 +45,5 @@ class Hold(gymnasium.Wrapper):
         return observation, total, terminated, truncated, info
 
 
-if __name__ == "__main__":  # workers import this file too
+if __name__ == "__main__":  # workers import this file, too
     sys.exit(main(CONFIG))

@@ -1,6 +1,6 @@
-"""Pendulum with its angular velocity hidden: continuous actions, and memory needed to see how fast it swings.
+"""Pendulum with hidden angular velocity: continuous actions, and memory is needed to estimate the velocity.
 
-Reaches a return of -250 within 200,000 steps. γ = 0.99 fails here: a swing-up is worth too little so far ahead.
+Reaches a return of -250 within 200,000 steps. γ = 0.99 does not work here.
 """
 
 import sys
@@ -19,5 +19,5 @@ CONFIG = TrainConfig(
     total_steps=200_000,
 )
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # workers import this file, too
     sys.exit(main(CONFIG))

@@ -1,8 +1,10 @@
-"""Pong from single frames: Atari's usual preprocessing, the Nature network, and an LSTM to see where the ball goes.
+"""Pong from single frames: the usual Atari preprocessing, the Nature network, and an LSTM to track the ball's motion.
 
-The recipe of CleanRL's ppo_atari_lstm, which reaches a return of 19 within 10,000,000 steps; some hours on two cores.
-Four frames and no memory: `--core none --wrappers "AtariPreprocessing()" "FrameStackObservation(stack_size=4)"`. Needs
-`pip install 'shmppo[atari]'`.
+The hyperparameters are those of CleanRL's ppo_atari_lstm, which reaches a return of 19 within 10,000,000 steps.
+Training takes some hours on 2 cores. Needs `pip install 'shmppo[atari]'`.
+
+To use four stacked frames instead of memory, add the flags
+`--core none --wrappers "AtariPreprocessing()" "FrameStackObservation(stack_size=4)"`.
 """
 
 import sys
@@ -28,5 +30,5 @@ CONFIG = TrainConfig(
     total_steps=10_000_000,
 )
 
-if __name__ == "__main__":  # workers import this file too
+if __name__ == "__main__":  # workers import this file, too
     sys.exit(main(CONFIG))

@@ -1,4 +1,4 @@
-"""shmppo: recurrent PPO on one workstation, with shared memory, lock-step workers, and reproducible training."""
+"""Reproducible training of recurrent PPO policies, with worker processes and shared memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# `python -m shmppo.train` needs a package of this name. It is imported before the function `train` is bound below, so
-# that no later import can put the package in the function's place.
+# The package `shmppo.train` exists for `python -m shmppo.train`. Python binds it to the name `train` when it is first
+# imported. It is imported here, before the function `train` is defined, so that it never replaces the function.
 import shmppo.train  # noqa: F401
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, RankError, ShmppoError, TrainingError, WorkerError
@@ -39,19 +39,21 @@ __all__ = [
 
 
 def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
-    """Train until the configured number of steps, or until SIGINT or SIGTERM.
+    """Train a policy until the configured number of steps, or until SIGINT, SIGTERM, or SIGUSR1.
 
     Args:
         config: the configuration of the run.
-        callback: gets the metrics of each iteration. If it returns True, the run stops after that iteration.
-        loggers: get the same metrics (see `shmppo.loggers.trackers.Logger`). Only rank 0 calls callback and loggers.
+        callback: receives the metrics of each iteration. If it returns True, the run stops after that iteration.
+        loggers: receive the same metrics (see `shmppo.loggers.trackers.Logger`).
+
+    With several ranks, only rank 0 calls callback and loggers.
 
     Returns:
         The content of summary.json.
 
     Raises:
         ConfigError: if the configuration cannot run. It is raised before any process starts.
-        WorkerError, EnvError, TrainingError, RankError: if the run cannot continue. No process is left behind.
+        WorkerError, EnvError, TrainingError, RankError: if the run cannot continue. All its processes have ended.
     """
     from shmppo.runs import trainer
 

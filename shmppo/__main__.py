@@ -1,4 +1,4 @@
-"""`python -m shmppo` is the console script `shmppo`."""
+"""Run the console script `shmppo` with `python -m shmppo`."""
 
 import sys
 

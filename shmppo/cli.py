@@ -1,4 +1,7 @@
-"""The console script: `shmppo COMMAND …` is `python -m shmppo.COMMAND …`. What a command needs is imported with it."""
+"""The console script: `shmppo COMMAND …` runs `python -m shmppo.COMMAND …`.
+
+Each command is imported only when it runs, so that the others stay fast.
+"""
 
 from __future__ import annotations
 
@@ -7,72 +10,73 @@ import os
 import sys
 from typing import Annotated, Any, NamedTuple, Union
 
-from shmppo.config.options import nearest
+from shmppo.config.checks import nearest
 from shmppo.version import __version__
 
 
 class Command(NamedTuple):
-    """A module with a `main`."""
+    """A command of the console script."""
 
     meaning: str
+    """One line for the help text."""
     main: str
-    """`module:function` of the command."""
+    """`module:function` that runs the command and returns its exit code."""
     options: str
     """`module:attribute` of its options: a dataclass, or a dictionary of dataclasses by subcommand."""
 
 
 COMMANDS = {
-    "train": Command(
-        "train a policy, or go on with a run", "shmppo.train:main", "shmppo.config.train_config:TrainConfig"
-    ),
-    "evaluate": Command("play episodes with a run's policy", "shmppo.evaluate:main", "shmppo.evaluate:EvaluateConfig"),
-    "plot": Command("curves of runs, over seeds", "shmppo.plot:main", "shmppo.plot:Plot"),
-    "tune": Command("find fast flags for a given batch", "shmppo.tune:main", "shmppo.tools.tuning:Tune"),
+    "train": Command("train a policy, or resume a run", "shmppo.train:main", "shmppo.config.train_config:TrainConfig"),
+    "evaluate": Command("evaluate the policy of a run", "shmppo.evaluate:main", "shmppo.evaluate:EvaluateConfig"),
+    "plot": Command("plot learning curves of runs", "shmppo.plot:main", "shmppo.plot:Plot"),
+    "tune": Command("search for the fastest flags", "shmppo.tune:main", "shmppo.tools.tuning:Tune"),
     "bench": Command(
-        "measure speed, and where the time goes", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
+        "measure speed and the time of each phase", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
     ),
-    "export": Command("write the policy as ONNX or TorchScript", "shmppo.export:main", "shmppo.export:ExportConfig"),
-    "replay": Command(
-        "bring an environment back to the step that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"
-    ),
+    "export": Command("export a policy as ONNX or TorchScript", "shmppo.export:main", "shmppo.export:ExportConfig"),
+    "replay": Command("replay an episode that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"),
 }
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 
 
 def usage() -> str:
-    """What `shmppo --help` prints."""
+    """Return the help text of `shmppo --help`."""
     lines = [f"  {name:<10}{command.meaning}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
-            "usage: shmppo COMMAND [flags]      (the same as python -m shmppo.COMMAND)",
+            "usage: shmppo COMMAND [flags]      (same as python -m shmppo.COMMAND)",
             "",
             *lines,
             "",
-            "shmppo COMMAND --help names its flags. Completion of commands and flags for bash, zsh or tcsh:",
+            "shmppo COMMAND --help lists the flags of a command. To install completion for bash (or zsh, tcsh):",
             "shmppo --tyro-write-completion bash ~/.local/share/bash-completion/completions/shmppo",
         ]
     )
 
 
 def load(name: str) -> Any:
-    """The object that `module:attribute` names."""
+    """Import the object that `module:attribute` names."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def options_type(name: str) -> Any:
-    """The type of a command's options as tyro takes it."""
+    """Return the type of a command's options for tyro: a dataclass, or a union of dataclasses for subcommands."""
     options = load(COMMANDS[name].options)
     if not isinstance(options, dict):
         return options
     import tyro
 
     parts = tuple(Annotated[kind, tyro.conf.subcommand(part)] for part, kind in options.items())
-    return Union[parts]  # noqa: UP007 (made of a tuple)
+    return Union[parts]  # noqa: UP007 (X | Y cannot be built from a tuple)
 
 
 def complete(arguments: list[str]) -> None:
-    """Write the shell's completion script for all commands, as `arguments` say (see `tyro.cli`)."""
+    """Print or write the shell completion script of all commands.
+
+    Args:
+        arguments: completion flags of tyro (see `tyro.cli`).
+    """
     import tyro
 
     types = {name: options_type(name) for name in COMMANDS}
@@ -80,7 +84,7 @@ def complete(arguments: list[str]) -> None:
 
 
 def main() -> int:
-    """The command line; returns the exit code of the command, 2 for one that does not exist."""
+    """Run the command that the command line names. Return its exit code, or 2 for an unknown command."""
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -96,6 +100,6 @@ def main() -> int:
         print(f"error: shmppo has no command {name}{nearest(name, COMMANDS)}; see shmppo --help", file=sys.stderr)
         return 2
     sys.argv = [f"shmppo {name}", *arguments[1:]]
-    sys.path.insert(0, os.getcwd())  # as python -m does: modules that flags name may lie here
+    sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
     code: int = load(COMMANDS[name].main)()
     return code

@@ -1,4 +1,4 @@
-"""Every exception that this package raises on purpose, and the exit code of each."""
+"""The exceptions of this package, and the exit code that each gives a command."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import sys
 from collections.abc import Callable
 
 INTERRUPTED = 130
-"""Exit code after a second Ctrl-C."""
+"""Exit code after a KeyboardInterrupt."""
 
 
 class ShmppoError(Exception):
-    """Base class. `exit_code` is what a command returns when it ends with this error."""
+    """Base class of all errors of this package.
+
+    Attributes:
+        exit_code: exit code of a command that ends with this error.
+    """
 
     exit_code = 1
 
 
 class ConfigError(ShmppoError):
-    """A configuration that cannot run. The message says what, where, and what to do.
+    """The configuration cannot run. The message says what is wrong, where, and what to do.
 
-    It is not a ValueError, because the parser of the command line turns those into messages of its own.
+    It is not a ValueError, because the command-line parser replaces the message of a ValueError.
     """
 
     exit_code = 2
 
 
 class EnvError(ShmppoError):
-    """An environment raised, or broke Gymnasium's API.
+    """An environment raised an exception or violated the Gymnasium API.
 
     Attributes:
         env_index: global index of the environment.
@@ -42,10 +46,10 @@ class EnvError(ShmppoError):
 
 
 class WorkerError(ShmppoError):
-    """A worker raised, died, or stopped answering. The message contains its traceback if there is one.
+    """A worker raised an exception, died, or stopped responding. The message contains its traceback if there is one.
 
     Attributes:
-        env_index: global index of the environment that raised, if one did.
+        env_index: global index of the environment that caused the error, or None.
     """
 
     def __init__(self, message: str, env_index: int | None = None) -> None:
@@ -54,10 +58,10 @@ class WorkerError(ShmppoError):
 
 
 class TrainingError(ShmppoError):
-    """A loss, gradient, or ratio that must not reach the weights. It is raised before the optimizer step.
+    """A loss, gradient, or ratio is invalid, for example not finite. The weights are unchanged.
 
     Attributes:
-        epoch, minibatch: where it was found.
+        epoch, minibatch: indices of the minibatch that has the invalid value.
     """
 
     def __init__(self, epoch: int, minibatch: int, message: str) -> None:
@@ -71,7 +75,7 @@ class TrainingError(ShmppoError):
 
 
 class RankError(ShmppoError):
-    """The ranks cannot continue together. The message names the ranks that are gone, or that differ."""
+    """The ranks cannot continue together. The message names the ranks that are missing or that differ."""
 
 
 def run_command(
@@ -80,22 +84,22 @@ def run_command(
     *,
     raised: type[ShmppoError] | tuple[type[ShmppoError], ...] = (),
 ) -> int:
-    """Run the body of a command; print an error as one line.
+    """Run the body of a command, and print an error as one line.
 
     Args:
         command: the body.
         interrupted: what to print after a KeyboardInterrupt.
-        raised: errors to raise instead of printing them.
+        raised: types of errors to raise instead of printing them.
 
     Returns:
-        The exit code: 0, the error's own, or 130 after a KeyboardInterrupt.
+        0 on success, the exit code of the error, or 130 after a KeyboardInterrupt.
     """
     try:
         command()
     except raised:
         raise
     except ShmppoError as error:
-        # All ranks of a run raise the same ConfigError: print it once for each machine.
+        # All ranks of a run raise the same ConfigError. Print it once per machine.
         if not isinstance(error, ConfigError) or os.environ.get("LOCAL_RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr)
         return error.exit_code

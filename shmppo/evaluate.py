@@ -1,4 +1,7 @@
-"""Evaluate a policy: `python -m shmppo.evaluate RUN_DIR` plays episodes with fixed normalization statistics."""
+"""Evaluate the policy of a run over some episodes: `python -m shmppo.evaluate RUN_DIR`.
+
+The normalization statistics of the checkpoint stay fixed.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ class EvaluateConfig:
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
     episodes: int = 20
-    """Number of episodes. Each has an environment of its own."""
+    """Number of episodes. Each has its own environment."""
     seed: int = 1
     """Seed of the episodes."""
     stochastic: bool = False
-    """Sample actions from the policy, as in training, instead of taking the most likely ones."""
+    """Sample actions from the policy, as in training. Otherwise the most likely actions are used."""
     video: Path | None = None
     """Record the episodes in this mp4 or gif file (extra `video`). None: no video."""
     json: bool = False
@@ -33,7 +36,7 @@ class EvaluateConfig:
 
 
 def main() -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return its exit code."""
     return run_command(_evaluate)
 
 

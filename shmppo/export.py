@@ -1,4 +1,4 @@
-"""Export a policy: `python -m shmppo.export RUN_DIR --format onnx` writes one step of it for other runtimes."""
+"""Export the policy of a run for other runtimes: `python -m shmppo.export RUN_DIR --format onnx`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from shmppo.tools import export as tool
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """What `python -m shmppo.export` is told."""
+    """The flags of `python -m shmppo.export`."""
 
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
     format: Literal["onnx", "torchscript"] = "onnx"
-    """onnx: for onnxruntime and others. torchscript: for libtorch; torch itself calls it deprecated."""
+    """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format."""
     out: Path | None = None
     """File to write. None: policy.onnx or policy.pt in the run's directory."""
 
 
 def main() -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return its exit code."""
     return run_command(_export)
 
 

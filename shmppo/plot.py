@@ -1,4 +1,4 @@
-"""Plot runs: `python -m shmppo.plot RUN_DIR…` and `python -m shmppo.plot kl RUN_DIR…`."""
+"""Plot learning curves (`python -m shmppo.plot RUN_DIR…`) and KL profiles (`python -m shmppo.plot kl RUN_DIR…`)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from shmppo.plotting.plots import plot_curves, plot_profiles
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves of one or several runs; runs that differ only in their seed become one curve."""
+    """Plot the learning curves of one or more runs. Runs that differ only in their seed become one curve."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of the runs."""
+    """Run directories."""
     out: Path = Path("curves.svg")
-    """File to write; its ending decides the format: svg, png or pdf."""
+    """File to write. Its suffix selects the format: svg, png, or pdf."""
 
 
 @dataclass(frozen=True)
 class KLPlot:
-    """KL profiles of one or several runs: sequential and reference KL against the share of data processed."""
+    """Plot the KL profiles of one or more runs: sequential and reference KL against the fraction of data processed."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Directories of runs with --kl-profile-every."""
     out: Path = Path("kl.svg")
-    """File to write; its ending decides the format: svg, png or pdf."""
+    """File to write. Its suffix selects the format: svg, png, or pdf."""
 
 
 def main() -> int:
-    """Run the command; returns the exit code. To plot a directory named kl, write ./kl."""
+    """Run the command and return its exit code. A run directory named kl must be written as ./kl."""
     return run_command(_plot)
 
 
@@ -44,7 +44,7 @@ def _plot() -> None:
     kind: type[Plot] | type[KLPlot] = KLPlot if profiles else Plot
     options = tyro.cli(kind, args=arguments[profiles:], prog=prog)
     if not options.run_dirs:
-        raise ConfigError("no run is named; give the directories of one or more runs")
+        raise ConfigError("no run directory is given; name the directories of one or more runs")
     (plot_profiles if profiles else plot_curves)(options.run_dirs, options.out)
     print(options.out)
 

@@ -1,4 +1,4 @@
-"""Replay a failed episode: `python -m shmppo.replay RUN_DIR/failed_episode.json`."""
+"""Replay an episode in which an environment failed: `python -m shmppo.replay RUN_DIR/failed_episode.json`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from shmppo.tools.replay import replay
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What `python -m shmppo.replay` is told."""
+    """The flags of `python -m shmppo.replay`."""
 
     file: tyro.conf.Positional[Path]
-    """failed_episode.json of a run."""
+    """The file failed_episode.json of a run."""
 
 
 def main() -> int:
-    """Run the command; returns the exit code. An EnvError keeps its traceback: a debugger can stop at it."""
+    """Run the command and return its exit code. Raise the environment's EnvError, so that a debugger can stop there."""
     return run_command(_replay, raised=EnvError)
 
 
 def _replay() -> None:
     options = tyro.cli(ReplayConfig, prog="python -m shmppo.replay", description=__doc__)
     steps = replay(options.file)
-    print(f"all {steps} steps succeeded: the failure does not depend on (seed, actions) alone")
+    print(f"all {steps} steps succeeded; the failure does not depend on the seed and the actions alone")
 
 
 if __name__ == "__main__":

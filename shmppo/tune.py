@@ -1,4 +1,4 @@
-"""Find fast flags for a given batch: `python -m shmppo.tune --env …`."""
+"""Search for the fastest flags for a given batch size: `python -m shmppo.tune --env …`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shmppo.tools.tuning import Tune, tune
 
 
 def main() -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return its exit code."""
     return run_command(lambda: tune(tyro.cli(Tune, prog="python -m shmppo.tune")), INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""GAE and discounted returns against numbers worked out by hand."""
+"""GAE and discounted returns against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def column(*values: float) -> np.ndarray:
 
 
 def test_gae_by_hand_with_both_kinds_of_ends_in_the_middle() -> None:
-    # γ = 0.5, λ = 0.5, so γλ = 0.25. Step 1 terminates, step 3 is truncated with V(final) = 8, step 4 goes on.
+    # γ = 0.5, λ = 0.5, so γλ = 0.25. Step 1 terminates, step 3 is truncated with V(final) = 8.
+    # The episode continues after step 4.
     advantages = generalized_advantages(
         rewards=column(1, 2, 3, 4, 5),
         values=column(1, 2, 4, 2, 6),
@@ -24,9 +25,9 @@ def test_gae_by_hand_with_both_kinds_of_ends_in_the_middle() -> None:
         gae_lambda=0.5,
     )
     # t=4: δ = 5 + .5·10 − 6 = 4
-    # t=3: δ = 4 + .5·8 − 2 = 6, cut behind it
+    # t=3: δ = 4 + .5·8 − 2 = 6, the episode ends
     # t=2: δ = 3 + .5·2 − 4 = 0, A = 0 + .25·6 = 1.5
-    # t=1: δ = 2 + 0 − 2 = 0, cut
+    # t=1: δ = 2 + 0 − 2 = 0, the episode ends
     # t=0: δ = 1 + .5·2 − 1 = 1, A = 1 + .25·0 = 1
     np.testing.assert_array_equal(advantages, column(1, 0, 1.5, 6, 4))
 

@@ -166,7 +166,7 @@ def test_a_loaded_policy_draws_actions_by_its_own_seed(tmp_path: Path) -> None:
     assert draw(1) == draw(1)
     assert len({*draw(1), *draw(2)}) == 6
     policy = load_policy(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"obs of shape \(2,\), but its space says \(3,\)"):
+    with pytest.raises(ValueError, match=r"obs has shape \(2,\), but its space has shape \(3,\)"):
         policy.act(obs[:2], policy.initial_state())
     with pytest.raises(ConfigError, match="does not exist"):
         load_policy(tmp_path)

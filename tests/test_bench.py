@@ -20,7 +20,7 @@ from shmppo.bench.throughput import Throughput, report, utilization
 from shmppo.bench.topologies import bytes_moved
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
-from shmppo.errors import ConfigError, EnvError, exit_code
+from shmppo.errors import ConfigError, EnvError, run_command
 from shmppo.plotting.scaling import PARTS
 from shmppo.ppo.learner import arena_fields
 from shmppo.utils.phase_timer import PHASES
@@ -172,7 +172,7 @@ def test_errors_are_one_line_with_their_exit_code(capsys: pytest.CaptureFixture[
         def command() -> None:
             raise error
 
-        return exit_code(command, "interrupted")
+        return run_command(command, "interrupted")
 
     assert [fail(ConfigError("a")), fail(EnvError(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
     assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]

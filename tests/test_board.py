@@ -1,4 +1,4 @@
-"""The ranks of one machine exchange arrays in shared memory: in rank order, and never waiting for one that is gone."""
+"""The shared-memory all-gather returns arrays in rank order, and fails if a rank has exited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmppo.parallel import shm_allgather as board_module
+from shmppo.parallel import shm_allgather
 from shmppo.parallel.shm_allgather import ShmAllGather, needed_bytes, open_shm_all_gather
 
 SIZE = 3
@@ -23,7 +23,7 @@ CAPACITY = 1001  # bytes, no multiple of a word
 
 
 def gathering(size: int) -> Callable[[int], Callable[[Any], list[Any]]]:
-    """Stands for the process group: gives each of `size` threads the values of all."""
+    """Replaces the process group: gives each of `size` threads the values of all threads."""
     values: list[Any] = [None] * size
     barrier = threading.Barrier(size)
 
@@ -41,38 +41,38 @@ def gathering(size: int) -> Callable[[int], Callable[[Any], list[Any]]]:
 
 
 def test_every_rank_sees_all_rows_in_rank_order() -> None:
-    """ProcessGroup run ahead of each other by as much as the board lets them."""
+    """Random pauses let some ranks start the next all-gather while others still read the last one."""
     gather = gathering(SIZE)
 
     def rank_runs(rank: int) -> None:
-        board = open_shm_all_gather(rank, SIZE, CAPACITY, gather(rank), timeout=10)
-        assert board is not None
-        assert board.capacity >= CAPACITY
+        all_gather = open_shm_all_gather(rank, SIZE, CAPACITY, gather(rank), timeout=10)
+        assert all_gather is not None
+        assert all_gather.capacity >= CAPACITY
         draw = np.random.default_rng(rank)
-        for turn in range(300):
-            dtype, shape = [(np.float32, (5, 7)), (np.int64, ()), (np.bool_, (3,)), (np.float64, (2, 3, 4))][turn % 4]
-            rows = board.exchange(np.full(shape, 10 * turn + rank, dtype))
+        for step in range(300):
+            dtype, shape = [(np.float32, (5, 7)), (np.int64, ()), (np.bool_, (3,)), (np.float64, (2, 3, 4))][step % 4]
+            rows = all_gather.all_gather(np.full(shape, 10 * step + rank, dtype))
             if draw.random() < 0.1:
                 time.sleep(1e-3)
             assert rows.shape == (SIZE, *shape)
             for other in range(SIZE):
-                assert (rows[other] == np.array(10 * turn + other).astype(dtype)).all(), (turn, rank, other)
+                assert (rows[other] == np.array(10 * step + other).astype(dtype)).all(), (step, rank, other)
 
     with ThreadPoolExecutor(SIZE) as threads:
         for done in [threads.submit(rank_runs, rank) for rank in range(SIZE)]:
             done.result(60)
 
 
-def test_a_memory_that_one_rank_cannot_reach_is_used_by_none() -> None:
+def test_if_one_rank_cannot_open_the_memory_no_rank_uses_it() -> None:
     gather = gathering(2)
 
     def rank_opens(rank: int) -> ShmAllGather | None:
-        def telling(value: Any) -> list[Any]:
-            answers = gather(rank)(value)
-            hidden = isinstance(value, tuple) and rank == 1  # as if the other one's process were of another container
-            return [(2**22 + 1, 0), answers[1]] if hidden else answers
+        def gather_as_in_a_container(value: Any) -> list[Any]:
+            values = gather(rank)(value)
+            hidden = isinstance(value, tuple) and rank == 1  # a process id that does not exist here
+            return [(2**22 + 1, 0), values[1]] if hidden else values
 
-        return open_shm_all_gather(rank, 2, CAPACITY, telling, timeout=10)
+        return open_shm_all_gather(rank, 2, CAPACITY, gather_as_in_a_container, timeout=10)
 
     before = set(os.listdir("/proc/self/fd"))
     with ThreadPoolExecutor(2) as threads:
@@ -80,26 +80,26 @@ def test_a_memory_that_one_rank_cannot_reach_is_used_by_none() -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def alone(pid: int, timeout: float) -> ShmAllGather:
-    """A board of which the other rank is another process."""
+def rank_zero(pid: int, timeout: float) -> ShmAllGather:
+    """The all-gather of rank 0 of 2. Rank 1 is the process `pid`, which never calls it."""
     return ShmAllGather(0, mmap.mmap(-1, needed_bytes(2, CAPACITY)), [os.getpid(), pid], timeout)
 
 
 @pytest.mark.parametrize("waited_for", [True, False], ids=["reaped", "zombie"])
-def test_a_rank_that_has_ended_is_named(waited_for: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "LOOK_SECONDS", 0.01)
+def test_the_error_names_a_rank_that_has_exited(waited_for: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_allgather, "LIVENESS_CHECK_SECONDS", 0.01)
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    board = alone(other.pid, timeout=60)
+    all_gather = rank_zero(other.pid, timeout=60)
     threading.Timer(0.2, other.kill).start()
     if waited_for:
         threading.Thread(target=other.wait).start()
-    with pytest.raises(RuntimeError, match=r"^rank 1 has ended$"):
-        board.exchange(np.zeros(3))
+    with pytest.raises(RuntimeError, match=r"^rank 1 has exited$"):
+        all_gather.all_gather(np.zeros(3))
     other.communicate()
 
 
-def test_a_rank_that_does_not_answer_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "LOOK_SECONDS", 0.01)
-    board = alone(os.getpid(), timeout=0.1)
-    with pytest.raises(RuntimeError, match=r"^no answer of rank 1 for \d+ s$"):
-        board.exchange(np.zeros(3))
+def test_the_error_names_a_rank_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_allgather, "LIVENESS_CHECK_SECONDS", 0.01)
+    all_gather = rank_zero(os.getpid(), timeout=0.1)
+    with pytest.raises(RuntimeError, match=r"^rank 1 did not answer for \d+ s$"):
+        all_gather.all_gather(np.zeros(3))

@@ -19,7 +19,7 @@ REFUSED = [
     ({"workers": -1}, r"--workers is -1; it must be 0 or more"),
     (
         {"num_envs": 2, "rollout_steps": 32, "seq_len": 16, "minibatches": 5},
-        r"--minibatches is 5 but 2 environments × 32 steps make at least 4 rows of up to 16 steps; lower",
+        r"--minibatches is 5 but 2 environments × 32 steps may give only 4 sequences of up to 16 steps; lower",
     ),
     ({"num_envs": 2, "rollout_steps": 32, "minibatches": 2, "grad_shards": 3}, r"--minibatches 2 × --grad-shards 3"),
     ({"total_steps": 0}, r"--total-steps is 0; it must be at least 1"),
@@ -32,11 +32,11 @@ REFUSED = [
     ({"encoder_sizes": (64, 0)}, r"--encoder-sizes is \(64, 0\); each must be at least 1"),
     ({"device": "tpu"}, r"--device is tpu; use cpu or cuda"),
     ({"workers": 0, "learning": "sharded"}, r"--learning sharded needs workers, but --workers is 0"),
-    ({"learner_threads": 2, "learning": "sharded"}, r"with --device cuda or --learner-threads above 1 use"),
-    ({"eval_videos": True}, r"--eval-videos films evaluations, and there are none; add --eval-every"),
+    ({"learner_threads": 2, "learning": "sharded"}, r"but they are cpu and 2; use --learning central"),
+    ({"eval_videos": True}, r"--eval-videos records evaluations, but --eval-every is not set; add"),
     ({"env_block": 3}, r"--num-envs 16 is not a multiple of --env-block 3"),
-    ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension clips, and --objective penalty"),
-    ({"objective": "penalty", "dual_clip": 3.0}, r"--dual-clip clips, and .* use --objective clip"),
+    ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension has no effect with --objective pen"),
+    ({"objective": "penalty", "dual_clip": 3.0}, r"--dual-clip 3.0 has no effect .* use --objective clip"),
     ({"clip": 3e38}, r"--clip is 3e\+38; it must be positive and below 1e30"),
     ({"dual_clip": 1.0}, r"--dual-clip is 1.0; it must be above 1 and below 1e30"),
     ({"desired_kl": 0.0}, r"--desired-kl is 0.0; it must be positive"),
@@ -58,8 +58,11 @@ def test_refused_with_the_numbers(fields: dict[str, Any], message: str) -> None:
 
 TASKS_REFUSED = [
     ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 could not be made: .*NoSuchEnv"),
-    ({"env": "CartPole-v1", "hide_obs": (1, 4)}, r"--hide-obs names \[4\] but CartPole-v1 observes 4 numbers"),
-    ({"env": "FrozenLake-v1", "hide_obs": (0,)}, r"--hide-obs hides in one vector, which Fr"),
+    (
+        {"env": "CartPole-v1", "hide_obs": (1, 4)},
+        r"--hide-obs names \[4\], but the observation of CartPole-v1 has 4 numbers",
+    ),
+    ({"env": "FrozenLake-v1", "hide_obs": (0,)}, r"--hide-obs needs an observation that is one vector, and that of Fr"),
 ]
 
 

@@ -37,9 +37,12 @@ class Returns(Counter):
 BROKEN = [
     ({"reset": OBSERVED}, r"reset returned array\(\[0., 0.\]\); reset must return \(observation, info\)"),
     ({"reset": (OBSERVED, None)}, r"reset returned .*; reset must return \(observation, info\), info a dict"),
-    ({"reset": (np.zeros(3), {})}, r"reset observed .*, of shape \(3,\), not \(2,\); correct observation_space"),
-    ({"reset": (np.array(["a", "b"]), {})}, r"of type <U1, not float64"),
-    ({"reset": (np.array([0.0, np.nan]), {})}, "which is not finite"),
+    (
+        {"reset": (np.zeros(3), {})},
+        r"reset returned the observation .*, but its shape is \(3,\), not \(2,\); correct the observation",
+    ),
+    ({"reset": (np.array(["a", "b"]), {})}, r"its type is <U1, not float64"),
+    ({"reset": (np.array([0.0, np.nan]), {})}, "it is not finite"),
     ({"step": STEPPED[:4]}, r"step returned .*; step must return \(observation, reward, terminated, truncated, info\)"),
     ({"step": (OBSERVED, np.zeros(1), False, False, {})}, r"the reward array\(\[0.\]\); it must be one number"),
     ({"step": (OBSERVED, "1", False, False, {})}, "the reward '1'; it must be one number"),
@@ -65,7 +68,9 @@ def test_what_raises_is_refused_with_what_it_raised() -> None:
         def step(self, action: int) -> Any:
             raise ValueError("boom")
 
-    with pytest.raises(ConfigError, match=r"step\(action\) raised ValueError\('boom'\) when it was tried; make it"):
+    with pytest.raises(
+        ConfigError, match=r"step\(action\) raised ValueError\('boom'\) in a check before the run; correct"
+    ):
         check_contract(Explodes(), "--env X", "episode")
 
 
@@ -73,15 +78,15 @@ def test_the_bounds_and_types_of_a_space() -> None:
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
     assert broken_rule(box, np.array([1.0, -1.0])) is None, "another precision is allowed"
     assert broken_rule(box, np.array([1.000001, 0.0])) is None, "so is rounding"
-    assert broken_rule(box, np.array([1.1, 0.0])) == "outside its bounds"
+    assert broken_rule(box, np.array([1.1, 0.0])) == "it is outside the bounds"
     image = spaces.Box(0, 255, (2,), np.uint8)
-    assert broken_rule(image, np.array([0.5, 1.0])) == "of type float64, not uint8"
+    assert broken_rule(image, np.array([0.5, 1.0])) == "its type is float64, not uint8"
     assert broken_rule(image, np.array([0, 255], np.uint8)) is None
-    assert broken_rule(spaces.Discrete(3), 3) == "which its space does not contain"
+    assert broken_rule(spaces.Discrete(3), 3) == "it is not in the space"
     assert broken_rule(spaces.Discrete(3), 2) is None
     both = spaces.Dict(a=box, b=spaces.Tuple((spaces.Discrete(2), image)))
     good = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
     assert broken_rule(both, good) is None
-    assert broken_rule(both, good | {"b": (2, np.zeros(2, np.uint8))}) == "at b at 0 which its space does not contain"
-    assert broken_rule(both, {"a": np.zeros(2)}) == "not a dict of the parts ['a', 'b']"
-    assert broken_rule(both, 3) == "not a dict of the parts ['a', 'b']"
+    assert broken_rule(both, good | {"b": (2, np.zeros(2, np.uint8))}) == "part 'b': part 0: it is not in the space"
+    assert broken_rule(both, {"a": np.zeros(2)}) == "it is not a dict with the parts ['a', 'b']"
+    assert broken_rule(both, 3) == "it is not a dict with the parts ['a', 'b']"

@@ -1,4 +1,4 @@
-"""The KL profile: closed forms against Monte Carlo, the recorder against every policy kept, no bit changed."""
+"""KL profile: closed forms against samples, the recorder against all policies, and unchanged weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import distributions as torch_distributions
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.distributions import distribution_for
-from shmppo.ppo import kl_profile as diagnostics
+from shmppo.ppo import kl_profile
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
@@ -61,7 +61,7 @@ def test_which_policies_are_kept() -> None:
     np.testing.assert_allclose(late[1:] / late[:-1], (late[1:] / late[:-1]).mean(), rtol=2e-3)
 
 
-def test_the_probe_is_whole_rows_over_the_whole_rollout() -> None:
+def test_the_probe_is_whole_sequences_over_the_whole_rollout() -> None:
     rows = np.stack([np.arange(400), np.arange(400), np.full(400, 8), np.zeros(400)], axis=1).astype(int)
     probe = probe_sequences(rows)
     assert probe[:, 2].sum() == 512
@@ -101,20 +101,20 @@ def test_the_recorder_agrees_with_every_policy_kept(tmp_path: Path, monkeypatch:
         weights.append(learner.arena.tensor("weights").clone())
         publish(learner)
 
-    def twin(recorder: KLRecorder, taken: int) -> KLProfile:
+    def end_and_compare(recorder: KLRecorder, optimizer_steps: int) -> KLProfile:
         policies, now = [], recorder._arena.tensor("weights").clone()
         for flat in weights:
             recorder._arena.tensor("weights").copy_(flat)
-            params, real = recorder._gradients.policy(recorder._rows)
+            params, real = recorder._gradients.policy(recorder._probe)
             policies.append(torch_distributions.Categorical(logits=params[real].double()))
         recorder._arena.tensor("weights").copy_(now)
         kl: Callable[..., torch.Tensor] = torch_distributions.kl_divergence
         expected["sequential"] = [float(kl(b, a).mean()) for a, b in itertools.pairwise(policies)]
         expected["reference"] = [float(kl(policies[-1], a).mean()) for a in policies]
-        return end(recorder, taken)
+        return end(recorder, optimizer_steps)
 
     monkeypatch.setattr(Learner, "publish", keep)
-    monkeypatch.setattr(KLRecorder, "end", twin)
+    monkeypatch.setattr(KLRecorder, "end", end_and_compare)
     train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), kl_profile_every=1, stop_at_iteration=1))
     profile = read_profiles(tmp_path / "run")[1]
     assert profile.steps.tolist() == [0, 1, 2, 3, 4, 5, 6]
@@ -127,7 +127,7 @@ def test_the_recorder_agrees_with_every_policy_kept(tmp_path: Path, monkeypatch:
 def test_with_fewer_kept_the_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = dataclasses.replace(SMALL, kl_profile_every=1, stop_at_iteration=1)
     train(dataclasses.replace(every, run_dir=str(tmp_path / "all")))
-    monkeypatch.setattr(diagnostics, "MOST_RECORDED", 4)
+    monkeypatch.setattr(kl_profile, "MAX_RECORDED_POLICIES", 4)
     train(dataclasses.replace(every, run_dir=str(tmp_path / "some")))
     whole, some = read_profiles(tmp_path / "all")[1], read_profiles(tmp_path / "some")[1]
     assert some.steps.tolist() == [0, 1, 2, 6]
@@ -148,8 +148,8 @@ def test_a_target_kl_stop_ends_the_profile_where_the_update_ended(tmp_path: Path
     config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
     train(config)
     with open(tmp_path / "run" / "metrics.csv") as metrics, open(tmp_path / "run" / "kl.csv") as table:
-        taken = [row["optimizer_steps"] for row in csv.DictReader(metrics)]
-        assert [row["optimizer_steps"] for row in csv.DictReader(table)] == taken
+        steps = [row["optimizer_steps"] for row in csv.DictReader(metrics)]
+        assert [row["optimizer_steps"] for row in csv.DictReader(table)] == steps
     assert all(
         profile.reference[-1] == pytest.approx(0, abs=1e-12) for profile in read_profiles(tmp_path / "run").values()
     )

@@ -61,7 +61,7 @@ def test_an_environment_that_refuses_seeds_trains_and_is_not_exact(tmp_path: Pat
 def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
     config = dataclasses.replace(BASE, env="environments:SeedCounter-v0", episode_seeding=seeding)
     batch = SyncVectorEnv(config, inspect_task(config), 0, 1)
-    batch.begin(0)
+    batch.reset_all(0)
     rewards, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
     for _ in range(14):  # two episodes of 7 steps
         batch.step([0], rewards, terminated, truncated)
@@ -112,7 +112,7 @@ def test_bad_episodes_are_skipped_and_counted_whatever_the_workers(how: str, tmp
 
 @pytest.mark.parametrize("how", ["raise", "nan"])
 def test_an_episode_that_cannot_begin_takes_nothing_from_the_one_before(how: str, tmp_path: Path) -> None:
-    fault = r"no such level|began with the observation .*nan.*: not finite"
+    fault = r"no such level|reset returned the observation .*nan.*, which is not finite"
     summary, last = skipping(f"FailsAtReset-{how}-v0", fault, tmp_path)
     steps = int(last["env_steps"]) // summary["num_envs"]
     assert (int(last["episodes"]), int(last["failed_episodes"])) == (steps // 9 * summary["num_envs"], 0)
@@ -159,7 +159,7 @@ def test_an_environment_that_can_be_put_back_is_not_replayed(monkeypatch: pytest
 def test_a_snapshot_brings_back_the_time_limit_too() -> None:
     env, other = (gymnasium.make("environments:PutsBack-v0", disable_env_checker=True) for _ in range(2))
     spec = snapshot_spec(env)
-    assert spec == SnapshotSpec((2,), "<f8", limits=1)
+    assert spec == SnapshotSpec((2,), "<f8", time_limits=1)
     env.reset(seed=3)
     for _ in range(48):
         env.step(1)

@@ -68,7 +68,7 @@ def test_a_long_run_is_remembered_by_points_all_over_it(tmp_path: Path) -> None:
     for k in range(10_000):
         display.show({"return_mean_100": float(k)}, [], 0, last=False)
     history = display._history
-    assert 200 < len(history) <= ConsoleDisplay.REMEMBERED
+    assert 200 < len(history) <= ConsoleDisplay.MAX_HISTORY
     steps = {b - a for a, b in itertools.pairwise(history)}
     assert len(steps) == 1
     assert history[0] == 0

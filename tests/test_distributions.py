@@ -183,7 +183,7 @@ REFUSED = {
     "uint8": (spaces.Box(0, 255, (2,), np.uint8), r"--env MyEnv-v0 has the action space Box\("),
     "Sequence": (spaces.Sequence(spaces.Discrete(2)), r"has the action space Sequence\("),
     "Graph": (spaces.Graph(spaces.Discrete(2), None), r"has the action space Graph\("),
-    "part": (spaces.Dict({"say": spaces.Text(4)}), r"--env MyEnv-v0: part 'say' of it has the action space Text\("),
+    "part": (spaces.Dict({"say": spaces.Text(4)}), r"--env MyEnv-v0: part 'say' has the action space Text\("),
     "empty": (spaces.Tuple([]), r"has the action space Tuple\(\)"),
 }
 

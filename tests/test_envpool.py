@@ -44,7 +44,7 @@ def test_a_run_can_be_stopped_resumed_and_evaluated(tmp_path: Path) -> None:
     returns = evaluate(tmp_path / "run", episodes=3)
     assert returns == evaluate(tmp_path / "run", episodes=3)
     assert min(returns) > 0
-    with pytest.raises(ConfigError, match="does not draw CartPole-v1"):
+    with pytest.raises(ConfigError, match="cannot render CartPole-v1"):
         evaluate(tmp_path / "run", episodes=1, video=tmp_path / "film.gif")
 
 
@@ -52,7 +52,7 @@ def test_episodes_follow_each_other_without_a_row_between() -> None:
     """EnvPool's own resets cost a step that ignores its action; ours must not be among the rollout's steps."""
     config = dataclasses.replace(BASE, hide_obs=(1,))
     batch = EnvPoolVectorEnv(config, inspect_task(config), 0, 3, [0, 0, 0])
-    batch.begin(0)
+    batch.reset_all(0)
     (obs,) = batch.obs
     rewards, terminated, truncated = np.zeros(3, np.float32), np.zeros(3, bool), np.zeros(3, bool)
     lengths = np.zeros(3, int)
@@ -65,7 +65,7 @@ def test_episodes_follow_each_other_without_a_row_between() -> None:
         for one in ended:
             (final,) = one.final
             assert one.terminated
-            assert one.total == one.length == lengths[one.i]
+            assert one.episode_return == one.length == lengths[one.i]
             assert abs(final[2]) > 0.2  # radians, where it has fallen
             assert abs(obs[one.i]).max() <= 0.05  # the next episode's start
             lengths[one.i] = 0

@@ -42,19 +42,19 @@ def test_calls_as_text() -> None:
     assert parse_call("Name", "x") == ("Name", {})
     assert parse_call("a.b:Name(n=4, s='(x', t=(1, 2))", "x") == ("a.b:Name", {"n": 4, "s": "(x", "t": (1, 2)})
     for wrong in ("Name(4)", "Name(a=f())", "Name(a=1", "Name(a=1).b"):
-        with pytest.raises(ConfigError, match=r"--wrappers .*: write it as Name or as Name\(argument=value\)"):
+        with pytest.raises(ConfigError, match=r"--wrappers .* is not of the form Name or Name\(argument=value\)"):
             parse_call(wrong, "--wrappers")
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env": "nowhere:make"}, r"--env nowhere:make could not be made: No module named 'nowhere'"),
     ({"env": "environments:gymnasium"}, r"--env environments:gymnasium could not be made: .*gymnasium"),
-    ({"env": "builtins:dict"}, r"--env builtins:dict makes dict, not a gymnasium.Env"),
+    ({"env": "builtins:dict"}, r"--env builtins:dict returned dict, not a gymnasium.Env"),
     (
         {"env": "environments:Counter", "env_kwargs": {"size": 1}},
         r"--env environments:Counter could not be made: .*unexpected keyword argument 'size'",
     ),
-    ({"env": "CartPole-v1", "wrappers": ("Nothing",)}, r"--wrappers Nothing: gymnasium.wrappers has none of this name"),
+    ({"env": "CartPole-v1", "wrappers": ("Nothing",)}, r"--wrappers Nothing: gymnasium.wrappers has no Nothing"),
     ({"env": "CartPole-v1", "wrappers": ("json:Nothing",)}, r"--wrappers json:Nothing: module json has no Nothing"),
     ({"env": "CartPole-v1", "wrappers": ("nowhere:W",)}, r"--wrappers nowhere:W: No module named 'nowhere'; install"),
 ]
@@ -99,7 +99,7 @@ def test_workers_make_the_environment_from_the_configuration(
         "--wrappers", "TransformReward(func=abs)", "--run-dir", tmp_path / "run",
     )  # fmt: skip
     assert result.returncode == 2
-    assert "write it as Name" in result.stderr
+    assert "is not of the form Name" in result.stderr
     result = run_command(
         "shmppo.train", "--env", "environments:Counter", "--env-kwargs", "length=5", "truncate=true",
         "--wrappers", "TimeLimit(max_episode_steps=4)", "--run-dir", tmp_path / "run", "--workers", 2,

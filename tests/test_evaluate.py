@@ -99,7 +99,7 @@ def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, mo
         evaluate(run_dir, video=tmp_path / "a.avi")
     with (
         VideoRecorder(tmp_path / "a.gif") as film,
-        pytest.raises(ConfigError, match="the environment drew str; it must draw rgb_array"),
+        pytest.raises(ConfigError, match="returned str; it must return an rgb_array"),
     ):
         film.add("ascii", 30)
     (tmp_path / "file").write_text("")

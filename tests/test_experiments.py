@@ -1,25 +1,24 @@
-"""The experiments' own code: an update on all columns is the run's update, and the grids keep their batch."""
+"""Code of the experiments in figures/: updates on subsets, the grid of the KL sweeps, and interleaved runs."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
 
-from shmppo.config.train_config import TrainConfig
+from figures.assumption4 import measure as assumption4
+from figures.common.interleaved import started
+from figures.common.jobs import flags
+from figures.kl_sweeps.measure import grid
+from shmppo import TrainConfig, resume, train
 from shmppo.envs.factory import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.runs.checkpoint import load_newest_checkpoint
-from shmppo.runs.trainer import resume, train
 
-FIGURES = Path(__file__).parent.parent / "figures"
 SMALL = TrainConfig(
     env="Pendulum-v1", core="none", encoder_sizes=(16,), num_envs=4, rollout_steps=16, minibatches=2, epochs=2,
     workers=0, quiet=True, stop_at_iteration=2,
@@ -27,46 +26,40 @@ SMALL = TrainConfig(
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a measuring script by name."""
-    monkeypatch.syspath_prepend(str(FIGURES))
-    return importlib.import_module
-
-
-def test_an_update_on_all_columns_is_the_next_update_of_the_run(script: Any, tmp_path: Path) -> None:
-    measuring = script("measure_assumption4")
+def config(tmp_path: Path) -> TrainConfig:
+    """The configuration of a run that has finished two iterations."""
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
     train(config)
+    return config
+
+
+def test_update_on_all_environments_is_the_next_update_of_the_run(config: TrainConfig, tmp_path: Path) -> None:
     task = inspect_task(config)
-    arena, state = measuring.collected(config, task, tmp_path / "run")
+    rollout, state = assumption4.collect_rollout(config, task, tmp_path / "run")
     before = {name: tensor.clone() for name, tensor in state["model"].items()}
-    weights, steps = measuring.updated(config, task, arena, np.arange(4), state, 2)
+    weights, steps = assumption4.update_on(config, task, rollout, np.arange(4), state, 2)
     assert steps == 4
-    assert all(torch.equal(state["model"][name], before[name]) for name in before), "the checkpoint was written to"
+    assert all(torch.equal(state["model"][name], before[name]) for name in before), "the checkpoint was changed"
     model = build_model(config, task.observation, task.distribution)
     move_parameters(model, weights, keep=False)
     expected = resume(tmp_path / "run", stop_at_iteration=3)["weights_sha256"]
     assert weights_sha256(model.state_dict().values()) == expected
 
 
-def test_subsets_come_nearer_with_more_environments(script: Any, tmp_path: Path) -> None:
-    measuring = script("measure_assumption4")
-    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
-    train(config)
-    rows = list(measuring.measure(config, tmp_path / "run", 2))
-    assert len(rows) == 2 * measuring.STARTS * 3
+def test_updates_on_more_environments_are_closer_to_the_update_on_all(config: TrainConfig, tmp_path: Path) -> None:
+    rows = list(assumption4.measure(config, tmp_path / "run", 2))
+    assert len(rows) == 2 * assumption4.ORDERS * 3
     assert all(float(row["kl_to_all"]) > 0 for row in rows)
     assert {row["optimizer_steps"] for row in rows if row["minibatches"] == "same number"} == {4}
     assert [row["optimizer_steps"] for row in rows if row["minibatches"] == "same size"][:3] == [2, 2, 4]
-    few, all_ = ([float(r["kl_to_all"]) for r in rows if r["environments"] == n] for n in (1, 4))
-    assert np.median(few) > np.median(all_)
+    one, all_ = ([float(row["kl_to_all"]) for row in rows if row["environments"] == n] for n in (1, 4))
+    assert np.median(one) > np.median(all_)
     assert load_newest_checkpoint(tmp_path / "run")["iteration"] == 2
 
 
 @pytest.mark.parametrize("scale", [1, 5])
-def test_the_grid_keeps_its_batch_and_the_papers_sizes(script: Any, scale: int) -> None:
-    measuring = script("measure_kl_sweeps")
-    runs = {key: TrainConfig(core="none", **fields) for key, fields in measuring.grid(scale).items()}
+def test_kl_sweeps_keep_the_batch_and_the_sizes_of_the_paper(scale: int) -> None:
+    runs = {key: TrainConfig(core="none", **fields) for key, fields in grid(scale).items()}
     assert {config.batch_steps for config in runs.values()} == {50_000 // scale}
     sizes = [c.batch_steps // c.minibatches for (sweep, _), c in runs.items() if sweep == "minibatch"]
     assert sizes == [50, 100, 1000]
@@ -74,18 +67,24 @@ def test_the_grid_keeps_its_batch_and_the_papers_sizes(script: Any, scale: int) 
     assert shapes == [(1000, 50), (500, 100), (100, 500)]
 
 
+def test_fields_become_flags() -> None:
+    fields = {"encoder_sizes": (64, 32), "env_kwargs": {"seconds": 0.5, "slow": True}, "workers": 0}
+    expected = "--encoder-sizes 64 32 --env-kwargs seconds=0.5 slow=true --workers 0"
+    assert " ".join(flags(fields)) == expected
+
+
 @pytest.mark.long
-def test_contenders_work_in_their_turn_only_and_none_is_left(script: Any, tmp_path: Path) -> None:
-    turns = script("turns")
-    command = shlex.split(
-        "--env CartPole-v1 --num-envs 4 --rollout-steps 16 --minibatches 2 --hidden-size 8 --encoder-sizes 8 "
-        "--workers 2 --total-steps 100000000 --worker-timeout 600"
-    )
-    with turns.started({"one": [command], "two": [command, command]}, tmp_path) as running:
-        rows = {name: len(contender.columns()["iteration"]) for name, contender in running.items()}
-        assert running["two"].turn(1.0) > 0
-        now = {name: len(contender.columns()["iteration"]) for name, contender in running.items()}
-        assert now["two"] > rows["two"] + 1
-        assert now["one"] == rows["one"]
+def test_interleaved_runs_work_only_in_their_slices_and_end(tmp_path: Path) -> None:
+    fields = {
+        "env": "CartPole-v1", "num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8,
+        "encoder_sizes": (8,), "workers": 2, "total_steps": 100_000_000, "worker_timeout": 600,
+    }  # fmt: skip
+    command = flags(fields)
+    with started({"one": [command], "two": [command, command]}, tmp_path) as groups:
+        before = {name: len(group.columns()["iteration"]) for name, group in groups.items()}
+        assert groups["two"].run_slice(1.0) > 0
+        after = {name: len(group.columns()["iteration"]) for name, group in groups.items()}
+        assert after["two"] > before["two"] + 1
+        assert after["one"] == before["one"]
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     assert not left

@@ -16,10 +16,11 @@ from gymnasium import spaces
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
+from shmppo.export import main
 from shmppo.models.distributions import distribution_for
 from shmppo.runs.policy import load_policy, load_trained
 from shmppo.runs.trainer import train
-from shmppo.tools.export import ExportedPolicy, export, main
+from shmppo.tools.export import ExportedPolicy, export
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0,
@@ -72,7 +73,7 @@ def test_parity_over_an_episode(case: str, format: str, runs: dict[str, Path]) -
     state, ended, recurrent, steps = policy.initial_state(), False, CASES[case].recurrent, 0
     theirs = state[None]
     while not ended:
-        parts = [leaf.stored(leaf.of(obs)).astype(leaf.dtype)[None] for leaf in leaves]
+        parts = [leaf.to_storage(leaf.extract(obs)).astype(leaf.dtype)[None] for leaf in leaves]
         inputs = [*parts, *([theirs] if recurrent else [])]
         outputs = step(*inputs)
         expected = network(*map(torch.from_numpy, inputs))

@@ -132,7 +132,8 @@ def test_a_link_that_goes_down_ends_both_sides_within_the_timeout(hosts: Hosts, 
     assert not alive, "still waiting"
     assert [process.wait(timeout=60) for process in processes] == [1, 1]
     near, far = ((tmp_path / f"host-{node}.txt").read_text() for node in (0, 1))
-    assert re.search(r"error: rank 1 of 2 did not answer \(.*\); go on from the last checkpoint with --resume", near)
+    assert re.search(r"error: rank 1 of 2 did not answer \(.*\); resume from the last checkpoint with --resume", near)
     assert re.search(
-        rf"error: rank 1 of 2 lost the others \(.*\), and the store at {ADDRESSES[0]}:{PORT} does not", far
+        rf"error: rank 1 of 2 lost the connection to the other ranks \(.*\), and the store at {ADDRESSES[0]}:{PORT} ",
+        far,
     )

@@ -17,7 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import TrainingError
 from shmppo.loggers.metrics import GLOSSARY
-from shmppo.models.actor_critic import views_of
+from shmppo.models.actor_critic import parameter_views
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.learner import build_optimizer
 from shmppo.ppo.losses import clipped_objective, dimension_clipped_objective, dual_clipped
@@ -97,7 +97,7 @@ def test_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(varian
         total = total - config.entropy_coef * distribution.entropy(params[:, 0]).sum()
     plain = torch.autograd.grad(total / len(steps), list(learner.model.parameters()))
     assert read("minibatch_steps")[epoch, minibatch] == len(steps)
-    for mine, expected in zip(views_of(summed, learner.model), plain, strict=True):
+    for mine, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(mine, expected, atol=2e-6, rtol=2e-4)
 
 

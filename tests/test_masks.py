@@ -112,9 +112,9 @@ def test_a_good_allowed_action_is_learned_evaluated_and_acted_with(tmp_path: Pat
 
 
 FAULTS = {
-    "missing": r"environment \d: step raised ValueError\('info has no action_mask, which --action-masks asks for'\)",
+    "missing": r"environment \d: step raised ValueError\('info has no action_mask, which --action-masks requires'\)",
     "empty": r"environment \d: step raised ValueError\(.*info\['action_mask'\] allows no action",
-    "size": r"environment \d: step raised ValueError\(.*holds 3 numbers, but there are 9 actions",
+    "size": r"environment \d: step raised ValueError\(.*has 3 numbers, but there are 9 actions",
 }
 
 
@@ -126,7 +126,7 @@ def test_a_mask_that_cannot_be_used_names_the_environment_and_the_step(how: str,
 
 
 def test_masks_are_refused_before_the_run_where_there_are_none() -> None:
-    with pytest.raises(ConfigError, match=r"--env CartPole-v1 could not begin .*info has no action_mask"):
+    with pytest.raises(ConfigError, match=r"reset of --env CartPole-v1 failed: info has no action_mask"):
         inspect_task(TrainConfig(env="CartPole-v1", action_masks=True))
     with pytest.raises(ConfigError, match=r"--action-masks needs Discrete or .* --env Pendulum-v1 has Box"):
         inspect_task(TrainConfig(env="Pendulum-v1", action_masks=True))
@@ -138,7 +138,7 @@ def test_masks_leave_what_is_hidden_and_shown_alone() -> None:
     assert [leaf.field for leaf in task.observation.leaves] == [
         "obs/obs/obs", "obs/obs/prev_action", "obs/action_mask",
     ]  # fmt: skip
-    assert [leaf.kind for leaf in task.observation.shown] == ["vector", "bits"]
+    assert [leaf.kind for leaf in task.observation.network_leaves] == ["vector", "bits"]
     arena = collected(config, (0, 5))
     assert not arena.array("obs/obs/obs")[..., 1].any()
     assert arena.array("obs/obs/obs")[..., 2].any()

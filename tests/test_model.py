@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets, views_of, weights_sha256
+from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets, parameter_views, weights_sha256
 from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.inference import (
     MOST_ROWS,
@@ -214,7 +214,9 @@ def test_parameters_as_views_of_a_flat_vector() -> None:
     move_parameters(model, flat, keep=True)
     assert weights_sha256(model.state_dict().values()) == before
     assert all(offset % 16 == 0 for offset in offsets), "a parameter does not begin at a cache line"
-    assert all(p.data_ptr() == v.data_ptr() for p, v in zip(model.parameters(), views_of(flat, model), strict=True))
+    assert all(
+        p.data_ptr() == v.data_ptr() for p, v in zip(model.parameters(), parameter_views(flat, model), strict=True)
+    )
     flat[0] += 1
     assert weights_sha256(model.state_dict().values()) != before
 

@@ -17,13 +17,13 @@ from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
-from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import PreviousStepWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.distributions import DiagonalGaussian
+from shmppo.models.encoders import network_input
 from shmppo.models.inference import ActingNetwork, is_row_independent
-from shmppo.models.observations import network_input, observation_spec
+from shmppo.models.observations import observation_spec
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.collector import Collector
@@ -62,25 +62,25 @@ def test_every_space_lands_in_shared_memory_number_by_number(space: str) -> None
             expected = Shaped.observation(space, episode_seed(config.seed, n, episode), step)
             for leaf in leaves:
                 array = arena.array(leaf.field)
-                value = np.asarray(leaf.of(expected), array.dtype)
+                value = np.asarray(leaf.extract(expected), array.dtype)
                 start = np.array(leaf.starts) if leaf.kind == "codes" else 0
                 np.testing.assert_array_equal(array[t, n], value.reshape(leaf.shape) - start)
     for leaf, seen in zip(leaves, one.network.obs, strict=True):
         if leaf.kind == "image":
             assert arena.array(leaf.field).dtype == np.uint8
             assert seen.dtype == torch.uint8, "an image was made larger before the encoder"
-            assert arena.array(leaf.field).max() > leaf.largest // 2
+            assert arena.array(leaf.field).max() > leaf.max_value // 2
 
 
 def test_leaves_have_names_in_the_order_of_their_space() -> None:
     spec = observation_spec(SPACES["dict"], "here")
-    found = [(leaf.field, leaf.kind, leaf.numbers) for leaf in spec.leaves]
+    found = [(leaf.field, leaf.kind, leaf.input_size) for leaf in spec.leaves]
     assert found == [
         ("obs/camera", "image", 36 * 36), ("obs/flags", "bits", 3), ("obs/inner/0", "codes", 4),
         ("obs/inner/1", "vector", 2), ("obs/inner/2/x", "vector", 1),
     ]  # fmt: skip
-    assert spec.normalized == [None, None, None, slice(0, 2), slice(2, 3)]
-    assert spec.numbers == 3
+    assert spec.normalized_slices == [None, None, None, slice(0, 2), slice(2, 3)]
+    assert spec.normalized_size == 3
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_channel_order_is_detected(shape: tuple[int, ...], size: tuple[int, int,
 def test_what_a_network_is_fed() -> None:
     def fed(space: spaces.Space, value: Any) -> np.ndarray:
         (leaf,) = observation_spec(space, "here").leaves
-        stored = torch.from_numpy(np.asarray(leaf.stored(value), leaf.dtype))
+        stored = torch.from_numpy(np.asarray(leaf.to_storage(value), leaf.dtype))
         return network_input(leaf, stored.unsqueeze(0))[0].numpy()
 
     assert fed(SPACES["discrete"], 6).tolist() == [0, 0, 0, 0, 1]
@@ -192,7 +192,9 @@ def test_hidden_indices_are_those_of_the_environments_own_vector() -> None:
     one.collect(0, PhaseTimer())
     assert not arena.array("obs/obs")[:, :, 2].any()
     assert arena.array("obs/obs")[:, :, :2].all()
-    with pytest.raises(ConfigError, match=r"--hide-obs names \[3\] but Pendulum-v1 observes 3 numbers; use"):
+    with pytest.raises(
+        ConfigError, match=r"--hide-obs names \[3\], but the observation of Pendulum-v1 has 3 numbers; use"
+    ):
         inspect_task(dataclasses.replace(config, hide_obs=(3,)))
 
 
@@ -213,7 +215,7 @@ ENCODERS = [("mlp", "matrix"), ("mlp", "stacked"), ("nature", "image"), ("impala
 def test_acting_is_learning_with_every_encoder(encoder: Any, space: str, layer_norm: bool) -> None:
     config = shaped(space, encoder=encoder, layer_norm=layer_norm, separate_critic=True)
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
-    model = build_model(config, Task(observation_spec(SPACES[space], "here"), distribution))
+    model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
     network = ActingNetwork(model, distribution, tiles=2, rows=8)
     network.load()
     SPACES[space].seed(3)
@@ -221,7 +223,7 @@ def test_acting_is_learning_with_every_encoder(encoder: Any, space: str, layer_n
     for _ in range(3):
         sampled = [SPACES[space].sample() for _ in range(8)]
         obs = [
-            torch.from_numpy(np.stack([leaf.stored(leaf.of(s)) for s in sampled]).astype(leaf.dtype))
+            torch.from_numpy(np.stack([leaf.to_storage(leaf.extract(s)) for s in sampled]).astype(leaf.dtype))
             for leaf in model.observation.leaves
         ]
         for leaf, seen in zip(obs, network.obs, strict=True):
@@ -238,7 +240,7 @@ def test_acting_is_learning_with_every_encoder(encoder: Any, space: str, layer_n
 def test_a_row_does_not_depend_on_the_other_rows_with_any_encoder(rows: int, encoder: Any, space: str) -> None:
     config = shaped(space, encoder=encoder, layer_norm=rows == 8)
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
-    model = build_model(config, Task(observation_spec(SPACES[space], "here"), distribution))
+    model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
     network = ActingNetwork(model, distribution, tiles=1, rows=rows)
     network.load()
     assert is_row_independent(network)
@@ -268,7 +270,7 @@ def test_other_spaces_are_refused_by_name_and_place(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^here has the observation space {name}, which .* supported are Box, "):
         observation_spec(REFUSED[name], "here")
     nested = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), REFUSED[name]))})
-    with pytest.raises(ConfigError, match=rf"here has at a/1 the observation space {name}, .*FilterObservation"):
+    with pytest.raises(ConfigError, match=rf"here has the observation space {name} at a/1, .*FilterObservation"):
         observation_spec(nested, "here")
 
 
@@ -280,10 +282,10 @@ def test_empty_spaces_and_small_images_are_refused() -> None:
 
 
 WRONG = {
-    "discrete": (9, "obs is 9, which is outside of its space"),
-    "multidiscrete": ([0, 0], r"obs is \[0 0\], which is outside of its space"),
-    "image": (np.zeros((36, 40, 3)).tolist(), "obs of type float64, but its space says uint8"),
-    "matrix": ([1.0, 2.0], r"obs of shape \(2,\), but its space says \(2, 3\)"),
+    "discrete": (9, "obs is 9, which is outside its space"),
+    "multidiscrete": ([0, 0], r"obs is \[0 0\], which is outside its space"),
+    "image": (np.zeros((36, 40, 3)).tolist(), "obs has type float64, but its space has type uint8"),
+    "matrix": ([1.0, 2.0], r"obs has shape \(2,\), but its space has shape \(2, 3\)"),
 }
 
 
@@ -297,7 +299,9 @@ def test_an_observation_outside_of_its_space_is_a_fault(space: str) -> None:
 
 def test_two_leaves_of_one_name_are_refused() -> None:
     box = spaces.Box(-1, 1, (2,))
-    with pytest.raises(ConfigError, match=r"--env X has two parts of its observation space at obs/a/b; rename"):
+    with pytest.raises(
+        ConfigError, match=r"--env X has two parts of its observation space with the name obs/a/b; rename"
+    ):
         observation_spec(spaces.Dict({"a/b": box, "a": spaces.Dict({"b": box})}), "--env X")
 
 

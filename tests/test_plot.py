@@ -99,7 +99,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> No
 
 def test_a_row_still_being_written_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
-    file.write_text("iteration,kl\n1,0.5\n2,\n3")
+    file.write_text("iteration,approx_kl\n1,0.5\n2,\n3")
     columns = read_columns(file)
     np.testing.assert_array_equal(columns["iteration"], [1, 2])
     np.testing.assert_array_equal(columns["approx_kl"], [0.5, np.nan])

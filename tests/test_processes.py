@@ -48,7 +48,7 @@ FAULTS = {
     "raise": r"worker \d failed in environment \d:\n(.|\n)*ValueError\('the simulation exploded'\)",
     "exit": r"worker \d died: exit code 3",
     "hang": r"worker \d \(pid \d+\) has not taken a step for 2 s",
-    "shape": r"worker \d failed in environment \d:\n(.|\n)*observation of shape \(3,\), but its space says \(2,\)",
+    "shape": r"worker \d failed in environment \d:\n(.|\n)*has shape \(3,\), but its space has shape \(2,\)",
 }
 
 

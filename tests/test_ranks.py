@@ -26,7 +26,8 @@ from conftest import summary_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
-from shmppo.parallel.process_group import ProcessGroup, connected
+from shmppo.parallel.process_group import ProcessGroup
+from shmppo.parallel.rendezvous import connect
 from shmppo.runs.checkpoint import BEST, load_checkpoint, load_newest_checkpoint, older
 from shmppo.runs.trainer import resume, train
 
@@ -202,7 +203,7 @@ def test_a_rank_that_is_killed_ends_the_others_who_name_it(tmp_path: Path) -> No
     second.kill()
     output = finished(process)
     assert process.returncode == 1
-    assert re.search(r"error: rank 1 of 2 did not answer \(.*\); go on from the last checkpoint with --resume", output)
+    assert re.search(r"error: rank 1 of 2 did not answer \(.*\); resume from the last checkpoint with --resume", output)
     assert "rank 1 of 2 did not answer" in (run_dir / "run.log").read_text()
     assert not psutil.wait_procs(everyone, timeout=5)[1]
 
@@ -290,7 +291,7 @@ def test_configurations_that_differ_are_refused_in_one_sentence(tmp_path: Path) 
         processes.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
-    assert errors == ["error: rank 1 has --seed 1, rank 0 0; they must agree\n", ""]
+    assert errors == ["error: rank 1 has --seed 1, but rank 0 has --seed 0; start all ranks with the same value\n", ""]
     assert not (tmp_path / "r").exists()
 
 
@@ -298,7 +299,7 @@ def test_weights_that_differ_stop_the_run_and_name_iteration_and_ranks(monkeypat
     ranks = ProcessGroup(0, 3)
     stops, differs = np.array([0, 1, 0]), np.array([1, 0, 0])
     monkeypatch.setattr(ranks, "gather", lambda mine: np.array([mine, mine + stops, mine + differs]))
-    with pytest.raises(RankError, match="after iteration 7 the weights of rank 2 are not those of rank 0"):
+    with pytest.raises(RankError, match="after iteration 7 the weights of rank 2 differ from those of rank 0"):
         ranks.agree((False, False), torch.ones(5), 7)
     monkeypatch.setattr(ranks, "gather", lambda mine: np.array([mine, mine + stops, mine]))
     assert ranks.agree((False, False), torch.ones(5), 7) == [True, False]
@@ -308,8 +309,8 @@ def test_an_environment_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with (
-        pytest.raises(ConfigError, match="WORLD_SIZE is 2 but MASTER_ADDR, MASTER_PORT is not set"),
-        connected(1),
+        pytest.raises(ConfigError, match="WORLD_SIZE is 2, but the environment lacks MASTER_ADDR, MASTER_PORT"),
+        connect(1),
     ):
         pass
 

@@ -1,10 +1,8 @@
-"""What the README says of the code is so: the glossary, the floors, the flags it names."""
+"""The README and docs/metrics.md agree with the code: flags, tables of columns."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -12,65 +10,43 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from shmppo import cli
-from shmppo.config.flags import SourceOptions
+from shmppo import TrainConfig, cli, train
+from shmppo.config.flags import ResumeConfig, SourceOptions
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.runs.trainer import ResumeConfig
+from shmppo.ppo.kl_profile import COLUMNS
+from shmppo.utils.phase_timer import PHASES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PACKAGE = ROOT / "shmppo"
+METRICS = (ROOT / "docs" / "metrics.md").read_text()
 
 
 def options_of(name: str) -> list[Any]:
     """The options of a command of the console script, each a dataclass."""
-    options = getattr(importlib.import_module(f"shmppo.{name}"), cli.COMMANDS[name].options)
+    options = cli.load(cli.COMMANDS[name].options)
     return list(options.values()) if isinstance(options, dict) else [options]
 
 
-def floors() -> dict[str, int]:
-    """Floor of each module, from the README's table."""
-    table = README.split("## Files and floors")[1].split("\n## ")[0]
-    found = {}
-    for line in table.splitlines():
-        match = re.match(r"\| (\d+) \|", line)
-        if match:
-            found |= {name: int(match[1]) for name in re.findall(r"`(\w+)\.py`", line)}
-    return found
-
-
-def imports_of(path: Path) -> set[str]:
-    """Modules of the package that a file imports."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "shmppo":
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shmppo."):
-            names.add(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("shmppo.")}
-    return names
-
-
-def test_every_module_has_a_floor_and_imports_from_lower_ones_only() -> None:
-    floor = floors()
-    modules = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
-    assert set(floor) == set(modules)
-    for name, path in modules.items():
-        for imported in imports_of(path):
-            assert floor[imported] < floor[name], f"{name} (floor {floor[name]}) imports {imported}"
-
-
-def test_worker_and_learner_do_not_import_each_other() -> None:
-    assert "learner" not in imports_of(PACKAGE / "worker.py")
-    assert "worker" not in imports_of(PACKAGE / "learner.py")
+def table(heading: str) -> dict[str, str]:
+    """The rows of a table in docs/metrics.md: meanings by name."""
+    text = METRICS.split(f"\n| {heading} | ")[1].split("\n\n")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("heading", "glossary"), [("column", GLOSSARY), ("column of `eval.csv`", EVALUATION_GLOSSARY)])
 def test_each_glossary_is_the_header_of_its_file(heading: str, glossary: dict[str, str]) -> None:
-    table = README.split(f"\n| {heading} | meaning |\n")[1].split("\n\n")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)
-    assert dict(rows) == glossary
+    assert table(heading) == glossary
+
+
+def test_the_other_tables_of_metrics_name_what_is_written(tmp_path: Path) -> None:
+    config = TrainConfig(
+        run_dir=str(tmp_path / "run"), workers=0, quiet=True, stop_at_iteration=1, step_times=True, num_envs=2
+    )
+    assert list(table("key of `summary.json`")) == list(train(config))
+    header = (tmp_path / "run" / "step_times.csv").read_text().splitlines()[0]
+    assert list(table("column of `step_times.csv`")) == header.split(",")
+    assert list(table("column of `kl.csv`")) == list(COLUMNS)
+    assert list(table("phase")) == list(PHASES)
 
 
 def test_every_flag_that_the_readme_names_exists() -> None:

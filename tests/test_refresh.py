@@ -178,7 +178,7 @@ def test_a_worker_killed_while_it_refreshes_costs_no_bit(monkeypatch: pytest.Mon
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"burn_in": 4}, r"--burn-in is 4; it must be 0 or more, and less than --seq-len 4"),
     ({"burn_in": -1}, r"--burn-in is -1; it must be"),
-    ({"core": "none"}, r"--burn-in and --refresh-states are for stored states, and --core none has none"),
+    ({"core": "none"}, r"--burn-in and --refresh-states need recurrent states, but --core is none"),
 ]
 
 

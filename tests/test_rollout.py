@@ -115,11 +115,11 @@ def test_any_split_of_the_columns_gives_the_same_bytes(ranges: list[tuple[int, i
 
 BROKEN = {
     "raise": r"step raised ValueError\('the simulation exploded'\)",
-    "shape": r"observation of shape \(3,\), but its space says \(2,\)",
+    "shape": r"observation has shape \(3,\), but its space has shape \(2,\)",
     "four": r"not enough values to unpack .*; step must return \(observation, reward, terminated, truncated, info\)",
     "reward": r"only .*scalar.*; step must return",
-    "nan": r"observed \[0\.0, nan\]: not finite",
-    "infinite": r"rewarded inf: not finite",
+    "nan": r"returned the observation \[0\.0, nan\], which is not finite",
+    "infinite": r"returned the reward inf, which is not finite",
 }
 
 

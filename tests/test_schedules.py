@@ -1,4 +1,4 @@
-"""What changes from update to update: annealing, warm-up, and what adapts to the KL at the documented thresholds."""
+"""Schedules: annealing, warm-up, and adaptation to the KL at the documented thresholds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_annealing_reaches_zero_at_its_horizon() -> None:
     assert [plain.remaining(i) for i in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert [plain.learning_rate(i) for i in (0, 2, 4)] == [1e-3, 5e-4, 0.0]
     assert schedule(lr_schedule="constant").learning_rate(3) == 1e-3
-    numbers = schedule(anneal_clip=True, anneal_entropy=True, entropy_coef=0.1).numbers(2)
-    assert (numbers.clip_range, numbers.entropy_coef) == (0.1, 0.05)
-    numbers = schedule(entropy_coef=0.1).numbers(2)
-    assert (numbers.clip_range, numbers.entropy_coef) == (0.2, 0.1)
+    coefficients = schedule(anneal_clip=True, anneal_entropy=True, entropy_coef=0.1).coefficients(2)
+    assert (coefficients.clip_range, coefficients.entropy_coef) == (0.1, 0.05)
+    coefficients = schedule(entropy_coef=0.1).coefficients(2)
+    assert (coefficients.clip_range, coefficients.entropy_coef) == (0.2, 0.1)
 
 
-def test_warm_up_rises_to_what_the_schedule_says() -> None:
+def test_warm_up_multiplies_the_schedule() -> None:
     warm = schedule(lr_schedule="constant", warmup_steps=200)
     assert [warm.learning_rate(i) for i in range(3)] == [5e-4, 1e-3, 1e-3]
     assert schedule(warmup_steps=400).learning_rate(1) == pytest.approx(1e-3 * 0.75 * 0.5)
@@ -36,7 +36,7 @@ def test_the_penalty_halves_and_doubles_at_its_thresholds() -> None:
     seen = []
     for kl in (0.0199, 0.0201, 0.0449, 0.0451, 0.0451, 0.0):
         adaptive.adapt(kl)
-        seen.append(adaptive.numbers(0).penalty_coef)
+        seen.append(adaptive.coefficients(0).penalty_coef)
     assert seen == [2.0, 2.0, 2.0, 4.0, 8.0, 4.0]
     assert adaptive.learning_rate(0) == 1e-3
     for kl, bound in ((0.0, PENALTY_BOUNDS[0]), (1.0, PENALTY_BOUNDS[1])):
@@ -45,7 +45,7 @@ def test_the_penalty_halves_and_doubles_at_its_thresholds() -> None:
         assert adaptive.penalty_coef == bound
 
 
-def test_the_step_size_adapts_at_its_thresholds_and_within_its_bounds() -> None:
+def test_the_learning_rate_adapts_at_its_thresholds_and_within_its_bounds() -> None:
     adaptive = schedule(lr_schedule="kl-adaptive", desired_kl=0.02, learning_rate=9e-4)
     seen = []
     for kl in (0.0099, 0.0101, 0.0399, 0.0401, 0.0401, 0.0):
@@ -59,15 +59,15 @@ def test_the_step_size_adapts_at_its_thresholds_and_within_its_bounds() -> None:
         assert adaptive.learning_rate(0) == bound
 
 
-def test_what_has_adapted_is_state() -> None:
+def test_the_state_holds_the_adapted_values() -> None:
     one, other = (schedule(objective="penalty", lr_schedule="kl-adaptive") for _ in range(2))
     one.adapt(1.0)
     other.load(one.state())
-    assert (other.learning_rate(0), other.numbers(0)) == (one.learning_rate(0), one.numbers(0))
+    assert (other.learning_rate(0), other.coefficients(0)) == (one.learning_rate(0), one.coefficients(0))
     assert other.penalty_coef == 2.0
 
 
-def test_what_begins_beyond_its_bounds_is_not_moved_the_wrong_way() -> None:
+def test_a_learning_rate_beyond_its_bounds_does_not_move_further_away() -> None:
     slow = schedule(lr_schedule="kl-adaptive", learning_rate=5e-6)
     slow.adapt(1.0)
     assert slow.adapted_rate == 5e-6

@@ -15,7 +15,7 @@ import pytest
 
 from shmppo.config.flags import parse_config, read_config_file
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, exit_code
+from shmppo.errors import ConfigError, run_command
 from shmppo.tools import tuning as module
 from shmppo.tools.tuning import Search, Tune, command, differences, neighbors, tune
 
@@ -78,7 +78,7 @@ def test_a_signal_ends_the_search_with_what_there_is(
     assert out.is_file()
     made_up.clear()
     last = 0
-    assert exit_code(lambda: tune(JOB), "interrupted") == 130
+    assert run_command(lambda: tune(JOB), "interrupted") == 130
 
 
 def test_neighbors_can_run() -> None:

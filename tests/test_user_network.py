@@ -97,21 +97,24 @@ def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"network": "networks:absent"}, r"--network networks:absent: module networks has no absent"),
-    ({"network": "networks"}, r"--network networks: name it as module:attribute"),
+    ({"network": "networks"}, r"--network networks has no colon; name it as module:attribute"),
     (
         {"network": "networks:nothing"},
-        r"--network networks:nothing must give an nn.Module with the attributes f",
+        r"--network networks:nothing must return an nn.Module with the attributes f",
     ),
     ({"network": "builtins:len"}, r"--network builtins:len could not be made: TypeError"),
     (
         {"network": "networks:Wide"},
         r"--network networks:Wide returned features and state of shapes .*4.*; .* be .*5",
     ),
-    ({"network": "networks:Normed"}, r"--network networks:Normed keeps buffers \(norm.num_batches_tracked, norm"),
+    ({"network": "networks:Normed"}, r"--network networks:Normed has buffers \(norm.num_batches_tracked, norm"),
     ({"network": "networks:double"}, r"--network networks:double has parameters that are not float32"),
-    ({"network": "networks:frozen"}, r"networks:frozen has parameters that are not learned \(layer.bias\); make them"),
-    ({"network": "networks:Idle"}, r"networks:Idle has parameters without use for its features \(idle\); drop them"),
-    ({"core": "none"}, r"--network networks:leaky has a state of 6 numbers; --core none is for none"),
+    ({"network": "networks:frozen"}, r"networks:frozen has parameters that are not trained \(layer.bias\); make them"),
+    (
+        {"network": "networks:Idle"},
+        r"networks:Idle has parameters that its features do not depend on \(idle\); remove them",
+    ),
+    ({"core": "none"}, r"--network networks:leaky has a recurrent state of size 6, but --core none is set; remove"),
     (
         {"network": "networks:Plain", "env": "environments:Shaped", "env_kwargs": {"space": "dict"}},
         r"--network networks:Plain could not be made: KeyError\('obs'\)",

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Several machines under SLURM: sbatch examples/cluster/slurm.sh
-# One rank per task, each with workers of its own. Two minutes before the time limit, or when the job is pre-empted, the
-# ranks save and end with code 0, and the job goes back into the queue, to go on from there.
+# Train on several machines with SLURM: sbatch examples/cluster/slurm.sh
+# Each task is one rank and has its own workers. SLURM sends a signal two minutes before the time limit and when it
+# preempts the job. The ranks then write a checkpoint and exit with code 0. The job is requeued and resumes from there.
 #SBATCH --job-name=shmppo
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -11,10 +11,10 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
 set -u
-export RUN_DIR=${RUN_DIR:-$HOME/runs/halfcheetah-4x16}  # on a file system that all nodes see
+export RUN_DIR=${RUN_DIR:-$HOME/runs/halfcheetah-4x16}  # on a file system that all nodes share
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT=29500
-# export GLOO_SOCKET_IFNAME=ib0  # where the hosts' names do not lead to the network that is to be used
+# export GLOO_SOCKET_IFNAME=ib0  # set it if the host names do not resolve to the network to use
 
 if [ -e "$RUN_DIR/checkpoint.pt" ]; then
     flags="--resume $RUN_DIR"
@@ -22,13 +22,13 @@ else
     flags="--run-dir $RUN_DIR --env HalfCheetah-v5 --num-envs 64 --total-steps 100000000"
 fi
 
-# srun starts the ranks itself: the signal then reaches them, with no launcher between. exec: the rank is the task.
+# srun starts the ranks directly, and exec makes the rank the task itself. So SLURM's signals reach the ranks.
 srun --kill-on-bad-exit=1 bash -c '
     export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=1
     exec python -m shmppo.train --quiet '"$flags" &
 step=$!
 stopped=
-# One rank is enough: it tells the others.
+# The signal stops all ranks, even if only one rank receives it.
 trap 'stopped=1; scancel --signal=USR1 "$SLURM_JOB_ID.0"' USR1 TERM
 wait "$step"
 [ -n "$stopped" ] && wait "$step"

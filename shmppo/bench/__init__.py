@@ -1,1 +1,1 @@
-"""Benchmarks: they time the trainer itself."""
+"""Benchmarks of training speed: `python -m shmppo.bench COMMAND`."""

@@ -1,4 +1,7 @@
-"""Benchmarks: `python -m shmppo.bench COMMAND [flags of train]`. They time the trainer itself, not a copy of it."""
+"""Command `python -m shmppo.bench COMMAND [flags of train]`: run a benchmark.
+
+Every benchmark times real training runs, not a simplified copy of the training loop.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _REPORTS: dict[type, Callable[[Any], object]] = {
 
 
 def main() -> int:
-    """The command line; returns the exit code."""
+    """Parse the command line and run the benchmark; returns the exit code."""
 
     def measure() -> None:
         options = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m shmppo.bench")

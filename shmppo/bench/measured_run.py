@@ -1,4 +1,4 @@
-"""What all benchmarks share: a run of the trainer itself, never a copy of its loop, and its table."""
+"""A short training run that is timed. All benchmarks use it."""
 
 from __future__ import annotations
 
@@ -10,61 +10,71 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.config.checks import require
 from shmppo.config.options import (
     NetworkOptions,
     ObjectiveOptions,
     OptimizerOptions,
     TaskOptions,
     UpdateOptions,
-    require,
 )
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
 from shmppo.runs.trainer import train
 
-INTERRUPTED = "left at the signal; what was being measured is not counted"
-WARM_UP = 3  # iterations not counted: first shapes, first pages
+INTERRUPTED = "interrupted; the unfinished measurement is discarded"
+WARM_UP = 3  # iterations that are not counted: they touch new memory pages and see tensor shapes for the first time
 
 
 @dataclass(frozen=True)
 class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
-    """What is trained: the fields of TrainConfig but those of processes and reports, which the benchmark chooses."""
+    """The fields of TrainConfig that define the training job.
+
+    The fields about processes and reports are missing, because the benchmark sets them.
+    """
 
     def config(self, **changes: Any) -> TrainConfig:
-        """The configuration with some fields changed. Raises ConfigError if it cannot run."""
+        """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
         own = {field.name for field in dataclasses.fields(TrainConfig)}
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in own}
         return TrainConfig(**fields | changes)
 
     def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
-        """`config` with another number of environments and as many steps per minibatch as before, as near as can be."""
+        """Return `config` with another number of environments.
+
+        The number of minibatches changes too, so that the steps per minibatch stay as close as possible.
+        """
         minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
         return self.config(**{"num_envs": num_envs, "minibatches": minibatches} | changes)
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A finished run: its summary, its metrics.csv, and step_times.csv where it was asked for."""
+    """The files of a finished run: summary.json, metrics.csv, and with --step-times step_times.csv."""
 
     summary: dict[str, Any]
+    """Content of summary.json."""
     columns: dict[str, np.ndarray]
     """Columns of metrics.csv, [iterations]."""
     step_times: dict[str, np.ndarray]
     """Columns of step_times.csv, [N]; empty without --step-times."""
 
     def median(self, column: str) -> float:
-        """Median over the iterations after the first WARM_UP."""
+        """Return the median over the iterations after the warm-up."""
         return float(np.median(self.columns[column][WARM_UP:]))
 
 
 def measured_run(config: TrainConfig, iterations: int) -> MeasuredRun:
-    """Train for some iterations, the first WARM_UP of which are not counted, in a temporary directory.
+    """Train for a number of iterations in a temporary directory. The first WARM_UP iterations are not counted.
 
     Raises:
-        ConfigError: if none would be counted, or for a configuration that cannot run.
-        KeyboardInterrupt: if a signal ended it early.
+        ConfigError: if no iteration would be counted, or if the configuration cannot run.
+        KeyboardInterrupt: if a signal ended the run early.
     """
-    require(iterations > WARM_UP, f"--iterations is {iterations}; the first {WARM_UP} are not counted, so take more")
+    require(
+        iterations > WARM_UP,
+        f"--iterations is {iterations}; it must be above {WARM_UP}, because the first {WARM_UP} are not counted",
+    )
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         steps = iterations * config.batch_steps

@@ -1,4 +1,7 @@
-"""`python -m shmppo.bench scaling --env … --workers 1 2 4`: what more workers bring, and what holds them back."""
+"""Benchmark `python -m shmppo.bench scaling --env … --workers 1 2 4`: speed-up and efficiency over worker counts.
+
+Strong scaling keeps the batch size fixed. Weak scaling keeps the work per worker fixed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shmppo.bench.measured_run import JobOptions, MeasuredRun, measured_run
-from shmppo.config.options import require
+from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
 from shmppo.plotting.plots import new_figure
@@ -24,39 +27,46 @@ from shmppo.utils.phase_timer import LEARNING, SAMPLING
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
-ONLY_THE_LEARNER = ("advantage", "publish", "reduce", "optimizer", "other")
-"""Phases in which the workers are parked; with central learning also "gradient"."""
+LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
+"""Phases in which the workers are idle. With central learning, "gradient" is another one."""
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",
     "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction", "learner_share",
     "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "target_seconds", "weights_sha256",
 )  # fmt: skip
+"""Columns of OUT.csv."""
+LEGEND = (
+    "W: workers. N: environments. S: speed-up. E: efficiency. Rates are steps per second: of the whole iteration, of\n"
+    "sampling alone, and of learning alone. Percentages are shares of the time."
+)
 
 
 @dataclass(frozen=True)
 class Scaling(JobOptions):
-    """Speed-up and efficiency over numbers of workers, at a fixed batch (strong) and fixed work per worker (weak)."""
+    """Measure speed-up and efficiency over worker counts, with a fixed batch and with fixed work per worker."""
 
     workers: tuple[int, ...] = (1, 2, 4)
-    """Numbers of workers; the speed-up is over the first."""
+    """Numbers of workers to measure. The speed-up is relative to the first."""
     learning: tuple[Learning, ...] = ("central", "sharded")
-    """Ways of learning to measure."""
+    """Values of --learning to measure."""
     modes: tuple[Mode, ...] = ("strong", "weak", "envs")
-    """strong: --num-envs in all. weak: --envs-per-worker for each. envs: one worker with 1, 2, 4 … environments."""
+    """strong: --num-envs in total. weak: --envs-per-worker for each worker. envs: one worker with 1, 2, 4 …
+    environments."""
     envs_per_worker: int | None = None
-    """Environments of each worker in mode weak. None: --num-envs over the largest number of workers."""
+    """Environments of each worker in mode weak. None: --num-envs divided by the largest number of workers."""
     iterations: int = 13
-    """Iterations of each run, the first 3 of which are not counted."""
+    """Iterations of each run. The first 3 are not counted."""
     repetitions: int = 1
-    """Runs of each kind, interleaved; the table has their medians."""
+    """Repetitions of all runs, interleaved. The table shows medians."""
     target_return: float | None = None
-    """Also train each way (mode strong, up to --total-steps) until the mean of 100 returns reaches this. None: not."""
+    """Also train every configuration of mode strong for --total-steps. Report the time until the mean return of 100
+    episodes reaches this value. None: skip this."""
     out: Path = Path("scaling")
     """Files to write: OUT.csv and OUT.svg."""
 
 
 def plan(options: Scaling) -> list[tuple[Mode, Learning, TrainConfig]]:
-    """The runs of one repetition. Raises ConfigError, before anything is measured, for one that cannot run."""
+    """List the runs of one repetition. Raises ConfigError if any of them cannot run."""
     each = options.envs_per_worker or max(1, options.num_envs // max(options.workers))
     runs: list[tuple[Mode, Learning, TrainConfig]] = []
     for learning in options.learning:
@@ -73,50 +83,59 @@ def plan(options: Scaling) -> list[tuple[Mode, Learning, TrainConfig]]:
 
 
 def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
-    """One run's row: rates of the whole and of each half on its own, and the split of an iteration's seconds."""
+    """Time one run; returns its row of the table.
+
+    Returns:
+        Steps per second of the whole iteration, of sampling alone, and of learning alone; seconds of an iteration,
+        in total and by part; the hash of the weights.
+    """
     run = measured_run(config, iterations)
-    whole, collect = config.batch_steps / run.median("steps_per_second"), run.median("collect_seconds")
+    iteration, collect = config.batch_steps / run.median("steps_per_second"), run.median("collect_seconds")
     row: dict[str, float | str] = {
         "workers": config.num_workers,
         "num_envs": config.num_envs,
-        "steps_per_second": config.batch_steps / whole,
+        "steps_per_second": config.batch_steps / iteration,
         "experience_steps_per_second": config.batch_steps / collect,
-        "learning_steps_per_second": config.batch_steps / (whole - collect),
-        "iteration_seconds": whole,
+        "learning_steps_per_second": config.batch_steps / (iteration - collect),
+        "iteration_seconds": iteration,
         "collect_seconds": collect,
-        "learner_share": _learner_seconds(run, central=not config.sharded) / whole,
+        "learner_share": _learner_seconds(run, central=not config.sharded) / iteration,
         "weights_sha256": str(run.summary["weights_sha256"]),
     }
     return row | {f"{part}_seconds": seconds for part, seconds in _split(run).items()}
 
 
 def _split(run: MeasuredRun) -> dict[str, float]:
-    """Seconds of an iteration by what they go to: PARTS."""
+    """Split the seconds of an iteration into PARTS."""
 
     def seconds(*phases: str) -> float:
         return sum(run.median(f"{phase}_seconds") for phase in phases)
 
-    handshake = run.median("sync_seconds")
+    sync = run.median("sync_seconds")
     return {
         "sampling": seconds(*SAMPLING),
         "optimization": seconds(*LEARNING),
-        "communication": seconds("publish", "reduce") + min(handshake, seconds("wait")),
-        "waiting": max(seconds("wait") - handshake, 0.0),
+        "communication": seconds("publish", "reduce") + min(sync, seconds("wait")),
+        "waiting": max(seconds("wait") - sync, 0.0),
         "other": seconds("other"),
     }
 
 
 def _learner_seconds(run: MeasuredRun, *, central: bool) -> float:
-    """Seconds of an iteration in which only the learner works."""
-    phases = (*ONLY_THE_LEARNER, "gradient") if central else ONLY_THE_LEARNER
+    """Return the seconds of an iteration in which only the learner works."""
+    phases = (*LEARNER_ONLY_PHASES, "gradient") if central else LEARNER_ONLY_PHASES
     return sum(run.median(f"{phase}_seconds") for phase in phases)
 
 
 def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
-    """s of Amdahl's law T(W) = T(1)·(s + (1 − s)/W), least squares over the relative times; NaN for one W.
+    """Fit the serial fraction s of Amdahl's law T(W) = T(1)·(s + (1 − s)/W) by least squares over T(W)/T(1).
 
     Args:
-        workers: [n], relative to the first: begins with 1. seconds: [n] of a fixed piece of work.
+        workers: [n] numbers of workers relative to the first, so the first value is 1.
+        seconds: [n] times of the same piece of work.
+
+    Returns:
+        s, or NaN if there is only one number of workers.
     """
     parallel = 1 / workers
     gain = 1 - parallel
@@ -126,13 +145,16 @@ def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
 
 
 def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
-    """Add speed-up, efficiency and Amdahl's serial fraction to the rows of each (mode, learning), in place.
+    """Add speed-up, efficiency, and Amdahl's serial fraction to the rows of each (mode, learning), in place.
 
-    Amdahl's law knows nothing of workers that share a core: it is fitted to those of at most `cores` (None: the
-    machine's).
+    Efficiency is the speed-up divided by the number of workers. Both are relative to the first row of the group.
+    In mode weak the work grows with the workers, so the ratio of the rates is the scaled speed-up. No serial fraction
+    is fitted then.
 
-    Efficiency is the speed-up over the number of workers, both relative to the first row. In mode weak the work grows
-    with the workers, so the same ratio of rates is the scaled speed-up, and no serial fraction is fitted.
+    Args:
+        rows: results of `measure`, with "mode" and "learning".
+        cores: fit the serial fraction only to rows with at most this many workers, because Amdahl's law does not
+            describe workers that share a core. None: the cores of this machine.
     """
     for mode, learning in dict.fromkeys((row["mode"], row["learning"]) for row in rows):
         group = [row for row in rows if (row["mode"], row["learning"]) == (mode, learning)]
@@ -141,8 +163,8 @@ def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
             continue
         relative = np.array([row["workers"] / first["workers"] for row in group])
         seconds = np.array([row["iteration_seconds"] for row in group])
-        alone = np.array([row["workers"] for row in group]) <= (usable_cores() if cores is None else cores)
-        fitted = serial_fraction(relative[alone], seconds[alone]) if alone[0] else float("nan")
+        fits = np.array([row["workers"] for row in group]) <= (usable_cores() if cores is None else cores)
+        fitted = serial_fraction(relative[fits], seconds[fits]) if fits[0] else float("nan")
         for row, w in zip(group, relative, strict=True):
             row["speedup"] = row["steps_per_second"] / first["steps_per_second"]
             row["efficiency"] = row["speedup"] / w
@@ -152,7 +174,7 @@ def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
 
 
 def medians(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several of the same run: medians of its numbers."""
+    """Combine repetitions of one run into one row: the median of each number."""
     return {
         name: value if isinstance(value, str) else float(np.median([row[name] for row in repetitions]))
         for name, value in repetitions[0].items()
@@ -160,7 +182,11 @@ def medians(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def time_to_target(config: TrainConfig, target: float) -> tuple[float, dict[str, np.ndarray]]:
-    """Train to the end; returns seconds to the first mean return of at least `target` (NaN: never) and the curve."""
+    """Train to the end and find the first iteration whose mean return reaches `target`.
+
+    Returns:
+        Seconds until the end of that iteration (NaN if there is none), and the learning curve by column.
+    """
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         train(dataclasses.replace(config, run_dir=str(run_dir)))
@@ -171,30 +197,20 @@ def time_to_target(config: TrainConfig, target: float) -> tuple[float, dict[str,
 
 
 def report(options: Scaling) -> list[dict[str, Any]]:
-    """Measure, print, and write the table and its figure; returns the table's rows."""
+    """Measure, print the table, and write OUT.csv and OUT.svg; returns the rows of the table.
+
+    Raises:
+        ConfigError: if a run is impossible, matplotlib is missing, or --out cannot be written.
+    """
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
     require(options.repetitions >= 1, f"--repetitions is {options.repetitions}; it must be at least 1")
     out = options.out.with_suffix("") if options.out.suffix in (".csv", ".svg") else options.out
-    # What is missing is missed now, not after the measurement.
+    # Fail before the measurement, not after it, if matplotlib or the directory is missing.
     new_figure(1, 1)
     make_parent_directory(out, "--out")
-    runs = plan(options)
-    measured: list[list[dict[str, Any]]] = [[] for _ in runs]
-    for _ in range(options.repetitions):
-        for kept, (mode, learning, config) in zip(measured, runs, strict=True):
-            row = {"mode": mode, "learning": learning} | measure(config, options.iterations)
-            kept.append(row)
-            sizes = f"{mode:<7}{learning:<8} {config.num_workers:3} workers {config.num_envs:5} environments"
-            print(f"{sizes} {row['steps_per_second']:10,.0f} steps/s", flush=True)
-    rows = [medians(repetitions) for repetitions in measured]
+    rows = _measure_all(options)
     add_scaling(rows)
-    curves: list[dict[str, Any]] = []
-    if options.target_return is not None:
-        for row in (row for row in rows if row["mode"] == "strong"):
-            config = options.config(workers=int(row["workers"]), learning=row["learning"], quiet=True)
-            row["target_seconds"], curve = time_to_target(config, options.target_return)
-            key = {"learning": row["learning"], "workers": int(row["workers"])}
-            curves += [key | dict(zip(curve, step, strict=True)) for step in zip(*curve.values(), strict=True)]
+    curves = _add_target_seconds(rows, options, options.target_return) if options.target_return is not None else []
     _write(out.with_name(f"{out.name}.csv"), COLUMNS, rows)
     if curves:
         _write(out.with_name(f"{out.name}-curves.csv"), tuple(curves[0]), curves)
@@ -204,7 +220,32 @@ def report(options: Scaling) -> list[dict[str, Any]]:
     return rows
 
 
+def _measure_all(options: Scaling) -> list[dict[str, Any]]:
+    """Measure all runs of `plan` in interleaved repetitions; returns one row of medians per run."""
+    runs = plan(options)
+    measured: list[list[dict[str, Any]]] = [[] for _ in runs]
+    for _ in range(options.repetitions):
+        for repetitions, (mode, learning, config) in zip(measured, runs, strict=True):
+            row = {"mode": mode, "learning": learning} | measure(config, options.iterations)
+            repetitions.append(row)
+            sizes = f"{mode:<7}{learning:<8} {config.num_workers:3} workers {config.num_envs:5} environments"
+            print(f"{sizes} {row['steps_per_second']:10,.0f} steps/s", flush=True)
+    return [medians(repetitions) for repetitions in measured]
+
+
+def _add_target_seconds(rows: list[dict[str, Any]], options: Scaling, target: float) -> list[dict[str, Any]]:
+    """Add target_seconds to the rows of mode strong, in place; returns their learning curves as rows."""
+    curves: list[dict[str, Any]] = []
+    for row in (row for row in rows if row["mode"] == "strong"):
+        config = options.config(workers=int(row["workers"]), learning=row["learning"], quiet=True)
+        row["target_seconds"], curve = time_to_target(config, target)
+        key = {"learning": row["learning"], "workers": int(row["workers"])}
+        curves += [key | dict(zip(curve, step, strict=True)) for step in zip(*curve.values(), strict=True)]
+    return curves
+
+
 def _write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    """Write rows as a CSV file."""
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -212,13 +253,16 @@ def _write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> 
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """What is printed: a line per run, and what Amdahl's law makes of each way of learning."""
+    """Format the printed table: one line per run, then the serial fractions and the times to the target return."""
     lines = [
-        "mode    learning   W     N    steps/s  experience  learning      S     E  sampling  optim.  commun.  waiting"
+        LEGEND,
+        f"{'mode':<8}{'learning':<8}{'W':>4}{'N':>6}{'steps/s':>11}{'experience':>12}{'learning':>10}{'S':>7}{'E':>6}"
+        f"{'sampling':>10}{'optim.':>9}{'commun.':>9}{'waiting':>9}",
     ]
     for row in rows:
         whole = sum(row[f"{part}_seconds"] for part in PARTS)
-        shares = "".join(f"{row[f'{part}_seconds'] / whole:9.0%}" for part in PARTS[:4])
+        sampling, *others = (row[f"{part}_seconds"] / whole for part in PARTS[:4])
+        shares = f"{sampling:10.0%}" + "".join(f"{share:9.0%}" for share in others)
         gain = f"{row['speedup']:7.2f}{row['efficiency']:6.2f}" if "speedup" in row else f"{'':13}"
         rates = f"{row['steps_per_second']:11,.0f}{row['experience_steps_per_second']:12,.0f}"
         sizes = f"{row['mode']:<8}{row['learning']:<8}{row['workers']:4.0f}{row['num_envs']:6.0f}"
@@ -226,8 +270,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         if row["mode"] == "strong" and row["speedup"] == 1:
             lines.append(
-                f"{row['learning']}: Amdahl's serial fraction {row['serial_fraction']:.2f}; phases in which only the "
-                f"learner works take {row['learner_share']:.2f} of the iteration at W = {row['workers']:.0f}"
+                f"{row['learning']}: Amdahl's serial fraction is {row['serial_fraction']:.2f}. "
+                f"At W = {row['workers']:.0f}, only the learner works for {row['learner_share']:.0%} of the iteration."
             )
         if "target_seconds" in row:
             lines.append(f"{row['learning']}, W = {row['workers']:.0f}: target return in {row['target_seconds']:.1f} s")

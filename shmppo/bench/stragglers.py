@@ -1,4 +1,7 @@
-"""`python -m shmppo.bench stragglers [flags of train]`: who lock-step waits for, by worker and by environment."""
+"""Benchmark `python -m shmppo.bench stragglers [flags of train]`: which workers and environments are slow.
+
+The learner needs the samples of all workers before it can update. Every worker therefore waits for the slowest one.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +19,28 @@ from shmppo.config.train_config import TrainConfig
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Step times of every environment, what each worker sums up to, and the share of sampling spent waiting."""
+    """Measure the step times of every environment, the load of every worker, and the time lost by waiting."""
 
     train: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    """The configuration to time."""
+    """The configuration to measure."""
     iterations: int = 23
-    """Iterations, the first 3 of which do not count towards the workers' waiting."""
+    """Iterations to train. The first 3 are not counted in the waiting time."""
     show: int = 8
-    """Environments to list, the slowest first."""
+    """Number of environments to list, slowest first."""
     json: bool = False
-    """Print one JSON object."""
+    """Print one JSON object instead of the tables."""
 
 
 def stragglers(config: TrainConfig, iterations: int) -> dict[str, Any]:
-    """Train for some iterations with every step timed.
+    """Train for a number of iterations and time every environment step.
 
     Returns:
-        workers and environments, lists of rows from the slowest on (seconds); straggler_wait, the share of sampling for
-        which the mean worker waits for the slowest, median over iterations; unequal, the same if each worker took its
-        mean time in every iteration: what is above it is chance, which no other dealing of environments removes.
+        straggler_wait: share of the sampling time for which the mean worker waits for the slowest one; median over
+        the iterations.
+        imbalance: the same share if every worker took its mean time in every iteration. The rest of straggler_wait is
+        random, so assigning environments to other workers does not remove it.
+        collect_seconds: seconds of sampling per iteration, median.
+        workers, environments: lists of rows, slowest first; times in seconds.
     """
     run = measured_run(dataclasses.replace(config, step_times=True), iterations)
     times = run.step_times
@@ -49,7 +55,7 @@ def stragglers(config: TrainConfig, iterations: int) -> dict[str, Any]:
     environments = [{name: float(column[n]) for name, column in times.items()} for n in range(len(worker))]
     return {
         "straggler_wait": run.median("straggler_wait"),
-        "unequal": float(1 - sums.mean() / sums.max()),
+        "imbalance": float(1 - sums.mean() / sums.max()),
         "collect_seconds": run.median("collect_seconds"),
         "workers": sorted(workers, key=lambda row: -row["stepping_seconds"]),
         "environments": sorted(environments, key=lambda row: -row["mean_seconds"]),
@@ -57,21 +63,26 @@ def stragglers(config: TrainConfig, iterations: int) -> dict[str, Any]:
 
 
 def report(options: Stragglers) -> dict[str, Any]:
-    """Measure and print."""
+    """Measure and print; returns the result of `stragglers`."""
     result = stragglers(options.train, options.iterations)
-    if options.json:
-        print(json.dumps(result))
-        return result
-    print(f"sampling takes {result['collect_seconds'] * 1e3:.2f} ms an iteration;")
-    print(f"the mean worker waits for the slowest one for {result['straggler_wait']:.1%} of that time;")
-    print(f"it would be {result['unequal']:.1%} if each worker always took its mean time")
-    print("worker   environments   stepping, ms an iteration   was the slowest")
+    print(json.dumps(result) if options.json else tables(result, options.show))
+    return result
+
+
+def tables(result: dict[str, Any], show: int) -> str:
+    """Format the result of `stragglers` for printing, with the `show` slowest environments."""
+    lines = [
+        f"Sampling takes {result['collect_seconds'] * 1e3:.2f} ms per iteration.",
+        f"The mean worker waits for the slowest worker for {result['straggler_wait']:.1%} of that time.",
+        f"It would wait for {result['imbalance']:.1%} if every worker always took its mean time.",
+        "worker   environments   stepping, ms per iteration   share of iterations as slowest",
+    ]
     for row in result["workers"]:
         stepping = row["stepping_seconds"] * 1e3
-        print(f"{row['worker']:6}{row['environments']:15}{stepping:28.2f}{row['slowest_share']:18.0%}")
-    print("environment   worker   ms a step: mean      50 %      90 %      99 %   largest")
+        lines.append(f"{row['worker']:6}{row['environments']:15}{stepping:29.2f}{row['slowest_share']:33.0%}")
+    lines.append("environment   worker   ms per step: mean      50 %      90 %      99 %   largest")
     columns = ("mean_seconds", "q50_seconds", "q90_seconds", "q99_seconds", "largest_seconds")
-    for row in result["environments"][: options.show]:
+    for row in result["environments"][:show]:
         numbers = "".join(f"{row[name] * 1e3:10.3g}" for name in columns)
-        print(f"{row['environment']:11.0f}{row['worker']:9.0f}{'':10}{numbers}")
-    return result
+        lines.append(f"{row['environment']:11.0f}{row['worker']:9.0f}{'':10}{numbers}")
+    return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""`python -m shmppo.bench throughput [flags of train]`: steps per second, where time goes, and the machine's limit."""
+"""Benchmark `python -m shmppo.bench throughput [flags of train]`: steps per second and the time of each phase.
+
+It also estimates the roofline: the highest rate that this machine could reach.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +28,26 @@ from shmppo.utils.phase_timer import PHASES, SAMPLING
 
 @dataclass(frozen=True)
 class Throughput:
-    """Steps per second of a configuration, the split of its time, and the share of the machine's limit."""
+    """Measure the steps per second of a configuration, the time of each phase, and the share of the roofline."""
 
     train: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    """The configuration to time."""
+    """The configuration to measure."""
     iterations: int = 23
-    """Iterations, the first 3 of which are not counted."""
+    """Iterations to train. The first 3 are not counted."""
     roofline: bool = True
-    """Also measure what the machine could do: raw simulator steps and matrix products, on all cores."""
+    """Also measure the limit of this machine: bare simulator steps and matrix products, on all cores."""
     json: bool = False
-    """Print one JSON object."""
+    """Print one JSON object instead of text."""
 
 
 def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
-    """Train for some iterations in a temporary directory.
+    """Train for a number of iterations in a temporary directory and measure them.
 
     Returns:
-        steps_per_second, and seconds per iteration of each phase, as medians over the counted iterations;
-        utilization of the cores, see there; peak_memory_bytes of all processes together (proportional set size);
-        weights_sha256.
+        steps_per_second, phase_seconds, sync_seconds: medians over the counted iterations; seconds per iteration.
+        utilization: see `utilization`.
+        peak_memory_bytes: of all processes together (proportional set size).
+        weights_sha256, and the fields of the configuration that matter for speed.
     """
     run = measured_run(config, iterations)
     phases = {phase: run.median(f"{phase}_seconds") for phase in PHASES}
@@ -65,10 +69,12 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
 def utilization(
     config: TrainConfig, phases: Mapping[str, float], collect_seconds: float, cores: int
 ) -> dict[str, float]:
-    """Share of the cores' time that is used: while sampling (by environments and inference) and in the rest.
+    """Return the share of the cores' time that is used, while sampling and in the rest of the iteration.
 
     Args:
-        phases: seconds of an iteration in each phase, the mean over processes where several are in one.
+        phases: seconds of an iteration in each phase; if several processes are in a phase, their mean.
+        collect_seconds: seconds of an iteration until all workers have sampled.
+        cores: number of cores that the run may use.
     """
     sampling = sum(phases[phase] for phase in SAMPLING) * min(max(config.num_workers, 1), cores)
     together = min(config.num_workers, cores) if config.sharded else config.learner_threads
@@ -81,16 +87,19 @@ def utilization(
 
 
 def in_processes(measure: Callable[[TrainConfig], float], config: TrainConfig, count: int) -> float:
-    """The sum of a rate measured in `count` processes at once: one process alone would read too high or too low."""
+    """Measure a rate in `count` processes at the same time; returns the sum.
+
+    Processes on several cores influence each other's speed, so the rate of one process must not be scaled up.
+    """
     with multiprocessing.get_context("spawn").Pool(count) as pool:
         return sum(pool.map(measure, [config] * count, chunksize=1))
 
 
 def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
-    """Raw simulator steps per second in this process: mj_step where there is a MuJoCo model, else the bare step."""
+    """Measure bare simulator steps per second in this process: mj_step for MuJoCo, else `env.unwrapped.step`."""
     import mujoco
 
-    if config.env_id in gymnasium.registry:  # EnvPool steps the same simulator
+    if config.env_id in gymnasium.registry:  # EnvPool uses the same simulator
         config = dataclasses.replace(config, env_backend="gymnasium")
     env: Any = make_environment(config).unwrapped
     env.reset(seed=0)
@@ -113,7 +122,7 @@ def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
 
 
 def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
-    """Floating-point operations per second of a matrix product of the update's largest shape, one thread."""
+    """Measure floating-point operations per second of the update's largest matrix product, on one thread."""
     torch.set_num_threads(1)
     rows = config.rank_steps // config.minibatches // config.shards
     inner = config.hidden_size if config.recurrent else max(config.encoder_sizes, default=config.hidden_size)
@@ -123,6 +132,7 @@ def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
 
 
 def _rate(step: Callable[[int], object], seconds: float) -> float:
+    """Call `step` with 0, 1, 2, … for some seconds; returns calls per second."""
     for k in range(100):
         step(k)
     count, began = 0, time.perf_counter()
@@ -134,9 +144,10 @@ def _rate(step: Callable[[int], object], seconds: float) -> float:
 
 
 def roofline(config: TrainConfig) -> dict[str, float]:
-    """What the machine's cores could do at most if nothing but simulator steps and matrix products took time.
+    """Estimate the steps per second if only simulator steps and matrix products took time, on all cores.
 
-    Per step and epoch a weight costs two operations forwards and four backwards; acting costs two more once.
+    For each environment step, a weight costs two operations in the forward pass and four in the backward pass of every
+    epoch. Acting costs two more.
     """
     task = inspect_task(config)
     model = build_model(config, task.observation, task.distribution)
@@ -151,36 +162,43 @@ def roofline(config: TrainConfig) -> dict[str, float]:
     }
 
 
-def _roofline_of(config: TrainConfig) -> dict[str, float] | None:
-    """`roofline`, or None where the environment does not stand what it does: random actions, masked ones too."""
+def _try_roofline(config: TrainConfig) -> dict[str, float] | None:
+    """Return `roofline`, or None if the environment raises. It gets random actions, also invalid ones."""
     try:
         return roofline(config)
-    except Exception as error:  # whatever the environment's own code raises
+    except Exception as error:  # the environment's code may raise anything
         print(f"no roofline: the bare environment could not be stepped ({error!r})", file=sys.stderr)
         return None
 
 
 def report(options: Throughput) -> dict[str, Any]:
-    """Measure and print."""
+    """Measure and print; returns what was measured."""
     result = throughput(options.train, options.iterations) | {"processor": processor(), "cores": usable_cores()}
-    limit = _roofline_of(options.train) if options.roofline else None
+    limit = _try_roofline(options.train) if options.roofline else None
     if limit is not None:
         result |= {"roofline": limit, "share_of_roofline": result["steps_per_second"] / limit["steps_per_second"]}
-    if options.json:
-        print(json.dumps(result))
-        return result
+    print(json.dumps(result) if options.json else text(result))
+    return result
+
+
+def text(result: dict[str, Any]) -> str:
+    """Format the result of `report` for printing."""
     whole = sum(result["phase_seconds"].values())
-    print(f"{result['env']}, {result['num_envs']} environments, {result['workers']} workers, {result['shards']} shards")
-    print(f"{result['cores']} cores of {result['processor']}")
-    print(f"steps per second      {result['steps_per_second']:10,.0f}")
+    used = result["utilization"]
+    lines = [
+        f"{result['env']}, {result['num_envs']} environments, {result['workers']} workers, {result['shards']} shards",
+        f"{result['cores']} cores of {result['processor']}",
+        f"steps per second      {result['steps_per_second']:10,.0f}",
+    ]
     for phase in PHASES:
         seconds = result["phase_seconds"][phase]
-        print(f"  {phase:<20}{seconds * 1e3:10.2f} ms {seconds / whole:6.1%}")
-    print(f"signalling            {result['sync_seconds'] * 1e3:10.2f} ms {result['sync_seconds'] / whole:6.1%}")
-    used = result["utilization"]
-    print(f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} while learning")
-    print(f"memory at most        {result['peak_memory_bytes'] / 2**20:10.0f} MiB in all processes")
-    if limit is not None:
-        print(f"roofline              {limit['steps_per_second']:10,.0f} steps per second")
-        print(f"share reached         {result['share_of_roofline']:10.2f}")
-    return result
+        lines.append(f"  {phase:<20}{seconds * 1e3:10.2f} ms {seconds / whole:6.1%}")
+    lines += [
+        f"signals to workers    {result['sync_seconds'] * 1e3:10.2f} ms {result['sync_seconds'] / whole:6.1%}",
+        f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} while learning",
+        f"peak memory           {result['peak_memory_bytes'] / 2**20:10.0f} MiB, all processes together",
+    ]
+    if "roofline" in result:
+        lines.append(f"roofline              {result['roofline']['steps_per_second']:10,.0f} steps per second")
+        lines.append(f"share of the roofline {result['share_of_roofline']:10.2f}")
+    return "\n".join(lines)

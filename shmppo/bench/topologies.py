@@ -1,8 +1,12 @@
-"""`python -m shmppo.bench topologies [flags of train]`: one learner, workers that share its gradients, or ranks.
+"""Benchmark `python -m shmppo.bench topologies [flags of train]`: three ways to compute gradients on one machine.
 
-The same total batch, on as many processes each: central (the learner computes every gradient), sharded (a synchronous
-parameter server in shared memory: workers compute shards, the learner adds and steps) and decentralized (ranks, each of
-which samples and learns from its part of the environments, and an all-reduce per minibatch; no server).
+All of them use the same total batch and the same number of processes.
+
+- central: the learner computes all gradients.
+- sharded: a synchronous parameter server in shared memory. The workers compute gradient shards. The learner adds them
+  and makes the optimizer step.
+- decentralized: ranks without a server. Each rank samples and learns from its part of the environments, with one
+  all-reduce per minibatch.
 """
 
 from __future__ import annotations
@@ -19,34 +23,40 @@ from typing import Any
 import numpy as np
 
 from shmppo.bench.measured_run import WARM_UP, JobOptions, MeasuredRun, measured_run
-from shmppo.config.options import require
+from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
+from shmppo.parallel.shared_buffers import OWN_ENVS, run_fields
 from shmppo.plotting.curves import read_columns
-from shmppo.ppo.learner import arena_fields
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, SAMPLING
 
 SPLIT = {"sampling": SAMPLING, "optimization": LEARNING, "communication": COMMUNICATION, "other": ("other",)}
+"""Phases of each part of an iteration."""
 
 
 @dataclass(frozen=True)
 class Topologies(JobOptions):
-    """Central, sharded and decentralized learning on the same total batch; --num-envs is that of all together."""
+    """Compare central, sharded, and decentralized learning on the same total batch of --num-envs environments."""
 
     processes: int | None = None
-    """Processes of each topology: workers, or ranks that sample by themselves. None: one per core."""
+    """Processes of each topology: workers, or ranks without workers. None: one per core."""
     iterations: int = 23
-    """Iterations of each run, the first 3 of which are not counted."""
+    """Iterations of each run. The first 3 are not counted."""
     json: bool = False
-    """Print one JSON object."""
+    """Print JSON instead of the table."""
 
 
 def decentralized_run(config: TrainConfig, ranks: int, iterations: int) -> MeasuredRun:
-    """As `bench_run.measured_run`, by several ranks on this machine, started by torchrun; rank 0's numbers.
+    """Do the same as `measured_run` with several ranks on this machine, started by torchrun.
 
     Args:
-        config: of one rank.
+        config: configuration of one rank.
+        ranks: number of ranks.
+        iterations: iterations to train.
+
+    Returns:
+        The measurements of rank 0.
     """
     steps = iterations * config.batch_steps * ranks
     with tempfile.TemporaryDirectory() as directory:
@@ -56,41 +66,49 @@ def decentralized_run(config: TrainConfig, ranks: int, iterations: int) -> Measu
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         command += ["-m", "shmppo.train", "--config", str(file), "--run-dir", str(run_dir)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-        require(result.returncode == 0, f"the ranks failed: {result.stderr.strip()}")
+        require(result.returncode == 0, f"the ranks of the decentralized run failed: {result.stderr.strip()}")
         return MeasuredRun(
             json.loads((run_dir / "summary.json").read_text()), read_columns(run_dir / "metrics.csv"), {}
         )
 
 
 def bytes_moved(config: TrainConfig, topology: str, processes: int) -> int:
-    """Bytes per iteration that one process writes for another to read, by the sizes of what is exchanged.
+    """Compute how many bytes per iteration a process writes and another process reads, from the sizes of the arrays.
 
-    config: of one learner. Rollouts and shards' gradients go to the learner, weights back; each rank writes its
-    gradient for all others (on one machine; a ring between machines moves 2 (R − 1) gradients in all).
+    Workers send rollouts and gradient shards to the learner, which sends weights back. Each rank writes its gradient
+    for all other ranks. This holds on one machine. Between machines, an all-reduce moves 2 (R − 1) gradients in total.
+
+    Args:
+        config: configuration of one learner.
+        topology: "central", "sharded", or "decentralized".
+        processes: number of workers or ranks.
     """
-    fields = {field.name: field for field in arena_fields(config, inspect_task(config))}
-    rollout = sum(field.bytes for field in fields.values() if field.writer.startswith("worker, own col"))
-    weights, updates = fields["weights"].bytes, config.epochs * config.minibatches
+    task = inspect_task(config)
+    fields = run_fields(config, task.observation, task.distribution)
+    rollout = sum(field.bytes for field in fields if field.writer == OWN_ENVS)
+    weights = next(field.bytes for field in fields if field.path == "published.weights")
+    updates = config.epochs * config.minibatches
     if topology == "decentralized":
         return updates * processes * weights
-    if topology == "sharded":  # the learner is one of the processes that compute
+    if topology == "sharded":  # the learner computes its own part of the shards
         others = config.shards - config.shards // processes
         return rollout + updates * (others + processes - 1) * weights
     return rollout + processes * weights
 
 
 def topologies(options: Topologies) -> list[dict[str, Any]]:
-    """One row per topology.
+    """Measure all topologies, and one process for comparison.
 
     Returns:
-        steps_per_second; speed-up over one process and efficiency, the speed-up per process; seconds of an iteration
-        by part (medians); allreduce_seconds, what of them is spent between ranks; bytes moved in an iteration.
+        One row per topology. speedup: relative to one process. efficiency: speedup divided by the number of processes.
+        sampling_seconds and so on: seconds per iteration by part, medians. allreduce_seconds: the part of them spent in
+        all-reduces. bytes_moved: see `bytes_moved`.
     """
     count = options.processes or usable_cores()
-    require(count >= 2, f"--processes is {count}; take 2 or more")
+    require(count >= 2, f"--processes is {count}; it must be at least 2")
     require(
         options.num_envs % count == 0,
-        f"--num-envs {options.num_envs} cannot be dealt out evenly to {count} ranks; choose a multiple",
+        f"--num-envs is {options.num_envs}; it must be a multiple of the {count} ranks",
     )
     alone = measured_run(options.config(workers=0), options.iterations)
     own = options.config(workers=0, num_envs=options.num_envs // count)
@@ -105,11 +123,13 @@ def topologies(options: Topologies) -> list[dict[str, Any]]:
 
 
 def _measured(options: Topologies, count: int, learning: str) -> tuple[int, TrainConfig, MeasuredRun]:
+    """Measure a run with `count` workers; returns (processes, configuration, measurements)."""
     config = options.config(workers=count, learning=learning)
     return count, config, measured_run(config, options.iterations)
 
 
 def _row(name: str, processes: int, config: TrainConfig, run: MeasuredRun, single: float) -> dict[str, Any]:
+    """Make a topology's row of the table. single: steps per second of one process."""
     rate = run.median("steps_per_second")
     parts = {
         part: float(np.median(np.sum([run.columns[f"{phase}_seconds"][WARM_UP:] for phase in phases], axis=0)))
@@ -128,18 +148,21 @@ def _row(name: str, processes: int, config: TrainConfig, run: MeasuredRun, singl
 
 
 def report(options: Topologies) -> list[dict[str, Any]]:
-    """Measure and print."""
+    """Measure and print; returns one row per topology."""
     rows = topologies(options)
-    if options.json:
-        print(json.dumps(rows))
-        return rows
-    print(
+    print(json.dumps(rows) if options.json else table(rows))
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Format the rows for printing."""
+    lines = [
         "topology        processes  steps/s  speed-up  efficiency  ms: sampling  optimization  communication   MB moved"
-    )
+    ]
     for row in rows:
         parts = [row[f"{part}_seconds"] * 1e3 for part in ("sampling", "optimization", "communication")]
-        print(
+        lines.append(
             f"{row['topology']:<16}{row['processes']:9}{row['steps_per_second']:9,.0f}{row['speedup']:10.2f}"
             f"{row['efficiency']:12.2f}{parts[0]:14.1f}{parts[1]:14.1f}{parts[2]:15.1f}{row['bytes_moved'] / 1e6:11.1f}"
         )
-    return rows
+    return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""The options of a run, and where they come from: code, command line, files."""
+"""The configuration of a run: its options, their checks, and how they are read from code, flags, and files."""

@@ -1,4 +1,4 @@
-"""Command lines: the flags of a configuration grouped by subject, and files that hold flags."""
+"""The command line: flags grouped by subject, and configuration files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.errors import ConfigError
 
 TRAIN_PROG = "python -m shmppo.train"
-OF_ANOTHER_RUN = ("run_dir", "stop_at_iteration", "rank", "ranks")
-"""Fields that a new run does not take over from a run's config.json."""
+NOT_INHERITED = ("run_dir", "stop_at_iteration", "rank", "ranks")
+"""Fields that a new run does not copy from another run's config.json."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,24 @@ class SourceOptions:
     """Where the configuration comes from."""
 
     config: Path | None = None
-    """File of flags: YAML or JSON of names and values, or the config.json of a run. Flags given here go on top of it.
-    None: the defaults below."""
+    """Configuration file: YAML or JSON with names and values of flags, or the config.json of a run. Flags on the
+    command line override it. None: the defaults below."""
     resume: Path | None = None
-    """Directory of a run to go on with, from its newest checkpoint. Its other flags: --resume RUN_DIR --help. None: a
-    new run."""
+    """Directory of a run to resume from its newest checkpoint. For the other flags of a resumed run, see
+    --resume RUN_DIR --help. None: start a new run."""
 
 
 def subjects() -> dict[str, type]:
-    """The groups of fields that a configuration is made of, by name, in the order of the help text."""
+    """Return the option classes of a configuration by subject, in the order of the help text."""
     return {base.__name__.removesuffix("Options").lower(): base for base in reversed(TrainConfig.__bases__)}
 
 
 def flags_type(default: Mapping[str, Any]) -> type:
-    """A dataclass with one field per subject, so that the help text has a box for each; default: the value of each."""
+    """Make a dataclass with one field per subject, so that the help text has one box per subject.
+
+    Args:
+        default: default value of each field of a configuration, by name.
+    """
     fields: list[tuple[str, type, Any]] = [("start", SourceOptions, dataclasses.field(default=SourceOptions()))]
     for name, subject in subjects().items():
         values = {f.name: default[f.name] for f in dataclasses.fields(subject)}
@@ -49,16 +53,16 @@ def flags_type(default: Mapping[str, Any]) -> type:
 def parse_config(
     arguments: Sequence[str], *, prog: str, description: str, default: TrainConfig | None = None
 ) -> TrainConfig:
-    """The configuration that a command line names: `default`, then the file of --config, then the flags.
+    """Make a configuration from a command line. Flags override the file of --config, which overrides `default`.
 
     Raises:
-        ConfigError: for a file that cannot be read, or a configuration that cannot run.
-        SystemExit: with code 0 after --help, 2 after a flag that does not exist or a value of another type.
+        ConfigError: if the file cannot be read, or if the configuration cannot run.
+        SystemExit: with code 0 after --help, with code 2 for an unknown flag or a value of the wrong type.
     """
     file = option_value(arguments, "--config")
-    base = vars(default or TrainConfig())
+    base = (default or TrainConfig()).fields()
     if file is not None:
-        base = base | read_config_file(Path(file))
+        base |= read_config_file(Path(file))
     parsed: Any = tyro.cli(
         flags_type(base),
         args=list(arguments),
@@ -73,11 +77,11 @@ def parse_config(
     except ConfigError as error:
         if file is None:
             raise
-        raise ConfigError(f"--config {file} and the flags on top: {error}") from error
+        raise ConfigError(f"--config {file} with the flags of the command line: {error}") from error
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:
-    """What follows `option` on a command line, as the next argument or behind "="; None where it is not named."""
+    """Return the value of `option` on a command line, or None if it is absent. The value follows the option or "="."""
     for given, following in itertools.pairwise([*arguments, ""]):
         if given == option:
             return following
@@ -87,18 +91,18 @@ def option_value(arguments: Sequence[str], option: str) -> str | None:
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """Fields of a configuration from a YAML or JSON file, or from the config.json of a run (then less its directory).
+    """Read fields of a configuration from a YAML or JSON file, or from a run's config.json.
 
     Raises:
-        ConfigError: if it cannot be read, is no mapping, or names a field that does not exist.
+        ConfigError: if the file cannot be read, is not a mapping, or contains an unknown field.
     """
     content = _read(path)
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
-        content = {k: v for k, v in content["config"].items() if k not in OF_ANOTHER_RUN}
+        content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
-            content.pop("anneal_steps", None)  # resolved from the other: it is to follow a flag that changes that
+            content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
     if not isinstance(content, dict):
-        raise ConfigError(f"--config {path} holds no names and values; write one `name: value` per line")
+        raise ConfigError(f"--config {path} is not a mapping of names to values; write one `name: value` per line")
     fields = {str(name).replace("-", "_"): value for name, value in content.items()}
     try:
         return typed_fields(fields)
@@ -107,7 +111,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    """Whatever a JSON or YAML file holds."""
+    """Parse a JSON or YAML file."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -121,7 +125,7 @@ def _read(path: Path) -> Any:
         import yaml
     except ImportError as error:
         raise ConfigError(
-            f"--config {path} is YAML, and pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
+            f"--config {path} is YAML, but pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
         ) from error
     try:
         return yaml.safe_load(text)
@@ -132,30 +136,33 @@ def _read(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Going on from a checkpoint: the stored configuration, with what is given here in its place."""
+    """Resume a run from its newest checkpoint. Flags replace the values of the stored configuration.
+
+    Without a flag, the stored value stays.
+    """
 
     resume: Path
-    """Directory of the run to go on with."""
+    """Directory of the run to resume."""
     total_steps: int | None = None
-    """Environment steps of the whole run, those already done included."""
+    """Environment steps of the whole run, including the steps before the checkpoint."""
     anneal_steps: int | None = None
-    """Horizon of the annealing, in environment steps from the run's start."""
+    """Environment steps, counted from the run's start, after which annealed values reach 0."""
     workers: int | None = None
-    """Rollout processes."""
+    """Number of worker processes."""
     learning: Literal["auto", "central", "sharded"] | None = None
-    """Who computes gradients."""
+    """Where gradients are computed."""
     stop_at_iteration: int | None = None
-    """Stop after this iteration."""
+    """Stop after this iteration. None: stop after --total-steps."""
     checkpoint_every: int | None = None
     """Iterations between checkpoints."""
     rank_timeout: float | None = None
     """Seconds that a rank waits for the others."""
     quiet: bool = False
-    """Print nothing but errors. Not given: as the run was begun."""
+    """Print only errors."""
 
 
 def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """The run directory that `--resume` names, and the fields of its configuration to change."""
+    """Parse a command line with --resume. Return the run directory and the fields of its configuration to change."""
     options = tyro.cli(ResumeConfig, args=list(arguments), prog=TRAIN_PROG)
     given = dataclasses.asdict(options)
     run_dir = given.pop("resume")

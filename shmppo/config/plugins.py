@@ -1,4 +1,4 @@
-"""What a user names in a configuration: objects as `module:attribute`, calls as `Name(argument=value)`."""
+"""Objects that a configuration names: `module:attribute` texts and `Name(argument=value)` texts."""
 
 from __future__ import annotations
 
@@ -10,25 +10,41 @@ from shmppo.errors import ConfigError
 
 
 def load_object(name: str, where: str) -> Any:
-    """The object that `module:attribute` names. Raises ConfigError, beginning with `where`, if there is none."""
+    """Import the object that `module:attribute` names.
+
+    Args:
+        name: the text.
+        where: beginning of error messages, for example the flag.
+
+    Raises:
+        ConfigError: if there is no such object.
+    """
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise ConfigError(f"{where} {name}: name it as module:attribute")
+        raise ConfigError(f"{where} {name} has no colon; name it as module:attribute")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError(f"{where} {name}: {error}; install it, or run where {module_name} is found") from error
+        raise ConfigError(
+            f"{where} {name}: {error}; install {module_name}, or run in the directory that contains it"
+        ) from error
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        raise ConfigError(f"{where} {name}: module {module_name} has no {attribute}; name what it has") from error
+        raise ConfigError(
+            f"{where} {name}: module {module_name} has no {attribute}; name an attribute that exists"
+        ) from error
 
 
 def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:
-    """`Name` or `Name(a=1, b="x")` as the name and its keyword arguments, which are literals.
+    """Parse `Name` or `Name(a=1, b="x")` into the name and its keyword arguments. The text is not executed.
+
+    Args:
+        text: the text. Argument values are Python literals.
+        where: beginning of error messages, for example the flag.
 
     Raises:
-        ConfigError: beginning with `where`, for anything else; nothing in the text is executed.
+        ConfigError: if the text has another form.
     """
     name, parenthesis, rest = text.partition("(")
     try:
@@ -38,5 +54,5 @@ def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f'{where} {text}: write it as Name or as Name(argument=value), such as "Name(a=1)"'
+            f'{where} {text} is not of the form Name or Name(argument=value); write it like "Name(a=1)"'
         ) from error

@@ -1,8 +1,8 @@
-"""The configuration of a run: every number that a run depends on, checked before anything starts.
+"""The configuration of a run. It contains every number that a run depends on, and it is checked before a run starts.
 
-Axes, used everywhere: T steps per rollout, N environments, W workers, L sequence length,
-K epochs, M minibatches, G gradient shards, R ranks, H hidden size, D observation size, A action size.
-All but R are those of one rank.
+Names of axes, used in the whole package: T steps per rollout, N environments, W workers, L sequence length, K epochs,
+M minibatches, G gradient shards, R ranks, H hidden units, D observation size, A action size. All sizes except R are
+those of one rank.
 """
 
 from __future__ import annotations
@@ -15,32 +15,21 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.options import (
-    NetworkOptions,
-    ObjectiveOptions,
-    OptimizerOptions,
-    ProcessOptions,
-    RankOptions,
-    ReportOptions,
-    TaskOptions,
-    UpdateOptions,
-    flag,
-    nearest,
-    require,
-)
+from shmppo.config.checks import flag, nearest, require
+from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
+from shmppo.config.run_options import ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
 from shmppo.utils.machine import usable_cores
 
-__all__ = ["ConfigError", "TrainConfig", "check", "from_json", "load_config", "usable_cores"]
-
 DEFAULT_ENV = "CartPole-v1"
-DEFAULT_HIDE_OBS = (1, 3)  # the velocities: what is left needs memory
-SHARD_STEPS = 256  # a gradient shard of fewer steps is mostly fixed cost
-MAX_SHARDS = 64  # bounds the gradient slab [G, P] and the serial sum over it
-TILE = 8  # rows: a worker with fewer environments acts for rows that are not its own
+DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
+SHARD_STEPS = 256  # the fixed cost of a gradient shard dominates in smaller shards
+MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
+DEFAULT_INFERENCE_ROWS = 8  # a worker with fewer environments computes rows that it does not need
 
 
 @dataclass(frozen=True)
@@ -54,160 +43,177 @@ class TrainConfig(
     NetworkOptions,
     TaskOptions,
 ):
-    """One training run. The run's weights are a pure function of this and the build of its libraries."""
+    """The configuration of one training run.
 
-    # The fields are those of the bases, the last base's first.
+    The run's weights depend only on the configuration and on the installed versions of the libraries. The fields are
+    those of the base classes, from the last base class to the first. Derived sizes are computed once per object.
+    """
 
     def __post_init__(self) -> None:
         check(self)
 
-    # --- what None stands for: properties, so that `dataclasses.replace` never freezes a default into a choice
+    def fields(self) -> dict[str, Any]:
+        """Return every field by name, without derived values."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle stores: only the fields. A copy computes its derived values again."""
+        return self.fields()
+
+    # Fields keep None, so that `dataclasses.replace` does not fix a default. The properties below resolve it.
+
     @property
     def env_id(self) -> str:
+        """The environment's name."""
         return DEFAULT_ENV if self.env is None else self.env
 
     @property
     def hidden_indices(self) -> tuple[int, ...]:
-        """Observation indices that the policy never sees."""
+        """Observation indices that the policy does not see."""
         if self.hide_obs is None:
             return DEFAULT_HIDE_OBS if self.env is None else ()
         return self.hide_obs
 
-    @property
+    @cached_property
     def anneal_horizon(self) -> int:
-        """Environment steps over which annealed numbers fall to 0."""
+        """Environment steps after which annealed values reach 0."""
         return self.total_steps if self.anneal_steps is None else self.anneal_steps
 
-    @property
+    @cached_property
     def learning_horizon(self) -> float:
-        """Environment steps after which a step size or clip range of 0 lets nothing more be learned, or infinity."""
+        """Environment steps after which training has no effect, because learning rate or clip range is 0; or inf."""
         return self.anneal_horizon if self.lr_schedule == "linear" or self.anneal_clip else math.inf
 
     # --- derived sizes
 
-    @property
+    @cached_property
     def recurrent(self) -> bool:
+        """Whether the policy has a recurrent state."""
         return self.core != "none"
 
-    @property
+    @cached_property
     def sequence_steps(self) -> int:
-        """Longest row of the update, in steps: L, or 1 where nothing is carried from step to step."""
+        """Maximum length of a sequence in the update, in steps: L, or 1 for a policy without recurrent state."""
         return self.seq_len if self.recurrent else 1
 
-    @property
+    @cached_property
     def rank_steps(self) -> int:
         """Environment steps of one rank per iteration, N·T."""
         return self.num_envs * self.rollout_steps
 
-    @property
+    @cached_property
     def batch_steps(self) -> int:
         """Environment steps of all ranks per iteration, R·N·T."""
         return self.ranks * self.rank_steps
 
-    @property
+    @cached_property
     def first_env(self) -> int:
-        """Global index of this rank's environment 0: streams of random numbers are keyed by global indices."""
+        """Global index of this rank's first environment. Random number streams are keyed by global indices."""
         return self.rank * self.num_envs
 
-    @property
+    @cached_property
     def iterations(self) -> int:
-        """Iterations of the whole run: total_steps rounded up."""
+        """Iterations of the whole run: total_steps divided by batch_steps, rounded up."""
         return -(-self.total_steps // self.batch_steps)
 
-    @property
+    @cached_property
     def last_iteration(self) -> int:
-        """Iterations after which this run ends, the earlier of both limits."""
+        """Number of iterations after which this run ends: `iterations` or stop_at_iteration, whichever is smaller."""
         return min(self.iterations, self.stop_at_iteration or self.iterations)
 
-    @property
+    @cached_property
     def state_slots(self) -> int:
-        """C, most rows of one column that start from a stored state: t = 0, and one after each full row."""
+        """C, stored recurrent states per environment: one at t = 0 and at most one after each full sequence."""
         return -(-self.rollout_steps // self.sequence_steps)
 
-    @property
+    @cached_property
     def shards(self) -> int:
-        """G, a function of the configuration alone, never of W."""
+        """G, resolved. It does not depend on the number of workers."""
         if self.grad_shards is not None:
             return self.grad_shards
         by_size = self.rank_steps // self.minibatches // SHARD_STEPS
-        by_rows = self.min_sequences // self.minibatches
-        return max(1, min(by_size, by_rows, MAX_SHARDS))
+        by_sequences = self.min_sequences // self.minibatches
+        return max(1, min(by_size, by_sequences, MAX_SHARDS))
 
-    @property
+    @cached_property
     def min_steps(self) -> int:
-        """Steps that every environment takes in a rollout: T, or fewer where rollouts may be ended early."""
+        """Minimum steps per environment in a rollout: T, or fewer if rollouts may be ended early."""
         if self.preempt_fraction is None:
             return self.rollout_steps
         return max(1, math.ceil(self.preempt_min_fraction * self.rollout_steps))
 
-    @property
+    @cached_property
     def min_env_sequences(self) -> int:
-        """Rows of one environment in a rollout without a single reset; each reset adds some."""
+        """Minimum number of sequences per environment in a rollout. Each reset can add one."""
         return -(-self.min_steps // self.sequence_steps)
 
-    @property
+    @cached_property
     def min_sequences(self) -> int:
-        """Rows of a rollout without a single reset."""
+        """Minimum number of sequences in a rollout of all N environments."""
         return self.num_envs * self.min_env_sequences
 
-    @property
+    @cached_property
     def inference_rows(self) -> int:
-        """B, a function of the configuration alone."""
-        return self.tile_rows or TILE
+        """B, resolved. It does not depend on the number of workers."""
+        return self.tile_rows or DEFAULT_INFERENCE_ROWS
 
-    @property
+    @cached_property
     def block(self) -> int:
+        """Environments per shuffling block."""
         return self.env_block or self.num_envs
 
-    @property
+    @cached_property
     def num_workers(self) -> int:
         """W, resolved."""
         if self.workers is not None:
             return self.workers
         return min(usable_cores(), self.num_envs)
 
-    @property
+    @cached_property
     def sharded(self) -> bool:
-        """Whether workers compute gradients; bit-neutral, so it may follow the worker count."""
+        """Whether workers compute gradients. It may depend on W, because it does not change the weights."""
         if self.learning == "auto":
             plain = self.device == "cpu" and self.learner_threads == 1
             return plain and self.num_workers >= 2 and self.shards >= 2
         return self.learning == "sharded"
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, with what decides the weights spelled out instead of None."""
+        """Return every field as JSON values. Fields that affect the weights are resolved if they are None."""
         resolved = {"env": self.env_id, "hide_obs": self.hidden_indices, "anneal_steps": self.anneal_horizon}
         return dataclasses.asdict(self) | resolved
 
 
 def from_json(fields: Mapping[str, Any]) -> TrainConfig:
-    """The inverse of `TrainConfig.to_json` after a round trip through JSON.
+    """Make a configuration from the output of `TrainConfig.to_json` after a round trip through JSON.
 
-    Raises ConfigError for what `typed_fields` refuses, and for a configuration that cannot run.
+    Raises:
+        ConfigError: for what `typed_fields` refuses, or if the configuration cannot run.
     """
     return TrainConfig(**typed_fields(fields))
 
 
 def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a file by name, as the types that they have here; they need not make a configuration by themselves.
+    """Convert fields from a file to the types of `TrainConfig`. The result may be part of a configuration.
 
-    Raises ConfigError for fields that this version does not know, and for values of another type than the field's.
+    Raises:
+        ConfigError: if a field does not exist in this version, or if a value has the wrong type.
     """
     kinds = typing.get_type_hints(TrainConfig)
     for name in fields:
         require(
-            name in kinds, f"there is no field {name}{nearest(name, kinds)}; the flags of train --help are the fields"
+            name in kinds,
+            f"there is no field {name}{nearest(name, kinds)}; see python -m shmppo.train --help for all fields",
         )
     return {name: _typed(name, kinds[name], value) for name, value in fields.items()}
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
-    """A value from a file as its field's type: lists become tuples, and numbers floats where the field is one."""
+    """Convert a value from a file to its field's type: lists to tuples, and numbers to floats."""
     if isinstance(value, list):
         value = tuple(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if float in (kind, *typing.get_args(kind)) and (number or isinstance(value, str)):
-        with contextlib.suppress(ValueError):  # 1e-3 is text to YAML
+        with contextlib.suppress(ValueError):  # YAML parses 1e-3 as text
             return float(value)
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("NoneType", "None")
@@ -216,7 +222,7 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Whether a value is of a field's type."""
+    """Check whether a value has a field's type."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(part, value) for part in parts)
@@ -230,10 +236,14 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def load_config(run_dir: Path) -> TrainConfig:
-    """The configuration that a run directory was written with. Raises ConfigError if there is none."""
+    """Load the configuration from the config.json of a run directory.
+
+    Raises:
+        ConfigError: if the file does not exist or is damaged.
+    """
     path = run_dir / "config.json"
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist; name the directory of a run (it holds config.json)")
+        raise ConfigError(f"{path} does not exist; name the directory of a run, which contains config.json")
     try:
         return from_json(json.loads(path.read_text())["config"])
     except (json.JSONDecodeError, KeyError, TypeError) as error:
@@ -241,7 +251,11 @@ def load_config(run_dir: Path) -> TrainConfig:
 
 
 def check(config: TrainConfig) -> None:
-    """Raises ConfigError, one sentence with the numbers in it, for what no run could be made of."""
+    """Check all options and their combinations.
+
+    Raises:
+        ConfigError: if the configuration cannot run. The message names flag, value, and remedy in one sentence.
+    """
     config.check_task()
     config.check_network()
     config.check_update()
@@ -250,24 +264,29 @@ def check(config: TrainConfig) -> None:
     config.check_processes()
     config.check_ranks()
     config.check_report()
-    require(
-        config.recurrent or not (config.burn_in or config.refresh_states),
-        "--burn-in and --refresh-states are for stored states, and --core none has none; leave them out",
-    )
-    require(
-        config.env_backend == "gymnasium" or not (config.action_masks or config.step_times),
-        "--action-masks and --step-times need --env-backend gymnasium; leave them out",
-    )
+    _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)
+
+
+def _check_combinations(c: TrainConfig) -> None:
     require(
-        config.preempt_fraction is None or not (config.step_times or config.refresh_states),
-        "--step-times and --refresh-states need whole rollouts, and --preempt-fraction ends some early; leave it out",
+        c.recurrent or not (c.burn_in or c.refresh_states),
+        "--burn-in and --refresh-states need recurrent states, but --core is none; leave them out",
     )
     require(
-        config.ranks == 1 or config.keep_checkpoints >= 2,
-        f"--keep-checkpoints is {config.keep_checkpoints}, but {config.ranks} ranks may end between their writing of "
-        "the same checkpoint; keep 2 or more",
+        c.env_backend == "gymnasium" or not (c.action_masks or c.step_times),
+        "--action-masks and --step-times need --env-backend gymnasium, but --env-backend is envpool; leave them out",
+    )
+    require(
+        c.preempt_fraction is None or not (c.step_times or c.refresh_states),
+        f"--preempt-fraction {c.preempt_fraction} ends rollouts early, but --step-times and --refresh-states need "
+        "complete rollouts; leave one of them out",
+    )
+    require(
+        c.ranks == 1 or c.keep_checkpoints >= 2,
+        f"--keep-checkpoints is {c.keep_checkpoints}, but {c.ranks} ranks need at least 2, because a run may end "
+        "before all of them have written the newest one; keep 2 or more",
     )
 
 
@@ -281,8 +300,8 @@ def _check_workers(c: TrainConfig) -> None:
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")
         require(
             c.device == "cpu" and c.learner_threads == 1,
-            "--learning sharded computes gradients in one-thread CPU workers; "
-            "with --device cuda or --learner-threads above 1 use --learning central",
+            f"--learning sharded needs --device cpu and --learner-threads 1, but they are {c.device} and "
+            f"{c.learner_threads}; use --learning central",
         )
 
 
@@ -291,15 +310,15 @@ def _check_minibatches(c: TrainConfig) -> None:
         c.num_envs % c.block == 0,
         f"--num-envs {c.num_envs} is not a multiple of --env-block {c.block}; choose a block that divides it",
     )
-    rows_of_block = c.block * c.min_env_sequences
+    block_sequences = c.block * c.min_env_sequences
     require(
-        c.minibatches <= rows_of_block,
-        f"--minibatches is {c.minibatches} but {c.block} environments × {c.min_steps} steps make at least "
-        f"{rows_of_block} rows of up to {c.sequence_steps} steps; lower --minibatches, or raise --num-envs or "
+        c.minibatches <= block_sequences,
+        f"--minibatches is {c.minibatches} but {c.block} environments × {c.min_steps} steps may give only "
+        f"{block_sequences} sequences of up to {c.sequence_steps} steps; lower --minibatches, or raise --num-envs or "
         "--rollout-steps",
     )
     require(
         c.minibatches * c.shards <= c.min_sequences,
-        f"--minibatches {c.minibatches} × --grad-shards {c.shards} need as many rows, but a rollout may have only "
-        f"{c.min_sequences}; lower one of them",
+        f"--minibatches {c.minibatches} × --grad-shards {c.shards} needs {c.minibatches * c.shards} sequences, but a "
+        f"rollout may give only {c.min_sequences}; lower one of them",
     )

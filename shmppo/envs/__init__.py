@@ -1,1 +1,1 @@
-"""Environments: making, checking, and stepping many of them."""
+"""Environments: creation, checks, wrappers, snapshots, and vector environments."""

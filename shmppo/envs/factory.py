@@ -1,15 +1,11 @@
-"""Environments: how one is made, and the slot that keeps it known by its global index.
-
-An episode is (seed, actions): every reset is seeded by a hash of (run seed, environment index, episode
-number), so any episode can be produced again by any process.
-"""
+"""Creation and inspection of one environment as the configuration describes it."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import mujoco
@@ -20,7 +16,7 @@ from shmppo.envs.checker import check_contract
 from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.snapshots import snapshot_spec
 from shmppo.envs.spec import Task
-from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper, first_allowed
+from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper, first_allowed_action
 from shmppo.errors import ConfigError
 from shmppo.models.distributions import distribution_for
 from shmppo.models.observations import Leaf, observation_spec
@@ -28,54 +24,63 @@ from shmppo.models.observations import Leaf, observation_spec
 log = logging.getLogger(__name__)
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid", "Box2D": "box2d", "shimmy": "dm_control"}
-"""Modules that environments need, and the extra of this package that installs them."""
+"""For each module that environments may need: the extra of this package that installs it."""
 
 
 def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:
-    """One plain environment in its wrappers; its time limit truncates, nothing resets it automatically.
+    """Create one environment with its wrappers. Its time limit truncates episodes; it does not reset itself.
+
+    Args:
+        config: the configuration of the run.
+        render_mode: Gymnasium's render mode; None for no rendering.
 
     Raises:
-        ConfigError: if a wrapper cannot be found, or the name is that of something else than an environment.
-        Exception: what making it raises.
+        ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
+        Exception: whatever the environment's own code raises.
     """
     if config.env_backend == "envpool":
         return SingleEnvPoolEnv(config, render_mode)
-    # MuJoCo prints its warnings and drops MUJOCO_LOG.TXT in the working directory unless it is given a handler.
+    # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
     mujoco.set_mju_user_warning(log.warning)
-    env = _make_plain(config, render_mode)
+    env = _make_unwrapped(config, render_mode)
     for text in config.wrappers:
         name, arguments = parse_call(text, "--wrappers")
         env = _wrapper(name)(env, **arguments)
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(
-            f"--env {config.env_id} makes {type(env).__name__}, not a gymnasium.Env; name what makes an environment"
+            f"--env {config.env_id} returned {type(env).__name__}, not a gymnasium.Env; name a factory that returns an "
+            "environment"
         )
     if config.prev_action or config.prev_reward:
         env = PreviousStepWrapper(env, action=config.prev_action, reward=config.prev_reward)
     return ActionMaskWrapper(env, f"--env {config.env_id}") if config.action_masks else env
 
 
-def _make_plain(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
+def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
+    """Call the factory `module:attribute`, or create a registered environment by its id."""
     arguments = dict(config.env_kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
     module, colon, name = config.env_id.partition(":")
     if colon:
         factory = getattr(importlib.import_module(module), name, None)  # ids such as "Pong-v5" are not attributes
         if callable(factory):
-            return factory(**arguments)
+            return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
     return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
 
 
 def _wrapper(name: str) -> Any:
+    """Return the wrapper class that `--wrappers` names."""
     if ":" in name:
         return load_object(name, "--wrappers")
     wrapper = getattr(gymnasium.wrappers, name, None)
     if wrapper is None:
-        raise ConfigError(f"--wrappers {name}: gymnasium.wrappers has none of this name; name others as module:Wrapper")
+        raise ConfigError(
+            f"--wrappers {name}: gymnasium.wrappers has no {name}; write a wrapper of another module as module:Wrapper"
+        )
     return wrapper
 
 
-def _not_made(config: TrainConfig, error: Exception) -> ConfigError:
-    """Why the environment could not be made, in one line that says what to install where that is the cause."""
+def _creation_error(config: TrainConfig, error: Exception) -> ConfigError:
+    """Describe why the environment could not be created. If a module is missing, say what to install."""
     reason = str(error).splitlines()[0] if str(error) else repr(error)
     extra = next((extra for module, extra in EXTRAS.items() if module in reason), None)
     hint = f"; pip install 'shmppo[{extra}]'" if extra else ""
@@ -83,62 +88,70 @@ def _not_made(config: TrainConfig, error: Exception) -> ConfigError:
 
 
 def inspect_task(config: TrainConfig) -> Task:
-    """Make one environment, look at its spaces, close it.
+    """Create one environment, check it, describe it, and close it.
 
     Raises:
-        ConfigError: if it cannot be made, a space is not supported, an index to hide does not exist, or one step shows
-            that it breaks Gymnasium's contract.
+        ConfigError: if the environment cannot be created, a space is not supported, an index of `--hide-obs` does not
+            exist, or the environment breaks Gymnasium's API.
     """
     try:
         env = make_environment(config)
     except ConfigError:
         raise
-    except Exception as error:  # whatever the environment's own code raises
-        raise _not_made(config, error) from error
+    except Exception as error:  # the environment's own code may raise anything
+        raise _creation_error(config, error) from error
     where = f"--env {config.env_id}"
     try:
         observation = observation_spec(env.observation_space, where)
         if config.action_masks:
             observation = observation.with_mask()
-            _try_mask(env, where)
-        _check_hidden(config, observation.leaves[0])
+            _check_mask(env, where)
+        _check_hidden_indices(config, observation.leaves[0])
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
-        act = partial(first_allowed, env.action_space) if config.action_masks else None
+        choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        seeding = check_contract(env, where, wanted, act)
-        return Task(observation, distribution, seeding, snapshot_spec(env, act))
+        seeding = check_contract(env, where, wanted, choose_action)
+        return Task(observation, distribution, seeding, snapshot_spec(env, choose_action))
     finally:
         close_environment(env, where)
 
 
 def close_environment(env: gymnasium.Env, name: str) -> None:
-    """Close an environment; what its own code raises is logged, so that it does not hide why it is closed."""
+    """Close an environment and log what `close` raises, so that it does not replace an earlier exception.
+
+    Args:
+        env: the environment.
+        name: its name in the log message.
+    """
     try:
         env.close()
     except Exception as error:
         log.warning("%s: close raised %r", name, error)
 
 
-def _try_mask(env: gymnasium.Env, where: str) -> None:
-    """Begin an episode, so that a mask that is missing is known before the run starts."""
+def _check_mask(env: gymnasium.Env, where: str) -> None:
+    """Reset the environment once, so that a missing mask is reported before the run starts. Raises ConfigError."""
     try:
         try:
             env.reset(seed=0)
-        except Exception:  # one that refuses seeds is trained on too
+        except Exception:  # environments that do not accept seeds are allowed
             env.reset()
     except Exception as error:
-        raise ConfigError(f"--action-masks: {where} could not begin an episode: {error}") from error
+        raise ConfigError(f"--action-masks: reset of {where} failed: {error}") from error
 
 
-def _check_hidden(config: TrainConfig, leaf: Leaf) -> None:
-    """Indices to hide are those of the environment's own observation, which must be one vector: the first leaf."""
+def _check_hidden_indices(config: TrainConfig, leaf: Leaf) -> None:
+    """Check the indices of `--hide-obs` against the first leaf, which must be the environment's own vector."""
     if not config.hidden_indices:
         return
-    if leaf.kind != "vector" or not set(leaf.keys) <= {"obs"}:  # "obs" within what our own wrappers show
-        raise ConfigError(f"--hide-obs hides in one vector, which {config.env_id} does not observe; leave it out")
-    beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.numbers]
+    # The keys are empty, or they are all "obs": our own wrappers put the environment's observation there.
+    if leaf.kind != "vector" or not set(leaf.keys) <= {"obs"}:
+        raise ConfigError(
+            f"--hide-obs needs an observation that is one vector, and that of {config.env_id} is not; remove --hide-obs"
+        )
+    beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.input_size]
     if beyond:
         raise ConfigError(
-            f"--hide-obs names {beyond} but {config.env_id} observes {leaf.numbers} numbers; "
-            f"use indices 0 … {leaf.numbers - 1}"
+            f"--hide-obs names {beyond}, but the observation of {config.env_id} has {leaf.input_size} numbers; use "
+            f"indices 0 … {leaf.input_size - 1}"
         )

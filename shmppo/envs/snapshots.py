@@ -1,7 +1,8 @@
-"""Environments that can be put back by themselves: get_state() and set_state(state), used instead of a replay.
+"""Snapshots of environments through their own methods `get_state()` and `set_state(state)`.
 
-`get_state` returns an array of always the same shape and type that holds everything the environment's next steps
-depend on, its random generator included; `set_state` takes it back, in another process too.
+An environment with these methods is restored from a snapshot instead of a replay of its actions. `get_state` returns
+an array whose shape and type never change. The array must hold everything that later steps depend on, including the
+random generator. `set_state` restores it, also in another process.
 """
 
 from __future__ import annotations
@@ -24,28 +25,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SnapshotSpec:
-    """Shape and type of what an environment's get_state() returns."""
+    """Format of a snapshot: the array of `get_state()`, then the step count of each TimeLimit wrapper."""
 
     shape: tuple[int, ...]
+    """Shape of the array."""
     dtype: str
-    limits: int = 0
-    """TimeLimit wrappers, whose counts are kept with it."""
+    """Type of the array."""
+    time_limits: int = 0
+    """Number of TimeLimit wrappers."""
 
     @property
-    def own_bytes(self) -> int:
+    def state_bytes(self) -> int:
+        """Size of the array in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        return self.own_bytes + self.limits * _COUNT.itemsize
+        """Size of the snapshot in bytes."""
+        return self.state_bytes + self.time_limits * _COUNT.itemsize
 
 
-def snapshot_spec(env: gymnasium.Env, act: Callable[[Any], Any] | None = None) -> SnapshotSpec | None:
-    """What the environment's snapshots are like; None if it offers none that bring it back, to the last bit.
+def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None = None) -> SnapshotSpec | None:
+    """Check an environment's snapshots and describe their format.
+
+    The check takes a snapshot, steps, restores the snapshot, and repeats the step. Both steps must return the same
+    bits.
 
     Args:
-        env: is reset, and stepped three times.
-        act: what to do after an observation. None: a random action.
+        env: the environment. It is reset and stepped three times.
+        choose_action: maps an observation to an action; random actions if None.
+
+    Returns:
+        The format, or None if the environment has no snapshots or the check fails.
     """
     if not (env.has_wrapper_attr("get_state") and env.has_wrapper_attr("set_state")):
         return None
@@ -53,44 +64,48 @@ def snapshot_spec(env: gymnasium.Env, act: Callable[[Any], Any] | None = None) -
         observation, _ = env.reset()
         state = np.array(env.get_wrapper_attr("get_state")())
         spec = SnapshotSpec(state.shape, state.dtype.str, len(_time_limits(env)))
-        wrappers = _wrappers_state(env)
-        action = env.action_space.sample() if act is None else act(observation)
-        before = copy.deepcopy(env.step(action)[:4])  # environments may reuse what they return
-        counting = _wrappers_state(env) != wrappers
-        env.step(env.action_space.sample() if act is None else act(before[0]))
+        wrappers = _wrapper_states(env)
+        action = env.action_space.sample() if choose_action is None else choose_action(observation)
+        before = copy.deepcopy(env.step(action)[:4])  # environments may reuse the arrays that they return
+        wrapper_changed = _wrapper_states(env) != wrappers
+        env.step(env.action_space.sample() if choose_action is None else choose_action(before[0]))
         env.get_wrapper_attr("set_state")(state)
         same = data_equivalence(before, env.step(action)[:4], exact=True)
-    except Exception as error:  # methods of these names, for something else
-        log.info("get_state and set_state are not used: %r", error)
+    except Exception as error:  # methods with these names may have another purpose
+        log.info("get_state and set_state are not used, because the check of a snapshot raised %r", error)
         return None
-    if counting:
-        log.warning("get_state and set_state are not used: a wrapper has a state of its own, which they do not hold")
+    if wrapper_changed:
+        log.warning("get_state and set_state are not used, because a wrapper has a state that they do not include")
         return None
     if state.dtype.hasobject or not same:
-        log.warning("get_state and set_state are not used: the same step taken again went another way")
+        log.warning("get_state and set_state are not used, because a step from the restored state gave other results")
         return None
     return spec
 
 
 def take_snapshot(env: gymnasium.Env, spec: SnapshotSpec, target: np.ndarray) -> None:
-    """Write the environment's state into `target`, uint8 [spec.bytes]."""
+    """Write a snapshot of the environment into `target`, uint8 [spec.bytes].
+
+    Raises:
+        ValueError: if `get_state()` returns another shape or type than before.
+    """
     state = np.asarray(env.get_wrapper_attr("get_state")())
     if state.shape != spec.shape or state.dtype.str != spec.dtype:
-        raise ValueError(f"get_state() returned {state.dtype} {state.shape}, but at first {spec.dtype} {spec.shape}")
+        raise ValueError(f"get_state() returned {state.dtype} {state.shape}, but before {spec.dtype} {spec.shape}")
     elapsed = np.array([vars(limit)["_elapsed_steps"] for limit in _time_limits(env)], _COUNT)
     target[:] = np.frombuffer(np.ascontiguousarray(state).tobytes() + elapsed.tobytes(), np.uint8)
 
 
 def restore_snapshot(env: gymnasium.Env, spec: SnapshotSpec, source: np.ndarray) -> None:
-    """Bring an environment that has been reset to a snapshot."""
-    own, elapsed = source[: spec.own_bytes].tobytes(), source[spec.own_bytes :].tobytes()
-    env.get_wrapper_attr("set_state")(np.frombuffer(own, spec.dtype).reshape(spec.shape).copy())
+    """Restore a snapshot from `source`, uint8 [spec.bytes]. The environment must have been reset before."""
+    state, elapsed = source[: spec.state_bytes].tobytes(), source[spec.state_bytes :].tobytes()
+    env.get_wrapper_attr("set_state")(np.frombuffer(state, spec.dtype).reshape(spec.shape).copy())
     for limit, steps in zip(_time_limits(env), np.frombuffer(elapsed, _COUNT).tolist(), strict=True):
-        vars(limit)["_elapsed_steps"] = steps  # the wrapper's own state, which the environment's cannot hold
+        vars(limit)["_elapsed_steps"] = steps  # the environment's own state cannot include it
 
 
 def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
-    """The wrappers around an environment, the outermost first."""
+    """Iterate over the wrappers of an environment, the outermost first."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -100,11 +115,14 @@ def _time_limits(env: gymnasium.Env) -> list[TimeLimit]:
     return [wrapper for wrapper in _wrappers(env) if isinstance(wrapper, TimeLimit)]
 
 
-def _wrappers_state(env: gymnasium.Env) -> bytes:
-    """What the wrappers but TimeLimit hold of their own; spaces aside, whose generators the trial itself uses."""
-    own = [
+def _wrapper_states(env: gymnasium.Env) -> bytes:
+    """Serialize the attributes of all wrappers except TimeLimit.
+
+    Spaces are left out: the check itself samples actions and so changes their random generators.
+    """
+    states = [
         {k: v for k, v in vars(wrapper).items() if k != "env" and not isinstance(v, gymnasium.Space)}
         for wrapper in _wrappers(env)
         if not isinstance(wrapper, TimeLimit)
     ]
-    return pickle.dumps(own)
+    return pickle.dumps(states)

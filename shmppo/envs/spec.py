@@ -1,4 +1,4 @@
-"""What the trainer needs to know of an environment."""
+"""Description of an environment: its spaces, its seeding, and its snapshots."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from shmppo.models.observations import ObservationSpec
 
 @dataclass(frozen=True)
 class Task:
-    """What the trainer needs to know of an environment's spaces."""
+    """What the trainer needs to know about an environment."""
 
     observation: ObservationSpec
     distribution: Distribution
+    """Action distribution for the action space."""
     seeding: Seeding = "episode"
+    """Which resets receive a seed."""
     snapshot: SnapshotSpec | None = None
-    """Of environments that can be put back by themselves."""
+    """Format of the environment's snapshots. None if it has no usable ones; its episodes are then replayed."""

@@ -1,4 +1,8 @@
-"""Gymnasium environments, stepped one after the other."""
+"""Vector environments that step Gymnasium environments one after the other.
+
+An episode is determined by its seed and its actions. Each reset is seeded by a hash of (run seed, environment index,
+episode number), so any process can repeat any episode.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,17 @@ from shmppo.utils.rng import episode_seed
 
 log = logging.getLogger(__name__)
 
-START_ATTEMPTS = 20  # episodes that may fail to begin, one after the other, before an environment is given up
-_LEFT_ALONE = (0.0, False, False)
+START_ATTEMPTS = 20  # consecutive episodes that may fail to start before the run ends with an error
+_NOT_STEPPED = (0.0, False, False)  # reward, terminated, truncated
 _DOUBLE = struct.Struct("d")
 
 
 class GymnasiumHandle(EnvHandle):
-    """A slot with a Gymnasium environment of its own; it knows the seeds of its episodes."""
+    """A handle with a Gymnasium environment of its own. It seeds each episode.
+
+    Attributes:
+        step: the environment's `step` method.
+    """
 
     def __init__(self, config: TrainConfig, task: Task, index: int, render_mode: str | None = None) -> None:
         super().__init__(index)
@@ -37,7 +45,12 @@ class GymnasiumHandle(EnvHandle):
         self.make()
 
     def make(self) -> None:
-        """Make the environment, in place of the one before if there was one. Raises ConfigError or EnvError."""
+        """Create the environment, replacing an earlier one.
+
+        Raises:
+            ConfigError: if the configuration does not name an environment.
+            EnvError: if the environment's own code raises.
+        """
         try:
             self._env = make_environment(self._config, self._render_mode)
         except ConfigError:
@@ -45,12 +58,16 @@ class GymnasiumHandle(EnvHandle):
         except Exception as error:
             raise EnvError(self.index, f"could not be made: {error}") from error
         self.step = self._env.step
-        self._seeded = self._task.seeding != "never"  # whether the next reset is
+        self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 
-    def begin(self, episode: int) -> Any:
-        """Reset to the start of an episode; returns its first observation."""
+    def reset(self, episode: int) -> Any:
+        """Start the episode with this number and return its first observation.
+
+        Raises:
+            EnvError: if the environment's `reset` raises or returns something other than a pair.
+        """
         self.episode = episode
-        stream = self._config.first_env + self.index  # global: no two ranks share one
+        stream = self._config.first_env + self.index  # unique over all ranks
         seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
         self._seeded = self._task.seeding == "episode"
         try:
@@ -61,15 +78,15 @@ class GymnasiumHandle(EnvHandle):
         return observation
 
     def render(self) -> Any:
-        """What the environment draws of its present state."""
+        """Return the environment's rendering of its current state."""
         return self._env.render()
 
     @property
     def frames_per_second(self) -> float:
-        """Frames per second of a film that shows every step at the environment's own pace."""
+        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
         return float(self._env.metadata.get("render_fps") or 30)
 
-    def keep(self, snapshot: np.ndarray) -> None:
+    def save_snapshot(self, snapshot: np.ndarray) -> None:
         if self._task.snapshot is not None:
             take_snapshot(self._env, self._task.snapshot, snapshot)
 
@@ -82,171 +99,187 @@ class GymnasiumHandle(EnvHandle):
 
 
 class SyncVectorEnv(VectorEnv):
-    """Environments stepped one after the other."""
+    """A vector environment that steps its environments one after the other.
+
+    With `skip_bad_episodes`, an environment that fails is created again and continues with its next episode.
+    """
 
     handles: list[GymnasiumHandle]
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
         super().__init__(config, task, [GymnasiumHandle(config, task, n, render_mode) for n in range(low, high)])
-        self._skip_bad = config.skip_bad_episodes
-        self._see = self._see_vector if self.observation.plain else self._see_leaves
-        self._steps = [slot.step for slot in self.handles]
+        self._skip_failed = config.skip_bad_episodes
+        self._store = self._store_vector if self.observation.is_single_vector else self._store_leaves
+        self._step_functions = [handle.step for handle in self.handles]
 
-    def begin(self, episode: int) -> None:
+    def reset_all(self, episode: int) -> None:
         for i in range(len(self.handles)):
-            self._begin(i, episode)
+            self._reset_or_skip(i, episode)
 
     def step(
-        self, actions: list, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> list[EpisodeEnd]:
         ended: list[EpisodeEnd] = []
-        row_rewards, row_terminated, row_truncated = [], [], []
+        new_rewards, new_terminated, new_truncated = [], [], []
         for i, action in enumerate(actions):
             try:
-                reward, terminates, truncates = _LEFT_ALONE if action is None else self._advance(i, action)
+                reward, terminates, truncates = _NOT_STEPPED if action is None else self._advance(i, action)
                 if terminates or truncates:
-                    ended.append(self._ended(i, terminates))
-            except EnvError as fault:
+                    ended.append(self._episode_end(i, terminates))
+            except EnvError as error:
                 reward, terminates, truncates = 0.0, False, True
-                ended.append(self._give_up(i, fault))
+                ended.append(self._skip_episode(i, error))
             else:
                 if terminates or truncates:
-                    self._begin_next(i)
-            row_rewards.append(reward)
-            row_terminated.append(terminates)
-            row_truncated.append(truncates)
-        for i, broken in self._not_finite():
-            row_rewards[i], row_terminated[i], row_truncated[i] = 0.0, False, True
-            ended.append(self._give_up(i, broken))
+                    self._reset_next(i)
+            new_rewards.append(reward)
+            new_terminated.append(terminates)
+            new_truncated.append(truncates)
+        for i, nonfinite in self._find_nonfinite():
+            new_rewards[i], new_terminated[i], new_truncated[i] = 0.0, False, True
+            ended.append(self._skip_episode(i, nonfinite))
         if self._hidden:
             self.obs[0][:, self._hidden] = 0.0
-        rewards[:] = row_rewards
-        terminated[:] = row_terminated
-        truncated[:] = row_truncated
+        rewards[:] = new_rewards
+        terminated[:] = new_terminated
+        truncated[:] = new_truncated
         return ended
 
-    def replay(self, i: int, number: int, actions: list, expected_hash: int, progress: np.ndarray) -> bool:
-        self.begin_one(i, number)
+    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
+        self.reset_env(i, episode)
         try:
             for action in actions:
                 progress += 1
                 _, terminated, truncated = self._advance(i, action)
-                if terminated or truncated:  # an episode in progress has not ended
-                    self.begin_one(i, number + 1)
+                if terminated or truncated:  # the original episode has not ended yet
+                    self.reset_env(i, episode + 1)
                     return False
-        except EnvError as fault:
-            self._give_up(i, fault)
+        except EnvError as error:
+            self._skip_episode(i, error)
             return False
         self.obs[0][i, self._hidden] = 0.0
         if self.hashes[i] == expected_hash:
             return True
-        self.begin_one(i, number + 1)
+        self.reset_env(i, episode + 1)
         return False
 
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        """One step of one environment; returns (reward, terminated, truncated)."""
+        """Step environment i. Returns (reward, terminated, truncated)."""
         try:
-            observation, reward, terminated, truncated, _ = self._steps[i](action)
+            observation, reward, terminated, truncated, _ = self._step_functions[i](action)
             number = float(reward)
-            self._see(i, observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
+            self._store(i, observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
         except Exception as error:
             rule = "step must return (observation, reward, terminated, truncated, info)"
-            raise self._fault(i, f"step raised {error!r}; {rule}") from error
+            raise self._error(i, f"step raised {error!r}; {rule}") from error
         if not math.isfinite(number):
-            raise self._fault(i, f"rewarded {number}: not finite")
+            raise self._error(i, f"step returned the reward {number}, which is not finite")
         self.returns[i] += number
         self.lengths[i] += 1
         return number, terminated, truncated
 
-    def _see_vector(self, i: int, observation: Any, hashed: int) -> None:
-        """Take over an observation that is one vector, and its hash."""
-        (row,) = self._rows[i]
-        if getattr(observation, "shape", None) != row.shape:  # assignment alone would broadcast a single number
+    def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
+        """Store an observation that is one vector, and continue the hash `hashed` with it."""
+        (obs,) = self._env_obs[i]
+        if getattr(observation, "shape", None) != obs.shape:  # the assignment below would broadcast a single number
             shape = np.shape(observation)
-            if shape != row.shape:
-                raise ValueError(f"observation of shape {shape}, but its space says {row.shape}")
-        row[:] = observation
+            if shape != obs.shape:
+                raise ValueError(f"the observation has shape {shape}, but its space has shape {obs.shape}")
+        obs[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 
-    def _see_leaves(self, i: int, observation: Any, hashed: int) -> None:
-        """Take over an observation leaf by leaf, and the hash of all of them."""
-        for leaf, row in zip(self.observation.leaves, self._rows[i], strict=True):
-            value = leaf.of(observation)
-            row[...] = leaf.stored(value)
+    def _store_leaves(self, i: int, observation: Any, hashed: int) -> None:
+        """Store an observation leaf by leaf, and continue the hash `hashed` with all of them."""
+        for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
+            value = leaf.extract(observation)
+            obs[...] = leaf.to_storage(value)
             hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
         self.hashes[i] = hashed
 
-    def begin_one(self, i: int, episode: int) -> None:
-        self._see(i, self.handles[i].begin(episode), 0)
+    def reset_env(self, i: int, episode: int) -> None:
+        self._store(i, self.handles[i].reset(episode), 0)
         self.obs[0][i, self._hidden] = 0.0
         self.returns[i] = 0.0
         self.lengths[i] = 0
-        for part in self._rows[i]:
-            if part.dtype == np.float32 and not np.isfinite(part).all():
-                raise self._fault(i, f"began with the observation {part.tolist()}: not finite")
+        for obs in self._env_obs[i]:
+            if obs.dtype == np.float32 and not np.isfinite(obs).all():
+                raise self._error(i, f"reset returned the observation {obs.tolist()}, which is not finite")
 
-    def _begin_next(self, i: int) -> None:
-        self._begin(i, self.handles[i].episode + 1)
+    def _reset_next(self, i: int) -> None:
+        """Start the next episode of environment i."""
+        self._reset_or_skip(i, self.handles[i].episode + 1)
 
-    def _begin(self, i: int, episode: int) -> None:
-        """Begin an episode, or the one after it where bad ones are skipped and this cannot begin."""
+    def _reset_or_skip(self, i: int, episode: int) -> None:
+        """Start an episode. If its reset fails and failed episodes are skipped, start a later one."""
         try:
-            self.begin_one(i, episode)
-        except EnvError as fault:
-            self._give_up(i, fault)
+            self.reset_env(i, episode)
+        except EnvError as error:
+            self._skip_episode(i, error)
 
-    def _give_up(self, i: int, fault: EnvError) -> EpisodeEnd:
-        """Go on after a step that failed, with the next episode of an environment made anew.
+    def _skip_episode(self, i: int, error: EnvError) -> EpisodeEnd:
+        """Skip the current episode: create the environment again and start its next episode.
+
+        Args:
+            i: position of the environment within the range.
+            error: the failure of the current episode.
 
         Raises:
-            EnvError: `fault`, unless the configuration says to skip bad episodes; and where none of the next
-                START_ATTEMPTS episodes can begin.
+            EnvError: `error` itself if the configuration does not skip failed episodes, or the last error if none of
+                the next START_ATTEMPTS episodes can start.
         """
-        if not self._skip_bad:
-            raise fault
-        log.warning("%s; skipped", fault)
-        slot = self.handles[i]
-        slot.close()
-        slot.make()
-        self._steps[i] = slot.step
+        if not self._skip_failed:
+            raise error
+        log.warning("%s; skipping this episode", error)
+        handle = self.handles[i]
+        handle.close()
+        handle.make()
+        self._step_functions[i] = handle.step
         for attempts_left in reversed(range(START_ATTEMPTS)):
             try:
-                self.begin_one(i, slot.episode + 1)
+                self.reset_env(i, handle.episode + 1)
                 break
-            except EnvError as again:
+            except EnvError as reset_error:
                 if not attempts_left:
                     raise
-                log.warning("%s; skipped", again)
+                log.warning("%s; skipping this episode", reset_error)
         return EpisodeEnd(i, (), False, True, 0.0, 0)
 
     def close(self) -> None:
-        for slot in self.handles:
-            slot.close()
+        for handle in self.handles:
+            handle.close()
 
 
 class TimedSyncVectorEnv(SyncVectorEnv):
-    """An `SyncVectorEnv` that writes how long each environment took at each step, its reset included."""
+    """A `SyncVectorEnv` that measures the time of each step of each environment, including resets."""
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, step_seconds: np.ndarray) -> None:
-        """step_seconds: [T, high − low], written one row a step, from the first again after the last."""
+        """Create the environments low … high − 1.
+
+        Args:
+            config: the configuration of the run.
+            task: the description of the environment.
+            low: index of the first environment.
+            high: index after the last environment.
+            step_seconds: [T, high − low], written. Each step writes one row; after the last row, the first one follows.
+        """
         super().__init__(config, task, low, high)
         self._step_seconds = step_seconds
         self._t = 0
 
     def step(
-        self, actions: list, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> list[EpisodeEnd]:
         ended = super().step(actions, rewards, terminated, truncated)
         self._t = (self._t + 1) % len(self._step_seconds)
         return ended
 
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        began = time.monotonic()
+        start = time.monotonic()
         result = super()._advance(i, action)
-        self._step_seconds[self._t, i] = time.monotonic() - began
+        self._step_seconds[self._t, i] = time.monotonic() - start
         return result
 
-    def _begin_next(self, i: int) -> None:
-        began = time.monotonic()
-        super()._begin_next(i)
-        self._step_seconds[self._t, i] += time.monotonic() - began
+    def _reset_next(self, i: int) -> None:
+        start = time.monotonic()
+        super()._reset_next(i)
+        self._step_seconds[self._t, i] += time.monotonic() - start

@@ -1,7 +1,7 @@
-"""Action masks: from `info["action_mask"]` to the logits of actions that are not allowed.
+"""Wrappers that add to the observation: action masks, and the previous action and reward.
 
-A mask is a leaf of the observation that no encoder is shown. So it is stored, carried over, hashed and replayed as the
-observation that it came with.
+The wrapped observation is a Dict, so the additions are leaves of the observation. They are stored, hashed, and replayed
+like every other leaf.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from shmppo.errors import ConfigError
 MASK_KEY = "action_mask"
 
 
-def first_allowed(space: Any, observation: dict[str, Any]) -> Any:
-    """The action of a Discrete or MultiDiscrete space that takes the first choice that the mask allows, everywhere."""
+def first_allowed_action(space: Any, observation: dict[str, Any]) -> Any:
+    """Return the action with the lowest allowed choice in each dimension.
+
+    Args:
+        space: a Discrete or MultiDiscrete action space.
+        observation: an observation of `ActionMaskWrapper`.
+    """
     mask = observation[MASK_KEY]
     if isinstance(space, spaces.Discrete):
         return int(space.start) + int(np.argmax(mask))
@@ -28,10 +33,22 @@ def first_allowed(space: Any, observation: dict[str, Any]) -> Any:
 
 
 class ActionMaskWrapper(gymnasium.Wrapper):
-    """Shows the mask beside the observation: one row of 0 and 1 over all choices of all dimensions."""
+    """Adds the action mask of `info` to the observation, which becomes {"obs": observation, "action_mask": mask}.
+
+    The mask is uint8 [P]: 0 or 1 for each choice of each action dimension, concatenated. After the last step of an
+    episode the mask is all ones. No action follows, so the environment need not provide a mask there.
+    """
 
     def __init__(self, env: gymnasium.Env, where: str) -> None:
-        """where: what the environment is named by in a message. Raises ConfigError for actions without choices."""
+        """Wrap an environment.
+
+        Args:
+            env: an environment with Discrete or MultiDiscrete actions.
+            where: name of the environment for error messages.
+
+        Raises:
+            ConfigError: for any other action space.
+        """
         super().__init__(env)
         space = env.action_space
         if isinstance(space, spaces.Discrete):
@@ -41,66 +58,87 @@ class ActionMaskWrapper(gymnasium.Wrapper):
         else:
             raise ConfigError(f"--action-masks needs Discrete or MultiDiscrete actions, but {where} has {space}")
         self._size = sum(sizes)
-        self._begins = np.cumsum([0, *sizes[:-1]])
-        shown = [("obs", env.observation_space), (MASK_KEY, spaces.MultiBinary(self._size))]
-        self.observation_space = spaces.Dict(shown)  # of pairs: their order is kept, and the mask comes last
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        parts = [("obs", env.observation_space), (MASK_KEY, spaces.MultiBinary(self._size))]
+        self.observation_space = spaces.Dict(parts)  # a list of pairs keeps its order, so the mask is the last leaf
 
     def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Reset the environment; see `gymnasium.Env.reset`."""
         observation, info = self.env.reset(**options)
         return {"obs": observation, MASK_KEY: self._mask(info)}, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        """Step the environment; see `gymnasium.Env.step`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        # What an episode ends with is not acted on, and environments that allow nothing there are right to.
         mask = np.ones(self._size, np.uint8) if terminated or truncated else self._mask(info)
         return {"obs": observation, MASK_KEY: mask}, reward, terminated, truncated, info
 
     def _mask(self, info: dict[str, Any]) -> np.ndarray:
-        """uint8 [P]. Raises ValueError for no mask, one of another size, or one that leaves a dimension no choice."""
-        given = info.get(MASK_KEY)
-        if given is None:
-            raise ValueError(f"info has no {MASK_KEY}, which --action-masks asks for")
-        parts = given if isinstance(given, (tuple, list)) else [given]
+        """Read the mask from `info`, as uint8 [P].
+
+        Raises:
+            ValueError: if the mask is missing, has another size, or allows no choice in a dimension.
+        """
+        value = info.get(MASK_KEY)
+        if value is None:
+            raise ValueError(f"info has no {MASK_KEY}, which --action-masks requires")
+        parts = value if isinstance(value, (tuple, list)) else [value]
         flat = np.concatenate([np.reshape(part, -1) for part in parts])
         if len(flat) != self._size:
-            raise ValueError(f"info[{MASK_KEY!r}] holds {len(flat)} numbers, but there are {self._size} actions")
-        allowed = (flat != 0).astype(np.uint8)
-        if not np.bitwise_or.reduceat(allowed, self._begins).all():
+            raise ValueError(f"info[{MASK_KEY!r}] has {len(flat)} numbers, but there are {self._size} actions")
+        allowed: np.ndarray = (flat != 0).astype(np.uint8)
+        if not np.bitwise_or.reduceat(allowed, self._starts).all():
             raise ValueError(f"info[{MASK_KEY!r}] allows no action")
         return allowed
 
 
 class PreviousStepWrapper(gymnasium.Wrapper):
-    """Shows the policy the last action (as the environment was given it) and reward; zeros where an episode begins."""
+    """Adds the previous action and reward to the observation. Both are zero at the start of an episode.
+
+    The action is the one that the environment received, flattened. The observation becomes a Dict with the keys "obs",
+    "prev_action", and "prev_reward".
+    """
 
     def __init__(self, env: gymnasium.Env, *, action: bool, reward: bool) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: the environment.
+            action: whether to add the previous action.
+            reward: whether to add the previous reward.
+
+        Raises:
+            ConfigError: if the action space cannot be flattened to an array.
+        """
         super().__init__(env)
-        shown: dict[str, spaces.Space] = {"obs": env.observation_space}
-        self._none: dict[str, np.ndarray] = {}
+        parts: dict[str, spaces.Space[Any]] = {"obs": env.observation_space}
+        self._zeros: dict[str, np.ndarray] = {}
         if action:
             flat = spaces.flatten_space(env.action_space)
             if not isinstance(flat, spaces.Box):
-                raise ConfigError(f"--prev-action cannot show the action space {env.action_space}; leave it out")
+                raise ConfigError(f"--prev-action does not support the action space {env.action_space}; remove it")
             one_hot = not np.issubdtype(flat.dtype, np.floating)
             size = flat.shape[0]
-            shown["prev_action"] = spaces.MultiBinary(size) if one_hot else spaces.Box(-np.inf, np.inf, (size,))
-            self._none["prev_action"] = np.zeros(size, flat.dtype)
+            parts["prev_action"] = spaces.MultiBinary(size) if one_hot else spaces.Box(-np.inf, np.inf, (size,))
+            self._zeros["prev_action"] = np.zeros(size, flat.dtype)
         if reward:
-            shown["prev_reward"] = spaces.Box(-np.inf, np.inf, (1,))
-            self._none["prev_reward"] = np.zeros(1, np.float32)
-        self.observation_space = spaces.Dict(shown)
+            parts["prev_reward"] = spaces.Box(-np.inf, np.inf, (1,))
+            self._zeros["prev_reward"] = np.zeros(1, np.float32)
+        self.observation_space = spaces.Dict(parts)
 
     def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Reset the environment; see `gymnasium.Env.reset`."""
         observation, info = self.env.reset(**options)
-        return {"obs": observation, **self._none}, info
+        return {"obs": observation, **self._zeros}, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
-        # As it was given: an environment may change it.
-        given = spaces.flatten(self.env.action_space, action) if "prev_action" in self._none else None
+        """Step the environment; see `gymnasium.Env.step`."""
+        # Flatten before the step: the environment may change its action in place.
+        previous = spaces.flatten(self.env.action_space, action) if "prev_action" in self._zeros else None
         observation, reward, terminated, truncated, info = self.env.step(action)
-        shown = {"obs": observation}
-        if given is not None:
-            shown["prev_action"] = given
-        if "prev_reward" in self._none:
-            shown["prev_reward"] = np.array([reward], np.float32)
-        return shown, reward, terminated, truncated, info
+        parts = {"obs": observation}
+        if previous is not None:
+            parts["prev_action"] = previous
+        if "prev_reward" in self._zeros:
+            parts["prev_reward"] = np.array([reward], np.float32)
+        return parts, reward, terminated, truncated, info

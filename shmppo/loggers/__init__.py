@@ -1,1 +1,1 @@
-"""What a run reports: metrics, the console, trackers."""
+"""Reports of a run: metrics files, the console display, the final summary, and trackers."""

@@ -1,4 +1,7 @@
-"""The live view of a run in a terminal, readable at 80 columns; plain lines elsewhere; nothing with --quiet."""
+"""Live display of a run in a terminal, 80 columns wide.
+
+If the output is not a terminal, plain lines are printed instead. With --quiet nothing is printed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 LEVELS = "▁▂▃▄▅▆▇█"
-SHOWN = {
+"""Characters of sparklines, from low to high."""
+BAR_PHASES = {
     "environment": ("█", "green"),
     "inference": ("▓", "cyan"),
     "wait": ("░", "red"),
@@ -25,22 +29,22 @@ SHOWN = {
     "optimizer": ("▓", "magenta"),
     "other": ("▒", "yellow"),
 }
-"""Character and color of each part of the phase bar; phases that are not here count as other."""
+"""Character and color of each part of the phase bar. All other phases are added to "other"."""
 
 
 class ConsoleDisplay:
-    """Draws the latest row of a run, not more often than an eye can follow."""
+    """Shows the latest metrics of a run, at most every REFRESH_SECONDS."""
 
-    REFRESH_SECONDS = 0.5  # drawing costs about 5 ms
-    LINE_SECONDS = 10.0
-    REMEMBERED = 480  # returns that the sparkline is drawn from, at most
+    REFRESH_SECONDS = 0.5  # in a terminal; drawing takes about 5 ms
+    LINE_SECONDS = 10.0  # between plain lines
+    MAX_HISTORY = 480  # points kept for the sparkline of returns
 
     def __init__(self, config: TrainConfig, run_dir: Path) -> None:
         self._config = config
         self._run_dir = run_dir
-        self._due = 0.0
-        self._history: list[float] = []  # of every `_every`-th iteration
-        self._every = 1
+        self._next_update = 0.0
+        self._history: list[float] = []  # mean returns of every `_stride`-th iteration
+        self._stride = 1
         self._iterations = 0
         self._live: Any = None
         if not config.quiet and sys.stdout.isatty():
@@ -50,39 +54,44 @@ class ConsoleDisplay:
             self._live.start()
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int, *, last: bool) -> None:
-        """Draw the state after an iteration, unless the last drawing is too recent.
+        """Show the metrics of an iteration. Does nothing if the last update is too recent.
 
         Args:
-            row: what metrics.csv got.
+            row: the iteration's row of metrics.csv.
             worker_seconds: [W] seconds that each worker took to sample its part of the rollout.
-            memory: bytes in use by all processes, 0 where the system does not tell.
+            memory: bytes used by all processes; 0 if unknown.
+            last: whether this is the last iteration, which is always shown.
         """
-        self._remember(row["return_mean_100"])
+        self._add_to_history(row["return_mean_100"])
         now = time.monotonic()
-        if self._config.quiet or (now < self._due and not last):
+        if self._config.quiet or (now < self._next_update and not last):
             return
         if self._live is not None:
-            self._due = now + self.REFRESH_SECONDS
+            self._next_update = now + self.REFRESH_SECONDS
             self._live.update(self.panel(row, worker_seconds, memory), refresh=True)
         else:
-            self._due = now + self.LINE_SECONDS
+            self._next_update = now + self.LINE_SECONDS
             print(
                 f"iteration {row['iteration']:.0f}/{self._config.last_iteration}  steps {row['env_steps']:,.0f}  "
-                f"return {row['return_mean_100']:.1f}  {row['steps_per_second']:,.0f} steps/s  kl {row['approx_kl']:.4f}",
+                f"return {row['return_mean_100']:.1f}  {row['steps_per_second']:,.0f} steps/s  "
+                f"approx_kl {row['approx_kl']:.4f}",
                 flush=True,
             )
 
-    def _remember(self, value: float) -> None:
-        """Keep points all over the run, not more of them the longer it is."""
-        if self._iterations % self._every == 0:
+    def _add_to_history(self, value: float) -> None:
+        """Add a return to the history.
+
+        When the history is full, every second point is dropped. It then covers the whole run with fewer points.
+        """
+        if self._iterations % self._stride == 0:
             self._history.append(value)
         self._iterations += 1
-        if len(self._history) > self.REMEMBERED:
+        if len(self._history) > self.MAX_HISTORY:
             del self._history[1::2]
-            self._every *= 2
+            self._stride *= 2
 
     def panel(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> Panel:
-        """Everything that is shown, as one rich renderable."""
+        """Build the display. For the arguments, see `show`."""
         from rich.console import Group
         from rich.markup import escape
         from rich.panel import Panel
@@ -102,6 +111,7 @@ class ConsoleDisplay:
         return Panel(group, title=escape(title), subtitle=escape(str(self._run_dir)), width=WIDTH)
 
     def _cells(self, row: dict[str, float], memory: int) -> list[tuple[str, str, str, str]]:
+        """Build the lines of the table: two pairs of name and value per line."""
         last = self._config.last_iteration
         left = (last - row["iteration"]) * row["wall_seconds"] / max(row["iteration"], 1)
         return [
@@ -110,66 +120,67 @@ class ConsoleDisplay:
             ("return (100)", f"{row['return_mean_100']:.1f}", "length (100)", f"{row['length_mean_100']:.0f}"),
             ("", sparkline(self._history, 24), "episodes", f"{row['episodes']:,.0f}"),
             ("steps/s", f"{row['steps_per_second']:,.0f}", "memory", f"{memory / 2**20:,.0f} MiB" if memory else "?"),
-            ("KL", f"{row['approx_kl']:.4f}", "clip fraction", f"{row['clip_fraction']:.3f}"),
+            ("approx KL", f"{row['approx_kl']:.4f}", "clip fraction", f"{row['clip_fraction']:.3f}"),
             ("entropy", f"{row['entropy']:.3f}", "explained var.", f"{row['explained_variance']:.3f}"),
             ("policy loss", f"{row['policy_loss']:.4f}", "value loss", f"{row['value_loss']:.4f}"),
             ("gradient norm", f"{row['gradient_norm']:.3f}", "learning rate", f"{row['learning_rate']:.2e}"),
         ]
 
     def close(self) -> None:
+        """Stop updating the terminal. The last display stays visible."""
         if self._live is not None:
             self._live.stop()
 
 
 def phase_bar(row: dict[str, float], width: int) -> Text:
-    """Two lines: where the iteration's time went as one bar of `width` cells, and the names of its parts."""
+    """Build two lines: a bar of `width` cells that splits the iteration's time by phase, and a legend."""
     from rich.text import Text
 
-    seconds = dict.fromkeys(SHOWN, 0.0)
+    seconds = dict.fromkeys(BAR_PHASES, 0.0)
     for phase in PHASES:
-        seconds[phase if phase in SHOWN else "other"] += row[f"{phase}_seconds"]
+        seconds[phase if phase in BAR_PHASES else "other"] += row[f"{phase}_seconds"]
     whole = sum(seconds.values())
     text, names = Text(no_wrap=True), Text(no_wrap=True)
     end = 0.0
-    for name, (character, color) in SHOWN.items():
+    for name, (character, color) in BAR_PHASES.items():
         begin, end = end, end + seconds[name] / whole
         text.append(character * (round(end * width) - round(begin * width)), color)
         names.append(character, color)
-        sign = "%" if name == "environment" else ""  # one says it for all: the line is full
+        sign = "%" if name == "environment" else ""  # only once, because the line has no space for more
         names.append(f"{name} {100 * seconds[name] / whole:.0f}{sign} ")
     names.rstrip()
     return Text("\n").join([text, names])
 
 
 def worker_line(worker_seconds: Sequence[float], collect_seconds: float, width: int) -> Text:
-    """One line: for each worker the share of sampling that it was busy, and who the others waited for."""
+    """Build one line: how busy each worker was during sampling, and the slowest worker."""
     from rich.text import Text
 
     busy = [min(seconds / max(collect_seconds, 1e-12), 1.0) for seconds in worker_seconds]
     slowest = max(range(len(busy)), key=busy.__getitem__)
     mean = sum(busy) / len(busy)
-    words = f"busy while sampling {mean:.0%}  slowest worker {slowest} "
+    label = f"busy while sampling {mean:.0%}  slowest worker {slowest} "
     if len(busy) <= 4:
         parts = [f"{w} {bar(share, 6)} {share:.0%}" for w, share in enumerate(busy)]
-        shown = "  ".join(parts) if len(words) + len("  ".join(parts)) <= width else levels(busy)
+        shown = "  ".join(parts) if len(label) + len("  ".join(parts)) <= width else levels(busy)
     else:
         shown = levels(busy)
-    return Text(f"{words} {shown}"[:width], no_wrap=True)
+    return Text(f"{label} {shown}"[:width], no_wrap=True)
 
 
 def levels(shares: Sequence[float]) -> str:
-    """One character per share, 0 … 1."""
+    """Show each share (0 … 1) as one character."""
     return "".join(LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)] for share in shares)
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of `width` cells, `share` of it full."""
+    """Show a share (0 … 1) as a bar of `width` cells."""
     full = round(min(max(share, 0.0), 1.0) * width)
     return "█" * full + "░" * (width - full)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values in `width` characters, each a mean over its part; blank where nothing is known yet."""
+    """Show the values in at most `width` characters, each the mean of an equal part. NaN values are skipped."""
     known = [v for v in values if v == v]
     if not known:
         return ""
@@ -183,6 +194,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss"""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    """Format a duration as h:mm:ss."""
+    total = int(seconds)
+    return f"{total // 3600}:{total // 60 % 60:02}:{total % 60:02}"

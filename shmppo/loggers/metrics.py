@@ -1,4 +1,4 @@
-"""What a run tells: the table of logged numbers, metrics.csv, the summary."""
+"""The metrics of a run: their glossary, metrics.csv and eval.csv, and statistics of finished episodes."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.shared_buffers import Rollout
 from shmppo.utils.phase_timer import PHASES
 
 log = logging.getLogger(__name__)
 
 GLOSSARY: dict[str, str] = {
-    "iteration": "iterations finished",
-    "env_steps": "environment steps finished, over all environments",
-    "wall_seconds": "seconds in the training loop so far",
-    "steps_per_second": "environment steps per second of this iteration",
-    "episodes": "episodes finished so far",
-    "failed_episodes": "episodes given up so far at a step that failed (--skip-bad-episodes), not counted elsewhere",
+    "iteration": "finished iterations",
+    "env_steps": "finished environment steps of all environments",
+    "wall_seconds": "seconds spent in the training loop so far",
+    "steps_per_second": "environment steps per second in this iteration",
+    "episodes": "finished episodes",
+    "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
-    "policy_loss": "policy loss, mean over the update's minibatches",
-    "value_loss": "½(V − R)², mean over the update's minibatches",
-    "entropy": "policy entropy in nats, mean over the update's minibatches",
-    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, with `--objective penalty` in closed form; mean over the "
-    "update's minibatches, each before its step",
-    "approx_kl_last_epoch": "the same over the update's last M minibatches, what β and `--lr-schedule kl-adaptive` go by",
-    "clip_fraction": "share of ratios outside 1 ± clip, mean over the update's minibatches",
-    "gradient_norm": "L2 norm of the gradient before clipping, mean over the update's minibatches",
-    "first_log_ratio": "largest |log ratio| at the update's first minibatch: disagreement of acting and learning",
-    "optimizer_steps": "optimizer steps taken by the update; fewer than epochs × minibatches after a target-KL stop",
+    "policy_loss": "policy loss, mean over the minibatches of the update",
+    "value_loss": "½(V − R)², mean over the minibatches of the update",
+    "entropy": "policy entropy in nats, mean over the minibatches of the update",
+    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; each minibatch "
+    "is measured before its optimizer step, and the metric is their mean",
+    "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
+    "clip_fraction": "fraction of ratios outside 1 ± clip, mean over the minibatches of the update",
+    "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
+    "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
+    "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
-    "state_drift": "root mean square change of stored states' numbers by a refresh, mean over the update's refreshes",
-    "learning_rate": "step size of this iteration",
+    "state_drift": "root mean square change of stored recurrent states by a refresh, mean over the refreshes",
+    "learning_rate": "learning rate of this iteration",
     "clip_range": "clip range of this iteration",
-    "entropy_coef": "weight of the entropy bonus in this iteration",
+    "entropy_coef": "coefficient of the entropy bonus in this iteration",
     "penalty_coef": "β of `--objective penalty` in this iteration",
-    "sync_seconds": "seconds of this iteration spent on signalling workers and hearing from them",
-    "collect_seconds": "seconds of this iteration until the slowest worker had sampled its part",
-    "allreduce_seconds": "seconds of this iteration in exchanges with the other ranks, waiting for them included",
-    "straggler_wait": "share of the sampling for which a worker waits for the slowest, mean over the workers",
-    "preempted_steps": "steps that this iteration's rollout lacks because of `--preempt-fraction`, over all ranks",
-    "slowest_worker": "index of the worker that took longest to sample its part",
+    "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
+    "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
+    "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
+    "straggler_wait": "fraction of the collecting time that a worker waits for the slowest, mean over the workers",
+    "preempted_steps": "steps that are missing from this rollout because of `--preempt-fraction`, over all ranks",
+    "slowest_worker": "index of the worker that needed most time for its part of the rollout",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
 }
 """Every column of metrics.csv."""
 
 EVALUATION_GLOSSARY: dict[str, str] = {
-    "iteration": "iterations finished when the weights were copied",
-    "env_steps": "environment steps finished by then",
-    "eval_return_mean": "mean undiscounted return of the episodes, most likely actions",
+    "iteration": "finished iterations when the weights were copied",
+    "env_steps": "finished environment steps at that time",
+    "eval_return_mean": "mean undiscounted return of the episodes, with the most likely actions",
     "eval_return_std": "standard deviation of the returns over the episodes",
     "eval_return_min": "smallest return",
     "eval_return_max": "largest return",
     "eval_length_mean": "mean length of the episodes, in steps",
-    "eval_episodes": "episodes played",
-    "eval_seconds": "seconds that it took, beside the training",
+    "eval_episodes": "number of episodes",
+    "eval_seconds": "duration of the evaluation in seconds; training continues meanwhile",
 }
 """Every column of eval.csv."""
 
@@ -76,29 +76,31 @@ class EpisodeStatistics:
         self.lengths: deque[float] = deque(maxlen=100)
 
     def add(self, returns: list[float], lengths: list[int]) -> None:
+        """Add finished episodes."""
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
 
-    def add_rollout(self, arena: SharedBuffers, first_env: int, ranks: ProcessGroup) -> int:
-        """Add what ended in the rollout in the arena, on all ranks, in the order of (step, global environment).
+    def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
+        """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
         Returns:
-            How many of them were bad episodes, which are not added: they are booked with a length of 0.
+            The number of failed episodes. They have a length of 0 and are not added.
         """
-        read = arena.array
-        t, n = np.nonzero(read("terminated") | read("truncated"))
-        ended = np.column_stack([t, first_env + n, read("ended_return")[t, n], read("ended_length")[t, n]])
-        everywhere = np.concatenate(ranks.gather_rows(ended))
+        t, n = np.nonzero(rollout.terminated | rollout.truncated)
+        ended = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
+        everywhere = np.concatenate(process_group.gather_rows(ended))
         everywhere = everywhere[np.lexsort((everywhere[:, 1], everywhere[:, 0]))]
-        good = everywhere[everywhere[:, 3] > 0]
-        self.add(good[:, 2].tolist(), good[:, 3].astype(int).tolist())
-        return len(everywhere) - len(good)
+        finished = everywhere[everywhere[:, 3] > 0]
+        self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist())
+        return len(everywhere) - len(finished)
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint stores."""
         return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
 
     def load(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
@@ -110,21 +112,23 @@ class EpisodeStatistics:
 
     @property
     def length_mean(self) -> float:
+        """NaN before the first episode has ended."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else float("nan")
 
 
 class MetricsFile:
-    """metrics.csv or eval.csv: rows are written at once; on a full disk they wait until there is room."""
+    """metrics.csv or eval.csv. Rows are written at once; if the disk is full, they wait until there is space."""
 
     def __init__(self, path: Path, iteration: int, columns: Sequence[str] = tuple(GLOSSARY)) -> None:
-        """Cut what is there back to `iteration`, the one that the run goes on from."""
+        """Open the file, and drop the rows after `iteration`, from which the run continues."""
         self._name = path.name
         self._columns = columns
         kept = []
         if iteration and path.exists():
             with open(path, newline="") as file:
-                whole = [row for row in csv.DictReader(file) if None not in row.values()]  # the last may be torn
-                kept = [row for row in whole if int(row["iteration"]) <= iteration]
+                # The last row may be incomplete.
+                complete = [row for row in csv.DictReader(file) if None not in row.values()]
+                kept = [row for row in complete if int(row["iteration"]) <= iteration]
         temporary = path.with_suffix(".partial")
         with open(temporary, "w", newline="") as file:
             writer = csv.DictWriter(file, columns)
@@ -135,17 +139,17 @@ class MetricsFile:
         self._waiting = b""  # rows that are not in the file yet
 
     def write(self, row: dict[str, float]) -> None:
-        """row: a value for every column."""
+        """Append a row with a value for every column."""
         self._waiting += (",".join(f"{row[name]:.10g}" for name in self._columns) + "\r\n").encode()
         try:
             written = self._file.write(self._waiting)
         except OSError as error:
             log.warning("%s: iteration %d waits to be written: %s", self._name, row["iteration"], error)
         else:
-            self._waiting = self._waiting[written:]  # a disk that fills up may take a part
+            self._waiting = self._waiting[written:]  # a disk that fills up may store a part
 
     def close(self) -> None:
-        """Raises nothing: rows that still do not fit are lost, with a warning."""
+        """Close the file. Rows that still do not fit are lost, with a warning."""
         try:
             if self._waiting:
                 self._file.write(self._waiting)

@@ -1,6 +1,6 @@
-"""Who lock-step waits for: the time of every environment step, by environment and by worker.
+"""Times of all environment steps, to find slow environments and workers.
 
-Recorded only with `--step-times`: otherwise environments are stepped by the plain `SyncVectorEnv`, at no cost.
+They are recorded only with `--step-times`. Without it, nothing is timed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-TABLE = "step_times.csv"
+STEP_TIMES = "step_times.csv"
 QUANTILES = (0.5, 0.9, 0.99)
-PER_DECADE = 20  # bins of the histograms: a quantile is known to 6 %
+PER_DECADE = 20  # histogram bins per factor of 10; a quantile is then accurate to 6 %
 _EDGES = np.logspace(-7, 4, 11 * PER_DECADE + 1)  # seconds
 _MIDDLES = np.sqrt(_EDGES[1:] * _EDGES[:-1])
 
 
 def waiting_share(worker_seconds: np.ndarray) -> float:
-    """Share of the slowest worker's time for which the mean worker waits for it; worker_seconds [W]."""
+    """Compute for what share of the slowest worker's time the mean worker waits for it.
+
+    Args:
+        worker_seconds: [W] seconds that each worker took to sample.
+    """
     return float(1 - worker_seconds.mean() / max(worker_seconds.max(), 1e-12))
 
 
 class StepTimes:
-    """Histograms of step times, one per environment, and each environment's sum."""
+    """Statistics of the step times of each environment: a histogram, the sum, and the maximum."""
 
     def __init__(self, num_envs: int) -> None:
         self.counts = np.zeros((num_envs, len(_MIDDLES)), np.int64)
@@ -31,19 +35,24 @@ class StepTimes:
         self.largest = np.zeros(num_envs)
 
     def add(self, step_seconds: np.ndarray) -> None:
-        """Take over one rollout's times, [T, N] seconds."""
+        """Add the times of one rollout, [T, N] seconds."""
         bins = np.clip(np.searchsorted(_EDGES, step_seconds) - 1, 0, len(_MIDDLES) - 1)
         np.add.at(self.counts, (np.arange(bins.shape[1]), bins), 1)
         self.seconds += step_seconds.sum(axis=0, dtype=np.float64)
         self.largest = np.maximum(self.largest, step_seconds.max(axis=0))
 
     def quantile(self, q: float) -> np.ndarray:
-        """Quantile q of each environment's step time, seconds [N], to a bin's width."""
+        """Return quantile q of each environment's step time, [N] seconds, with the accuracy of a histogram bin."""
         total = np.cumsum(self.counts, axis=1)
-        return _MIDDLES[(total >= q * total[:, -1:]).argmax(axis=1)]
+        quantiles: np.ndarray = _MIDDLES[(total >= q * total[:, -1:]).argmax(axis=1)]
+        return quantiles
 
     def rows(self, worker_of: list[int]) -> list[dict[str, float]]:
-        """One row per environment: its worker, steps, and seconds per step."""
+        """Make one row per environment: its worker, its number of steps, and statistics of the seconds per step.
+
+        Args:
+            worker_of: [N] the worker of each environment.
+        """
         steps = self.counts.sum(axis=1)
         quantiles = {f"q{q * 100:g}_seconds": self.quantile(q) for q in QUANTILES}
         return [
@@ -55,14 +64,14 @@ class StepTimes:
         ]
 
     def summary(self, worker_of: list[int]) -> dict[str, float]:
-        """The environment that took longest in sum, beside the mean environment."""
+        """Return the row of the environment with the largest total time, and the mean over all environments."""
         row = self.rows(worker_of)[int(self.seconds.argmax())]
         return {f"slowest_{k}": v for k, v in row.items()} | {"mean_seconds": self.seconds.sum() / self.counts.sum()}
 
     def write(self, run_dir: Path, worker_of: list[int]) -> None:
-        """Write step_times.csv."""
+        """Write step_times.csv. For `worker_of`, see `rows`."""
         rows = self.rows(worker_of)
-        with open(run_dir / TABLE, "w", newline="") as file:
+        with open(run_dir / STEP_TIMES, "w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)

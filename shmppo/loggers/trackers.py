@@ -1,4 +1,4 @@
-"""Who watches a run beside its own files: a callback, the user's loggers, TensorBoard, Weights & Biases."""
+"""Receivers of metrics: the user's callback, the user's loggers, TensorBoard, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -16,24 +16,35 @@ from shmppo.errors import ConfigError
 log = logging.getLogger(__name__)
 
 Row = dict[str, float]
-"""Values by the names of metrics.csv, or of eval.csv after an evaluation; both have iteration and env_steps."""
+"""Metrics by name: a row of metrics.csv, or of eval.csv after an evaluation. Both have iteration and env_steps."""
 
 Callback = Callable[[Row], "bool | None"]
-"""Sees the row of each iteration. True ends the run after it, with checkpoint and summary, as the first Ctrl-C does.
-What it raises ends the run at once, and reaches the caller of `train`."""
+"""Called with the metrics of each iteration.
+
+If it returns True, the run ends after this iteration, with a checkpoint and a summary. The first Ctrl-C does the same.
+If it raises, the run ends at once, and the caller of `train` gets the exception."""
 
 
 class Logger(Protocol):
-    """What `train(config, loggers=[…])` takes. A logger that raises is warned of in run.log and not called again."""
+    """Interface of the loggers in `train(config, loggers=[…])`.
+
+    If a logger raises, a warning is written to run.log, and the logger is not called again.
+    """
 
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
-        """Before the first iteration: the run's directory, every field of the configuration, iterations done before."""
+        """Called once before the first iteration.
+
+        Args:
+            run_dir: directory of the run.
+            config: all fields of the configuration.
+            iteration: number of finished iterations; above 0 in a resumed run.
+        """
 
     def log(self, row: Row) -> None:
-        """After each iteration, and after each evaluation."""
+        """Called after each iteration and after each evaluation."""
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """At the end: what summary.json holds, or None if the run failed."""
+        """Called once at the end, with the content of summary.json, or with None if the run failed."""
 
 
 class LoggerList:
@@ -45,48 +56,53 @@ class LoggerList:
         self._finished = False
 
     def start(self, run_dir: Path, config: TrainConfig, iteration: int) -> None:
+        """Call `start` of all loggers."""
         self._each(lambda logger: logger.start(run_dir, config.to_json(), iteration))
 
     def log(self, row: Row) -> None:
-        """Give a row to the loggers."""
+        """Call `log` of all loggers."""
         self._each(lambda logger: logger.log(dict(row)))
 
     def asks_to_stop(self, row: Row) -> bool:
-        """What the callback answers to an iteration's row."""
+        """Call the callback with the metrics of an iteration; returns whether it asks to end the run."""
         return self._callback is not None and bool(self._callback(dict(row)))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """Tell the loggers that the run has ended; told once."""
+        """Call `finish` of all loggers, unless that has been done."""
         if not self._finished:
             self._finished = True
             self._each(lambda logger: logger.finish(summary))
 
     def close(self) -> None:
-        """The run's end if there was no other: it failed."""
+        """Call `finish(None)` of all loggers, unless `finish` has been called. The run has failed then."""
         self.finish(None)
 
     def _each(self, call: Callable[[Logger], None]) -> None:
+        """Call all loggers. Remove those that raise, with a warning."""
         for logger in list(self._loggers):
             try:
                 call(logger)
-            except Exception as error:  # whatever a tracker raises must not end a run
+            except Exception as error:  # a failing logger must not end the run
                 self._loggers.remove(logger)
                 log.warning("%s failed and gets no more rows: %r", type(logger).__name__, error)
 
 
 class TensorBoard:
-    """Scalars by the names of the CSV files over env_steps, and the configuration as hyper-parameters."""
+    """Logger for TensorBoard: metrics over env_steps, and the configuration as hyperparameters."""
 
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        # What a run wrote after the checkpoint that this one goes on from is dropped by TensorBoard itself.
+        # TensorBoard drops the points after the checkpoint from which this run resumes.
         steps = iteration * config["ranks"] * config["num_envs"] * config["rollout_steps"]
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=steps + 1 if iteration else None)
+        # torch does not annotate these two, so give them a type.
+        make_writer: Callable[..., Any] = SummaryWriter
+        make_summaries: Callable[..., Any] = hparams
+        self._writer = make_writer(str(run_dir / "tensorboard"), purge_step=steps + 1 if iteration else None)
         plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in config.items()}
         file = self._writer._get_file_writer()
-        for summary in hparams(plain, {"return_mean_100": math.nan}):
+        for summary in make_summaries(plain, {"return_mean_100": math.nan}):
             file.add_summary(summary)
 
     def log(self, row: Row) -> None:
@@ -99,12 +115,15 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project "shmppo". WANDB_MODE=offline needs no network: `wandb sync` sends it later."""
+    """Logger for Weights & Biases, in the project "shmppo".
+
+    Without a network, set WANDB_MODE=offline and upload the run later with `wandb sync`.
+    """
 
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
         import wandb
 
-        # The same directory is the same run, so that a resumed one is appended to.
+        # Derive the id from the directory, so that a resumed run continues the same tracked run.
         identity = hashlib.sha256(str(run_dir).encode()).hexdigest()[:16]
         self._run = wandb.init(
             project="shmppo",
@@ -128,7 +147,7 @@ _TRACKERS: dict[str, Callable[[], Logger]] = {"tensorboard": TensorBoard, "wandb
 
 
 def make_trackers(config: TrainConfig) -> list[Logger]:
-    """The trackers of --track. Raises ConfigError for one whose library is not installed."""
+    """Make the loggers that --track names. Raises ConfigError if the library of one is not installed."""
     for name in config.track:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f"--track {name} needs the library {name}; pip install 'shmppo[{name}]'")

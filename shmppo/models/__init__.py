@@ -1,1 +1,1 @@
-"""Networks: observations, encoders, recurrent cores, action distributions."""
+"""Networks: observation spaces, encoders, recurrent cores, action distributions, and normalization."""

@@ -1,8 +1,8 @@
-"""The recurrent actor-critic for learning: whole rows in, policy parameters and values out.
+"""The recurrent actor-critic used for learning. It maps whole sequences to policy parameters and values.
 
-State goes in and comes out, never hidden: one packed vector per environment, [S] =
-trunks × (h, c of an LSTM; h of a GRU) × layers × H, in that order. `inference.py` is the same
-function one step at a time.
+The recurrent state is an explicit argument and result: one packed vector [S] per environment. Its axes are, in this
+order: trunks, state tensors of a layer (h and c of an LSTM, h of a GRU), layers, H units. `ActingNetwork` computes the
+same function one step at a time.
 """
 
 from __future__ import annotations
@@ -15,69 +15,93 @@ import torch
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
 from shmppo.models.encoders import LeafEncoder, orthogonal
 from shmppo.models.observations import ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
-_FLOATS = ALIGNMENT // 4  # parameters begin at a cache line, in the slab as in memory of their own
-
+# Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may give other bits for
+# other alignments.
+_ALIGNED_FLOATS = ALIGNMENT // 4
 
 Observations = Sequence[Tensor]
-"""One tensor per leaf of the observation: vectors normalized, the others as they are stored."""
+"""One tensor per leaf of the observation. Vectors are normalized, all other leaves are as stored."""
 
 
 class Trunk(nn.Module):
-    """An encoder for each leaf of the observation, side by side, and a recurrent core: observations to features."""
+    """One encoder per observation leaf, then a recurrent core. Maps observations to features.
+
+    Attributes:
+        encoded: width of the concatenated encoder outputs.
+        features: F, width of the output.
+        parts: state tensors per layer: 2 for an LSTM (h and c), 1 for a GRU (h), 0 without a core.
+        layers: layers of the core.
+        state_size: size of the packed recurrent state of this trunk.
+    """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec) -> None:
         super().__init__()
-        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in observation.shown)
+        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in observation.network_leaves)
         self.encoded = sum(encoder.features for encoder in self.encoder_list)
-        self.core: nn.LSTM | nn.GRU | None = None
+        self.core: nn.Module | None = None
+        self.core_name, self.parts = config.core, 0
         if config.core != "none":
-            core_type = nn.LSTM if config.core == "lstm" else nn.GRU
-            self.core = core_type(self.encoded, config.hidden_size, config.num_layers)
+            core_type = CORES[config.core]
+            self.parts = core_type.parts
+            self.core = core_type.module(self.encoded, config.hidden_size, config.num_layers)
             for name, parameter in self.core.named_parameters():
                 if "weight" in name:
                     nn.init.orthogonal_(parameter)
                 else:
                     nn.init.zeros_(parameter)
         self.features = config.hidden_size if self.core is not None else self.encoded
-        self.parts = {"lstm": 2, "gru": 1, "none": 0}[config.core]
         self.layers = config.num_layers
         self.state_size = self.parts * config.num_layers * config.hidden_size
 
     @property
     def encoder_list(self) -> list[LeafEncoder]:
+        """The encoders, typed."""
         return cast("list[LeafEncoder]", list(self.encoders))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor]:
-        """obs [L, R, …] per leaf, state [R, S] → features [L, R, F], state after the last step [R, S]."""
-        parts = [encoder(leaf.flatten(0, 1)) for encoder, leaf in zip(self.encoder_list, obs, strict=True)]
+        """Map L steps of R sequences to features.
+
+        Args:
+            obs: [L, R, …] per leaf, time first.
+            state: [R, S], before the first step.
+
+        Returns:
+            (features [L, R, F], state after the last step [R, S]).
+        """
+        parts = [encoder(leaf.flatten(0, 1)) for encoder, leaf in zip(self.encoders, obs, strict=True)]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         x = x.unflatten(0, obs[0].shape[:2])
         if self.core is None:
             return x, state
-        rows = state.shape[0]
-        # [R, parts·layers·H] → [parts, layers, R, H]: the row axis moves, nothing is reinterpreted.
-        split = state.view(rows, self.parts, self.layers, -1).permute(1, 2, 0, 3).contiguous()
-        if self.parts == 2:
-            x, (h, c) = self.core(x, (split[0], split[1]))
-            after = torch.stack([h, c])
-        else:
+        sequences = state.shape[0]
+        # [R, parts·layers·H] → [parts, layers, R, H]: torch expects the sequence axis after the layer axis.
+        split = state.view(sequences, self.parts, self.layers, -1).permute(1, 2, 0, 3).contiguous()
+        if self.parts == 1:
             x, h = self.core(x, split[0])
             after = h.unsqueeze(0)
-        return x, after.permute(2, 0, 1, 3).reshape(rows, -1)
+        else:
+            x, state_parts = self.core(x, tuple(split))
+            after = torch.stack(state_parts)
+        return x, after.permute(2, 0, 1, 3).reshape(sequences, -1)
 
 
 class ActorCritic(nn.Module):
-    """One trunk for both heads, or one each (`separate_critic`); state-independent log standard deviation."""
+    """A policy head and a value head on one shared trunk, or on one trunk each (`separate_critic`).
+
+    Parameters of the policy that do not depend on the observation (log standard deviations) are in `log_std`.
+    """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
         super().__init__()
         self.observation = observation
+        self.has_mask = observation.has_mask
         trunks = 2 if config.separate_critic else 1
         trunk_type = Trunk if config.network is None else CustomNetwork
         self.trunks = nn.ModuleList(trunk_type(config, observation) for _ in range(trunks))
@@ -90,41 +114,42 @@ class ActorCritic(nn.Module):
 
     @property
     def trunk_list(self) -> list[Trunk | CustomNetwork]:
-        """The actor's trunk first; the critic's last (the same one where they share)."""
+        """The trunks: the actor's is first, the critic's is last. A shared trunk is listed once."""
         return cast("list[Trunk | CustomNetwork]", list(self.trunks))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of observations to what the loss needs.
+        """Compute policy parameters and values for L steps of R sequences.
 
         Args:
-            obs: [L, R, …] per leaf, time first; state: [R, S], before the first step.
+            obs: [L, R, …] per leaf, time first.
+            state: [R, S], before the first step.
 
         Returns:
             (policy parameters [L, R, P], values [L, R], state after the last step [R, S]).
         """
         states = state.chunk(len(self.trunks), -1)
-        shown = obs[:-1] if self.observation.masked else obs
-        through = [trunk(shown, s.contiguous()) for trunk, s in zip(self.trunks, states, strict=True)]
-        params = self.policy_head(through[0][0])
+        inputs = obs[:-1] if self.has_mask else obs
+        outputs = [trunk(inputs, s.contiguous()) for trunk, s in zip(self.trunks, states, strict=True)]
+        params = self.policy_head(outputs[0][0])
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], -1)
-        if self.observation.masked:
+        if self.has_mask:
             params = mask_logits(params, obs[-1])
-        values = self.value_head(through[-1][0]).squeeze(-1)
-        return params, values, torch.cat([after for _, after in through], -1)
+        values = self.value_head(outputs[-1][0]).squeeze(-1)
+        return params, values, torch.cat([after for _, after in outputs], -1)
 
 
 def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:
-    """Where each parameter begins in a flat vector, in `model.parameters()` order, and the vector's length P."""
+    """Offset of each parameter in a flat vector, in the order of `model.parameters()`, and the vector's length P."""
     offsets, end = [], 0
     for parameter in model.parameters():
         offsets.append(end)
-        end += -(-parameter.numel() // _FLOATS) * _FLOATS
+        end += -(-parameter.numel() // _ALIGNED_FLOATS) * _ALIGNED_FLOATS
     return offsets, end
 
 
-def views_of(flat: Tensor, model: nn.Module) -> list[Tensor]:
-    """The parts of a flat vector [P] in the shapes of the model's parameters."""
+def parameter_views(flat: Tensor, model: nn.Module) -> list[Tensor]:
+    """Views into a flat vector [P] with the shapes of the model's parameters."""
     offsets, _ = parameter_offsets(model)
     return [
         flat[offset : offset + parameter.numel()].view(parameter.shape)
@@ -133,15 +158,21 @@ def views_of(flat: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def move_parameters(model: nn.Module, flat: Tensor, *, keep: bool) -> None:
-    """Make the model's parameters views of `flat` [P]; `keep` copies their present values there first."""
-    for parameter, view in zip(model.parameters(), views_of(flat, model), strict=True):
+    """Replace the model's parameters by views into `flat` [P].
+
+    Args:
+        model: the model to change.
+        flat: [P], the new memory of the parameters.
+        keep: copy the current parameter values into `flat` first. Otherwise the model takes the values of `flat`.
+    """
+    for parameter, view in zip(model.parameters(), parameter_views(flat, model), strict=True):
         if keep:
             view.copy_(parameter.detach())
         parameter.data = view
 
 
 def weights_sha256(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 over float32 parameters, in the order given (a state dict's), little-endian, row-major."""
+    """SHA-256 of the float32 bytes of tensors, little-endian and row-major, in the given order (a state dict's)."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
@@ -149,14 +180,14 @@ def weights_sha256(tensors: Iterable[Tensor]) -> str:
 
 
 def build_model(config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> ActorCritic:
-    """The network with the initial weights of this seed; draws nothing from torch's global generator."""
+    """Create the network with the initial weights of the run's seed. Torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return ActorCritic(config, observation, distribution)
 
 
-def model_without_memory(config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> ActorCritic:
-    """The network's shapes, without numbers in them."""
+def build_meta_model(config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> ActorCritic:
+    """Create the network on the meta device: its parameters have shapes, but no memory."""
     with torch.device("meta"):
         return ActorCritic(config, observation, distribution)
 
@@ -164,8 +195,13 @@ def model_without_memory(config: TrainConfig, observation: ObservationSpec, dist
 def parameter_shapes(
     config: TrainConfig, observation: ObservationSpec, distribution: Distribution
 ) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter of the network, by name."""
+    """Return the shape of every parameter of the network by name."""
     return {
         name: tuple(tensor.shape)
-        for name, tensor in model_without_memory(config, observation, distribution).state_dict().items()
+        for name, tensor in build_meta_model(config, observation, distribution).state_dict().items()
     }
+
+
+# TEMPORARY ALIASES (removed when all callers use the new names)
+parameter_views = parameter_views
+build_meta_model = build_meta_model

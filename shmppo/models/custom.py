@@ -1,18 +1,24 @@
-"""A network of the user's own between observations and heads, named as `--network module:factory`.
+"""A user-defined network that replaces the encoders and the recurrent core, named as `--network module:factory`.
 
-`factory(shapes, config)` returns an `nn.Module` with
+`factory(shapes, config)` returns an `nn.Module`. `shapes` maps the name of each observation leaf ("obs", or
+"obs/camera") to the shape of one network input. The module must have:
 
-- `features`: F, width of its output,
-- `state_size`: numbers of recurrent state per environment (0 for none),
-- `forward(obs, first, state) → (features, state)`: whole rows, time first. obs: a mapping of each leaf of the
-  observation ("obs", or "obs/camera" …) to float32 [L, R, *shape]: vectors normalized, Discrete one-hot, images
-  [C, height, width] in 0 … 1. first: bool [L, R], an episode begins with the step; that is at a row's start or nowhere,
-  and the state is zeros there (a state of nothing but zeros is taken for that; a network without a state is told of
-  none). state: [R, state_size] before the first step. Returned: features [L, R, F] and the state after the last step.
+- `features`: F, the width of its output.
+- `state_size`: size of the recurrent state per environment; 0 if it has none.
+- `forward(obs, first, state) → (features, state)`. It processes whole sequences, with time as the first axis.
 
-`shapes` maps the same names to the shapes behind [L, R]. Every parameter must be learned, and features depend on it
-(constants are buffers with persistent=False). The module must compute each row by itself, in the same way in training
-and in acting: no dropout, no batch statistics. Rows shorter than L are padded at their end.
+Arguments and results of `forward`, for L steps of R sequences:
+
+- `obs`: maps each leaf name to float32 [L, R, *shape]. Vectors are normalized, codes are one-hot, and images are
+  [channels, height, width] in 0 … 1.
+- `first`: bool [L, R], true where an episode starts. It can be true only at the first step of a sequence, and the state
+  is zero there. An all-zero state is treated as an episode start. Without a recurrent state, `first` is always false.
+- `state`: [R, state_size], the state before the first step.
+- Returns features [L, R, F] and the state after the last step [R, state_size].
+
+Every parameter must be trainable, and the features must depend on it. Constants are buffers with persistent=False. The
+module must compute each sequence independently of the others, and it must compute the same function in training and in
+acting: no dropout and no batch statistics. Sequences shorter than L are padded at their end.
 """
 
 from __future__ import annotations
@@ -26,78 +32,105 @@ from torch import Tensor, nn
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.models.observations import ObservationSpec, input_shape, network_input
+from shmppo.models.encoders import input_shape, network_input
+from shmppo.models.observations import ObservationSpec
 
-_L, _R = 2, 8  # steps and rows that a network is tried with
+_PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and R of the forward pass that checks a new network
 
 
 class CustomNetwork(nn.Module):
-    """The user's module in the place of encoders and core: observations to features."""
+    """The user's module in place of `Trunk`: it maps observations to features."""
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec) -> None:
-        """Raises ConfigError for a module that cannot be made or does not keep to the signature."""
+        """Create the user's module and check it.
+
+        Raises:
+            ConfigError: if the module cannot be created or does not follow the rules of this file.
+        """
         super().__init__()
         self._where = f"--network {config.network}"
-        self._leaves = observation.shown
+        self._leaves = observation.network_leaves
+        self._names = [leaf.field for leaf in self._leaves]
         factory = load_object(cast(str, config.network), "--network")
         try:
             module = factory({leaf.field: input_shape(leaf) for leaf in self._leaves}, config)
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             raise ConfigError(f"{self._where} could not be made: {error!r}") from error
         if not isinstance(module, nn.Module) or not {"features", "state_size"} <= set(dir(module)):
-            raise ConfigError(f"{self._where} must give an nn.Module with the attributes features and state_size")
+            raise ConfigError(f"{self._where} must return an nn.Module with the attributes features and state_size")
         self.module = module
         self.features = int(cast(int, module.features))
         self.state_size = int(cast(int, module.state_size))
         self._check(config)
 
     def _check(self, config: TrainConfig) -> None:
+        """Check the parameters, then the shapes and gradients of one forward pass. Raises ConfigError."""
         if self.state_size and not config.recurrent:
-            raise ConfigError(f"{self._where} has a state of {self.state_size} numbers; --core none is for none")
-        shared = dict(self.module.named_parameters())
-        others = set(self.module.state_dict()) - set(shared)
-        if others:
             raise ConfigError(
-                f"{self._where} keeps buffers ({', '.join(sorted(others))}), which processes do not share; make them "
-                "parameters, or constants with persistent=False"
+                f"{self._where} has a recurrent state of size {self.state_size}, but --core none is set; remove "
+                "--core none, or set state_size to 0"
             )
-        if any(parameter.dtype != torch.float32 for parameter in shared.values()):
-            raise ConfigError(f"{self._where} has parameters that are not float32; make them float32")
-        frozen = [name for name, parameter in shared.items() if not parameter.requires_grad]
-        if frozen:
-            raise ConfigError(
-                f"{self._where} has parameters that are not learned ({', '.join(frozen)}); make them buffers with "
-                "persistent=False"
-            )
+        parameters = dict(self.module.named_parameters())
+        self._check_parameters(parameters)
         try:
             with torch.enable_grad():
-                stored = [torch.zeros(_L, _R, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in self._leaves]
-                features, state = self(stored, torch.zeros(_R, self.state_size))
+                stored = [
+                    torch.zeros(_PROBE_STEPS, _PROBE_SEQUENCES, *leaf.shape, dtype=getattr(torch, leaf.dtype))
+                    for leaf in self._leaves
+                ]
+                features, state = self(stored, torch.zeros(_PROBE_SEQUENCES, self.state_size))
                 shapes = tuple(features.shape), tuple(state.shape)
-                used = torch.autograd.grad(features.sum(), list(shared.values()), allow_unused=True) if shared else ()
+                tensors = list(parameters.values())
+                gradients = torch.autograd.grad(features.sum(), tensors, allow_unused=True) if tensors else ()
         except Exception as error:
             raise ConfigError(
-                f"{self._where} fails on {_L} steps of {_R} rows; correct its forward: {error!r}"
+                f"{self._where} fails on {_PROBE_STEPS} steps of {_PROBE_SEQUENCES} sequences; correct its forward: "
+                f"{error!r}"
             ) from error
-        expected = (_L, _R, self.features), (_R, self.state_size)
+        expected = (_PROBE_STEPS, _PROBE_SEQUENCES, self.features), (_PROBE_SEQUENCES, self.state_size)
         if shapes != expected:
             raise ConfigError(f"{self._where} returned features and state of shapes {shapes}; they must be {expected}")
-        unused = [name for name, slope in zip(shared, used, strict=True) if slope is None]
+        unused = [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None]
         if unused:
             raise ConfigError(
-                f"{self._where} has parameters without use for its features ({', '.join(unused)}); drop them"
+                f"{self._where} has parameters that its features do not depend on ({', '.join(unused)}); remove them"
+            )
+
+    def _check_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Check that the module holds nothing but trainable float32 parameters. Raises ConfigError."""
+        buffers = set(self.module.state_dict()) - set(parameters)
+        if buffers:
+            raise ConfigError(
+                f"{self._where} has buffers ({', '.join(sorted(buffers))}), which processes do not share; make them "
+                "parameters, or constants with persistent=False"
+            )
+        if any(parameter.dtype != torch.float32 for parameter in parameters.values()):
+            raise ConfigError(f"{self._where} has parameters that are not float32; make them float32")
+        frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+        if frozen:
+            raise ConfigError(
+                f"{self._where} has parameters that are not trained ({', '.join(frozen)}); make them buffers with "
+                "persistent=False"
             )
 
     def forward(self, obs: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """obs [L, R, …] per leaf as stored, vectors normalized; state [R, S] → features [L, R, F], state [R, S]."""
-        steps, rows = obs[0].shape[:2]
+        """Map sequences of observations to features.
+
+        Args:
+            obs: one tensor [L, R, …] per leaf, as stored; vectors normalized.
+            state: [R, S], before the first step.
+
+        Returns:
+            (features [L, R, F], state after the last step [R, S]).
+        """
+        steps, sequences = obs[0].shape[:2]
         inputs = {
-            leaf.field: network_input(leaf, stored.flatten(0, 1)).unflatten(0, (steps, rows))
-            for leaf, stored in zip(self._leaves, obs, strict=True)
+            name: torch.unflatten(network_input(leaf, stored.flatten(0, 1)), 0, (steps, sequences))
+            for name, leaf, stored in zip(self._names, self._leaves, obs, strict=True)
         }
-        # A state of zeros is that of an episode's start, wherever the network is used.
-        begins = (state == 0).all(-1).unsqueeze(0)
+        # An all-zero state marks an episode start. The rule is the same in acting and in learning.
+        starts = (state == 0).all(-1).unsqueeze(0)
         if not self.state_size:
-            begins = torch.zeros_like(begins)
-        first = torch.cat([begins, begins.new_zeros(steps - 1, rows)])
-        return self.module(inputs, first, state)
+            starts = torch.zeros_like(starts)
+        first = torch.cat([starts, starts.new_zeros(steps - 1, sequences)])
+        return cast(tuple[Tensor, Tensor], self.module(inputs, first, state))

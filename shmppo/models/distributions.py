@@ -1,8 +1,9 @@
-"""Action distributions as pure functions of the policy head's output; no state, no autograd-heavy objects.
+"""Action distributions as pure functions of the policy head's output.
 
-`params` is the head's output [..., P]. Noise is drawn ahead by the caller, so acting is a pure
-function of (params, noise). Actions are rows [..., A] of float32, whatever the space, so that one
-shared array holds them; `log_prob` is per action dimension [..., A] and the joint is its sum.
+`params` [..., P] are the outputs of the policy head, followed by the parameters that do not depend on the observation.
+The caller draws the noise in advance, so an action is a pure function of (params, noise). Actions are float32 [..., A]
+for every action space, so one shared array holds them. `log_prob` returns one number per action dimension [..., A];
+their sum is the log-probability of the action.
 """
 
 from __future__ import annotations
@@ -23,53 +24,54 @@ from shmppo.errors import ConfigError
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)
-QUADRATURE_POINTS = 32
+QUADRATURE_POINTS = 32  # of the Gauss-Hermite rule for the entropy of a squashed Gaussian
 
-SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of those"
+SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of these"
+MASKED = -1e8
+"""Logit of a masked action. Its probability is 0 in float32, and 0 times its log-probability is 0."""
 
 
 class Distribution(Protocol):
-    """What the trainer asks of an action space. Supporting another space means adding one of these."""
+    """Interface of all action distributions. To support another action space, add a class with these members."""
 
     num_params: int
     """P, width of `params`."""
     num_outputs: int
-    """Width of the network's linear output; the rest of `params` is state-independent."""
+    """Width of the policy head's output. The rest of `params` does not depend on the observation."""
     action_size: int
-    """A, numbers per action."""
+    """A, size of an action."""
     noise_size: int
-    """Numbers of noise per action."""
+    """Size of the noise for one action."""
 
     def noise(self, generator: np.random.Generator, steps: int) -> np.ndarray:
-        """Noise of one environment for `steps` steps, float32 [steps, noise_size]."""
+        """Draw the noise of one environment for `steps` steps, float32 [steps, noise_size]."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """Actions [..., A]."""
+        """Return the actions [..., A] for the given noise [..., noise_size]."""
 
     def mode(self, params: Tensor) -> Tensor:
-        """The deterministic policy's actions [..., A]: the most likely ones, of Gaussians before any squashing."""
+        """Return the most likely actions [..., A]. A squashed Gaussian returns the mean before squashing."""
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        """Log-probability (density) per action dimension [..., A]."""
+        """Return the log-probability or log-density of each action dimension [..., A]."""
 
     def entropy(self, params: Tensor) -> Tensor:
-        """Entropy in nats, summed over dimensions [...]."""
+        """Return the entropy in nats, summed over action dimensions [...]."""
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """KL(p ‖ q) in nats, summed over dimensions [...]; closed form."""
+        """Return KL(p ‖ q) in nats, summed over action dimensions [...]. It is computed in closed form."""
 
-    def to_env(self, actions: np.ndarray) -> list:
-        """Rows [n, A] as the n actions that the environments are given."""
+    def to_env(self, actions: np.ndarray) -> list[Any]:
+        """Convert actions [n, A] to a list of n actions in the environment's own format."""
 
     def to_env_tensor(self, actions: Tensor) -> Tensor:
-        """Rows [n, A] as what `to_env` returns in one tensor [n, …]; several parts flat and side by side."""
+        """Convert actions [n, A] like `to_env`, but to one tensor [n, …]. Parts of a joint action are concatenated."""
 
 
 class DiagonalGaussian:
-    """Box actions: params = (mean, log standard deviation), each [..., A].
+    """Distribution of Box actions. `params` are (mean, log standard deviation), each [..., A].
 
-    The environment is given the action clipped to its bounds, where it has some; the unclipped one is what is learned
-    from.
+    The environment receives the action clipped to the bounds of the space. Learning uses the unclipped action.
     """
 
     def __init__(self, space: spaces.Box) -> None:
@@ -86,14 +88,14 @@ class DiagonalGaussian:
         return generator.standard_normal((steps, self.noise_size), dtype=np.float32)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        mean, log_std = params.split(self.action_size, -1)
+        mean, log_std = params.chunk(2, -1)
         return torch.addcmul(mean, log_std.exp(), noise)
 
     def mode(self, params: Tensor) -> Tensor:
         return params[..., : self.action_size]
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        mean, log_std = params.split(self.action_size, -1)
+        mean, log_std = params.chunk(2, -1)
         return -0.5 * ((actions - mean) * torch.exp(-log_std)).square() - log_std - _HALF_LOG_2PI
 
     def entropy(self, params: Tensor) -> Tensor:
@@ -101,13 +103,13 @@ class DiagonalGaussian:
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         # Σ_d log(σ_q/σ_p) + (σ_p² + (μ_p − μ_q)²) / (2 σ_q²) − ½
-        mean_p, log_p = p.split(self.action_size, -1)
-        mean_q, log_q = q.split(self.action_size, -1)
+        mean_p, log_p = p.chunk(2, -1)
+        mean_q, log_q = q.chunk(2, -1)
         spread = (2 * log_p).exp() + (mean_p - mean_q).square()
         return (log_q - log_p + 0.5 * spread * torch.exp(-2 * log_q) - 0.5).sum(-1)
 
-    def to_env(self, actions: np.ndarray) -> list:
-        # np.clip returns new memory, so an environment that keeps its action keeps it unharmed.
+    def to_env(self, actions: np.ndarray) -> list[Any]:
+        # np.clip returns a copy, so an environment may keep its action: later steps do not overwrite it.
         clipped = np.clip(actions.astype(self._dtype, copy=False), self._low, self._high)
         return list(clipped.reshape(-1, *self._shape))
 
@@ -117,10 +119,11 @@ class DiagonalGaussian:
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """Box actions a = middle + half range · tanh(u), u Gaussian, in each dimension with two finite bounds.
+    """Distribution of Box actions a = middle + half range · tanh(u) with a Gaussian u.
 
-    Dimensions without are as in `DiagonalGaussian`. `actions` are u, so that nothing is lost where tanh saturates;
-    densities are those of a.
+    This holds for each dimension with two finite bounds. All other dimensions are as in `DiagonalGaussian`. `actions`
+    are u, so no precision is lost where tanh saturates. `log_prob` and `entropy` are those of a. The KL divergence is
+    that of the Gaussians: the map from u to a is one-to-one, so it leaves the KL divergence unchanged.
     """
 
     def __init__(self, space: spaces.Box) -> None:
@@ -137,23 +140,26 @@ class SquashedGaussian(DiagonalGaussian):
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         squashes = self._squashes.to(actions.device)
-        return super().log_prob(params, actions) - torch.where(squashes, self._log_slope(actions), 0.0)
+        return super().log_prob(params, actions) - torch.where(squashes, self._log_derivative(actions), 0.0)
 
     def entropy(self, params: Tensor) -> Tensor:
-        # H(a) = H(u) + E log|da/du|, the mean by Gauss-Hermite quadrature: within 0.002 for σ up to e.
-        mean, log_std = params.split(self.action_size, -1)
+        # H(a) = H(u) + E log|da/du|. Gauss-Hermite quadrature gives the expectation; its error is below 0.002 for
+        # standard deviations up to e.
+        mean, log_std = params.chunk(2, -1)
         points = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._points.to(params)  # [..., A, points]
-        slopes = self._log_slope(points.transpose(-1, -2)).transpose(-1, -2) @ self._weights.to(params)
-        return super().entropy(params) + torch.where(self._squashes.to(params.device), slopes, 0.0).sum(-1)
+        expected = self._log_derivative(points.transpose(-1, -2)).transpose(-1, -2) @ self._weights.to(params)
+        return super().entropy(params) + torch.where(self._squashes.to(params.device), expected, 0.0).sum(-1)
 
-    def _log_slope(self, u: Tensor) -> Tensor:
-        """log|da/du| of u [..., A]: log(half range · (1 − tanh² u)), in a form that does not cancel for large |u|."""
+    def _log_derivative(self, u: Tensor) -> Tensor:
+        """Return log|da/du| = log(half range · (1 − tanh² u)) for u [..., A].
+
+        The form used is log(half range) + 2 · (log 2 − u − softplus(−2u)), which does not cancel for large |u|.
+        """
         return self._log_half.to(u.device) + 2 * (_LOG_2 - u - softplus(-2 * u))
 
-    # The KL divergence is that of the Gaussians: what maps u to a, one to one, does not change it.
-
-    def to_env(self, actions: np.ndarray) -> list:
-        # One number after the other: a vectorized tanh may round by position, and the number of rows depends on W.
+    def to_env(self, actions: np.ndarray) -> list[Any]:
+        # A vectorized tanh may round differently by position, and the position of an environment in this call depends
+        # on the number of workers. Hence one call per number.
         squashed = np.array([math.tanh(u) for u in actions.reshape(-1).tolist()]).reshape(actions.shape)
         return super().to_env(np.where(self._bounded, self._middle + self._half * squashed, actions))
 
@@ -163,7 +169,7 @@ class SquashedGaussian(DiagonalGaussian):
 
 
 class Categorical:
-    """Discrete actions: params = logits [..., number of actions]; sampled by the Gumbel-max trick."""
+    """Distribution of Discrete actions. `params` are logits [..., actions]; samples use the Gumbel-max trick."""
 
     action_size = 1
 
@@ -188,11 +194,11 @@ class Categorical:
         return -(log_p.exp() * log_p).sum(-1)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        # Σ p (log p − log q)
+        # Σ_a p(a) (log p(a) − log q(a))
         log_p = p.log_softmax(-1)
         return (log_p.exp() * (log_p - q.log_softmax(-1))).sum(-1)
 
-    def to_env(self, actions: np.ndarray) -> list:
+    def to_env(self, actions: np.ndarray) -> list[Any]:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
 
     def to_env_tensor(self, actions: Tensor) -> Tensor:
@@ -200,7 +206,7 @@ class Categorical:
 
 
 class Bernoulli:
-    """MultiBinary actions: params = logits [..., A], each dimension 1 with probability sigmoid(logit)."""
+    """Distribution of MultiBinary actions. `params` are logits [..., A]: a dimension is 1 with probability sigmoid."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
         self.action_size = int(np.prod(space.shape))
@@ -228,7 +234,7 @@ class Bernoulli:
         zeros = (-p).sigmoid() * (logsigmoid(-p) - logsigmoid(-q))
         return (ones + zeros).sum(-1)
 
-    def to_env(self, actions: np.ndarray) -> list:
+    def to_env(self, actions: np.ndarray) -> list[Any]:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))
 
     def to_env_tensor(self, actions: Tensor) -> Tensor:
@@ -236,66 +242,77 @@ class Bernoulli:
 
 
 class Joint:
-    """Independent parts side by side: the actions of MultiDiscrete, Tuple and Dict.
+    """Product of independent distributions, for MultiDiscrete, Tuple, and Dict actions.
 
-    `params` are the outputs of all parts, then the state-independent parameters of all parts.
+    Actions and noise of the parts are concatenated. `params` are the policy head's outputs of all parts, then the
+    parameters of all parts that do not depend on the observation.
     """
 
     def __init__(self, parts: Sequence[Distribution], assemble: Callable[[Sequence[Any]], Any]) -> None:
-        """assemble: makes an action out of one action of each part."""
+        """Combine distributions.
+
+        Args:
+            parts: one distribution per part.
+            assemble: builds the environment's action from one action of each part.
+        """
         self._parts = list(parts)
         self._assemble = assemble
         self.action_size = sum(part.action_size for part in parts)
         self.noise_size = sum(part.noise_size for part in parts)
         self.num_outputs = sum(part.num_outputs for part in parts)
         self.num_params = sum(part.num_params for part in parts)
-        self._actions = _slices([part.action_size for part in parts], 0)
-        self._noise = _slices([part.noise_size for part in parts], 0)
-        self._outputs = _slices([part.num_outputs for part in parts], 0)
-        self._free = _slices([part.num_params - part.num_outputs for part in parts], self.num_outputs)
+        self._action_slices = _slices([part.action_size for part in parts], 0)
+        self._noise_slices = _slices([part.noise_size for part in parts], 0)
+        self._output_slices = _slices([part.num_outputs for part in parts], 0)
+        self._free_slices = _slices([part.num_params - part.num_outputs for part in parts], self.num_outputs)
 
-    def _params(self, params: Tensor) -> list[Tensor]:
-        """The params of each part."""
+    def _split(self, params: Tensor) -> list[Tensor]:
+        """Return the params of each part."""
         return [
-            torch.cat([params[..., own], params[..., free]], -1) if free.start < free.stop else params[..., own]
-            for own, free in zip(self._outputs, self._free, strict=True)
+            torch.cat([params[..., outputs], params[..., free]], -1) if free.start < free.stop else params[..., outputs]
+            for outputs, free in zip(self._output_slices, self._free_slices, strict=True)
         ]
 
     def noise(self, generator: np.random.Generator, steps: int) -> np.ndarray:
         return np.concatenate([part.noise(generator, steps) for part in self._parts], axis=-1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        parts = zip(self._parts, self._params(params), self._noise, strict=True)
-        return torch.cat([part.sample(own, noise[..., drawn]) for part, own, drawn in parts], -1)
+        parts = zip(self._parts, self._split(params), self._noise_slices, strict=True)
+        return torch.cat([part.sample(own, noise[..., where]) for part, own, where in parts], -1)
 
     def mode(self, params: Tensor) -> Tensor:
-        return torch.cat([part.mode(own) for part, own in zip(self._parts, self._params(params), strict=True)], -1)
+        return torch.cat([part.mode(own) for part, own in zip(self._parts, self._split(params), strict=True)], -1)
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        parts = zip(self._parts, self._params(params), self._actions, strict=True)
-        return torch.cat([part.log_prob(own, actions[..., taken]) for part, own, taken in parts], -1)
+        parts = zip(self._parts, self._split(params), self._action_slices, strict=True)
+        return torch.cat([part.log_prob(own, actions[..., where]) for part, own, where in parts], -1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        parts = zip(self._parts, self._params(params), strict=True)
+        parts = zip(self._parts, self._split(params), strict=True)
         return torch.stack([part.entropy(own) for part, own in parts], -1).sum(-1)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        parts = zip(self._parts, self._params(p), self._params(q), strict=True)
+        parts = zip(self._parts, self._split(p), self._split(q), strict=True)
         return torch.stack([part.kl(own_p, own_q) for part, own_p, own_q in parts], -1).sum(-1)
 
-    def to_env(self, actions: np.ndarray) -> list:
-        parts = [part.to_env(actions[:, taken]) for part, taken in zip(self._parts, self._actions, strict=True)]
+    def to_env(self, actions: np.ndarray) -> list[Any]:
+        slices = zip(self._parts, self._action_slices, strict=True)
+        parts = [part.to_env(actions[:, where]) for part, where in slices]
         return [self._assemble(one) for one in zip(*parts, strict=True)]
 
     def to_env_tensor(self, actions: Tensor) -> Tensor:
-        taken = [part.to_env_tensor(actions[:, own]) for part, own in zip(self._parts, self._actions, strict=True)]
-        return torch.cat([one.reshape(actions.shape[0], -1) for one in taken], -1)
+        slices = zip(self._parts, self._action_slices, strict=True)
+        parts = [part.to_env_tensor(actions[:, where]) for part, where in slices]
+        return torch.cat([one.reshape(actions.shape[0], -1) for one in parts], -1)
 
 
-def _slices(sizes: Sequence[int], begin: int) -> list[slice]:
-    """Slices of the given sizes, one after the other."""
-    ends = np.cumsum([begin, *sizes]).tolist()
+def _slices(sizes: Sequence[int], start: int) -> list[slice]:
+    """Adjacent slices of the given sizes, the first one starting at `start`."""
+    ends = np.cumsum([start, *sizes]).tolist()
     return [slice(a, b) for a, b in itertools.pairwise(ends)]
+
+
+# Module functions instead of lambdas: distributions are pickled and sent to workers.
 
 
 def _as_array(shape: tuple[int, ...], dtype: Any, numbers: Sequence[int]) -> np.ndarray:
@@ -306,15 +323,16 @@ def _as_dict(names: Sequence[str], actions: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, actions, strict=True))
 
 
-def distribution_for(space: spaces.Space, where: str, *, squash: bool = False) -> Distribution:
-    """The distribution over an action space.
+def distribution_for(space: spaces.Space[Any], where: str, *, squash: bool = False) -> Distribution:
+    """Create the distribution for an action space.
 
     Args:
-        where: what the space is of, for the message.
-        squash: squash bounded dimensions of Box by tanh instead of clipping them.
+        space: the action space.
+        where: name of the environment for error messages, such as "--env CartPole-v1".
+        squash: squash bounded Box dimensions by tanh instead of clipping them.
 
     Raises:
-        ConfigError: for a space, or part of one, that is not supported.
+        ConfigError: if the space or a part of it is not supported.
     """
     parts: list[Distribution]
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
@@ -328,18 +346,17 @@ def distribution_for(space: spaces.Space, where: str, *, squash: bool = False) -
         parts = [Categorical(spaces.Discrete(n, start=start)) for n, start in zip(sizes, starts, strict=True)]
         return Joint(parts, functools.partial(_as_array, space.shape, space.dtype))
     if isinstance(space, spaces.Tuple) and len(space):
-        parts = [distribution_for(s, f"{where}: part {i} of it", squash=squash) for i, s in enumerate(space)]
+        parts = [distribution_for(s, f"{where}: part {i}", squash=squash) for i, s in enumerate(space)]
         return Joint(parts, tuple)
     if isinstance(space, spaces.Dict) and len(space):
-        parts = [distribution_for(s, f"{where}: part {k!r} of it", squash=squash) for k, s in space.items()]
+        parts = [distribution_for(s, f"{where}: part {k!r}", squash=squash) for k, s in space.items()]
         return Joint(parts, functools.partial(_as_dict, tuple(space)))
-    raise ConfigError(f"{where} has the action space {space}; supported are {SUPPORTED}: wrap the environment")
+    raise ConfigError(
+        f"{where} has the action space {space}, which is not supported; supported are {SUPPORTED}: convert it with a "
+        "wrapper"
+    )
 
 
 def mask_logits(params: Tensor, mask: Tensor) -> Tensor:
-    """Logits [..., P] with those at the zeros of a mask [..., P] replaced by MASKED."""
+    """Replace the logits [..., P] by MASKED where the mask [..., P] is 0."""
     return torch.where(mask != 0, params, MASKED)
-
-
-MASKED = -1e8
-"""Logit of an action that is not allowed: its probability is 0 in float32, and 0 times its logarithm is 0."""

@@ -1,4 +1,4 @@
-"""Encoders: from a leaf of the observation, as it is stored, to features. Each leaf has its own."""
+"""Encoders turn the stored values of one observation leaf into a feature vector. Each leaf has its own encoder."""
 
 from __future__ import annotations
 
@@ -13,17 +13,47 @@ from torch.nn import functional
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.models.observations import Leaf, network_input
+from shmppo.models.observations import Leaf
 
-NATURE_SMALLEST = 36  # pixels: what its three layers need
+MIN_NATURE_SIDE = 36  # pixels: on smaller images the last of the three convolutions has no output
 NATURE_FEATURES, IMPALA_FEATURES = 512, 256
 IMPALA_CHANNELS = (16, 32, 32)
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
+def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
+    """Convert stored values of a leaf to network input, float32.
+
+    Vectors and bits keep their values; vectors must be normalized before. Codes become one-hot vectors, concatenated.
+    Images are scaled to 0 … 1, and their axes are moved to [B, channels, height, width].
+
+    Args:
+        leaf: the description of the leaf.
+        stored: [B, *leaf.shape].
+
+    Returns:
+        [B, leaf.input_size], or [B, channels, height, width] for an image.
+    """
+    if leaf.kind == "vector":
+        return stored
+    if leaf.kind == "bits":
+        return stored.float()
+    if leaf.kind == "codes":
+        offsets = torch.tensor([0, *itertools.accumulate(leaf.sizes[:-1])], device=stored.device)
+        one_hot = torch.zeros(stored.shape[0], leaf.input_size, device=stored.device)
+        return one_hot.scatter_(1, stored.long() + offsets, 1.0)
+    ordered = stored.permute(0, *(axis + 1 for axis in leaf.image_axes)).reshape(-1, *leaf.image_size)
+    return ordered.float().mul_(1 / leaf.max_value)
+
+
+def input_shape(leaf: Leaf) -> tuple[int, ...]:
+    """Shape of the network input of one value, without the batch axis."""
+    return leaf.image_size if leaf.kind == "image" else (leaf.input_size,)
+
+
 def orthogonal(layer: _Layer, gain: float) -> _Layer:
-    """Orthogonal weights of the given gain, biases 0."""
+    """Initialize a layer with orthogonal weights of the given gain and zero biases. Returns the layer."""
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
@@ -31,7 +61,7 @@ def orthogonal(layer: _Layer, gain: float) -> _Layer:
 
 
 class TanhLayers(nn.Module):
-    """Linear layers and tanh; with `layer_norm`, what enters each tanh is normalized over its units."""
+    """Linear layers, each followed by tanh. With `layer_norm`, a LayerNorm comes before each tanh."""
 
     def __init__(self, inputs: int, sizes: Iterable[int], layer_norm: bool) -> None:
         super().__init__()
@@ -43,10 +73,11 @@ class TanhLayers(nn.Module):
 
     @property
     def linear_list(self) -> list[nn.Linear]:
+        """The linear layers, typed."""
         return cast("list[nn.Linear]", list(self.linears))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, …] → [B, features]"""
+        """Map x [B, …] to [B, features]."""
         x = x.flatten(1)
         for linear, norm in zip(self.linears, self.norms, strict=True):
             x = torch.tanh(norm(linear(x)))
@@ -54,7 +85,7 @@ class TanhLayers(nn.Module):
 
 
 class NatureCnn(nn.Module):
-    """Three convolutions and a linear layer, ReLU (Mnih et al. 2015, doi 10.1038/nature14236)."""
+    """Three convolutions and one linear layer with ReLU (Mnih et al. 2015, doi 10.1038/nature14236)."""
 
     features = NATURE_FEATURES
 
@@ -69,24 +100,30 @@ class NatureCnn(nn.Module):
         self.norm = nn.LayerNorm(self.features) if layer_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, C, height, width] → [B, features]"""
+        """Map x [B, channels, height, width] to [B, features]."""
         for convolution in self.convolutions:
             x = functional.relu(convolution(x))
         return functional.relu(self.norm(self.linear(x.flatten(1))))
 
 
-class _Residual(nn.Module):
+class _ResidualBlock(nn.Module):
+    """x plus two convolutions of x, each after a ReLU."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2))
         self.second = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(functional.relu(self.first(functional.relu(x))))
+        residual: Tensor = self.second(functional.relu(self.first(functional.relu(x))))
+        return x + residual
 
 
 class ImpalaCnn(nn.Module):
-    """Three stages of a convolution, pooling and two residual blocks, and a linear layer (arXiv 1802.01561, fig. 3)."""
+    """Three stages and one linear layer (Espeholt et al. 2018, arXiv 1802.01561, fig. 3).
+
+    Each stage is a convolution, max pooling, and two residual blocks.
+    """
 
     features = IMPALA_FEATURES
 
@@ -96,7 +133,7 @@ class ImpalaCnn(nn.Module):
         stages: list[nn.Module] = []
         for wider in IMPALA_CHANNELS:
             first = orthogonal(nn.Conv2d(channels, wider, 3, padding=1), math.sqrt(2))
-            stages += [first, nn.MaxPool2d(3, stride=2, padding=1), _Residual(wider), _Residual(wider)]
+            stages += [first, nn.MaxPool2d(3, stride=2, padding=1), _ResidualBlock(wider), _ResidualBlock(wider)]
             sides = [(side + 1) // 2 for side in sides]
             channels = wider
         self.stages = nn.Sequential(*stages)
@@ -104,13 +141,13 @@ class ImpalaCnn(nn.Module):
         self.norm = nn.LayerNorm(self.features) if layer_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, C, height, width] → [B, features]"""
+        """Map x [B, channels, height, width] to [B, features]."""
         x = functional.relu(self.stages(x)).flatten(1)
         return functional.relu(self.norm(self.linear(x)))
 
 
 class LeafEncoder(nn.Module):
-    """One leaf's encoder."""
+    """The encoder of one leaf: conversion to network input, then the network for the leaf's kind."""
 
     def __init__(self, config: TrainConfig, leaf: Leaf) -> None:
         super().__init__()
@@ -119,23 +156,25 @@ class LeafEncoder(nn.Module):
         self.features = self.network.features
 
     def forward(self, stored: Tensor) -> Tensor:
-        """stored [B, …], a vector normalized → [B, features]"""
-        return self.network(network_input(self.leaf, stored))
+        """Map stored values [B, *leaf.shape] to [B, features]. Vectors must be normalized before."""
+        features: Tensor = self.network(network_input(self.leaf, stored))
+        return features
 
 
 def _network_for(config: TrainConfig, leaf: Leaf) -> TanhLayers | NatureCnn | ImpalaCnn:
+    """Create the network of one leaf: an MLP, or a CNN for images as `--encoder` says."""
     kind = "mlp"
     if leaf.kind == "image":
-        large = min(leaf.image_size[1:]) >= NATURE_SMALLEST
+        large = min(leaf.image_size[1:]) >= MIN_NATURE_SIDE
         kind = config.encoder if config.encoder != "auto" else "nature" if large else "mlp"
         if kind == "nature" and not large:
             _, height, width = leaf.image_size
             raise ConfigError(
-                f"--encoder nature needs images of {NATURE_SMALLEST} × {NATURE_SMALLEST} pixels or more, but "
+                f"--encoder nature needs images of {MIN_NATURE_SIDE} × {MIN_NATURE_SIDE} pixels or more, but "
                 f"{leaf.field} has {height} × {width}; use impala or mlp"
             )
     if kind == "nature":
         return NatureCnn(leaf.image_size, config.layer_norm)
     if kind == "impala":
         return ImpalaCnn(leaf.image_size, config.layer_norm)
-    return TanhLayers(leaf.numbers, config.encoder_sizes, config.layer_norm)
+    return TanhLayers(leaf.input_size, config.encoder_sizes, config.layer_norm)

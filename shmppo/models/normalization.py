@@ -1,7 +1,7 @@
-"""Running moments with an exact merge, and the frozen scale that a phase reads.
+"""Running means and variances, and normalization of observations with them.
 
-Moments are kept per environment and merged in environment order by one process, so that neither the
-number of workers nor the order in which they finish can change a bit.
+Moments are computed per environment. One process merges them in environment order. The result does not depend on the
+number of workers or on the order in which they finish.
 """
 
 from __future__ import annotations
@@ -16,37 +16,55 @@ _EPSILON = 1e-8
 def normalize_observations(
     obs: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """(obs − mean) · scale, clipped to ± 10; obs [..., D], mean and scale = 1 / standard deviation [D].
+    """Return (obs − mean) · scale, clipped to ± CLIP.
 
-    Acting, learning and evaluation share it: the first ratio of an update is 1 only if they see the same bits.
+    Acting, learning, and evaluation share this function. The probability ratio at the start of an update is 1 only if
+    all of them see the same bits.
+
+    Args:
+        obs: [..., D].
+        mean: [D].
+        scale: [D], 1 / standard deviation.
+        out: [..., D], where to write the result; a new tensor if None.
     """
     return torch.sub(obs, mean, out=out).mul_(scale).clamp_(-CLIP, CLIP)
 
 
 Statistics = tuple[torch.Tensor, torch.Tensor]
-"""Mean and 1 / standard deviation of a part of the observation."""
+"""(mean, 1 / standard deviation) of one leaf, each [size]."""
 
 
 def normalize_leaf(
     stored: torch.Tensor, statistics: Statistics | None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """One leaf of the observation as the policy is shown it: normalized if there are statistics for it."""
+    """Convert a stored leaf [..., size] to the policy's input: normalized if `statistics` are given, else unchanged."""
     if statistics is not None:
         return normalize_observations(stored, *statistics, out=out)
     return stored if out is None else out.copy_(stored)
 
 
 def leaf_statistics(
-    parts: list[slice | None], mean: torch.Tensor, scale: torch.Tensor, enabled: bool
+    slices: list[slice | None], mean: torch.Tensor, scale: torch.Tensor, enabled: bool
 ) -> list[Statistics | None]:
-    """Statistics of each leaf: views of mean and scale [D] where `parts` says that it is normalized."""
-    return [(mean[part], scale[part]) if part is not None and enabled else None for part in parts]
+    """Split the statistics of all normalized numbers by leaf.
+
+    Args:
+        slices: slice of each leaf within the D numbers, None if it is not normalized
+            (`ObservationSpec.normalized_slices`).
+        mean: [D].
+        scale: [D], 1 / standard deviation.
+        enabled: whether observations are normalized at all.
+
+    Returns:
+        For each leaf views into mean and scale, or None if the leaf is not normalized.
+    """
+    return [(mean[part], scale[part]) if part is not None and enabled else None for part in slices]
 
 
 class RunningMoments:
-    """Count, mean and sum of squared deviations over all samples seen, float64.
+    """Count, mean, and sum of squared deviations (M2) of all samples so far, float64.
 
-    Merged pairwise (Chan, Golub, LeVeque 1979: M2 = M2a + M2b + δ²·na·nb/(na+nb)).
+    Batches are merged pairwise (Chan, Golub, LeVeque 1979): M2 = M2a + M2b + δ²·na·nb/(na+nb).
     """
 
     def __init__(self, size: int) -> None:
@@ -55,7 +73,7 @@ class RunningMoments:
         self.m2 = np.zeros(size)
 
     def merge(self, count: float, mean: np.ndarray, m2: np.ndarray) -> None:
-        """Add `count` samples of the given mean [size] and sum of squared deviations [size]."""
+        """Add `count` samples with the given mean [size] and sum of squared deviations [size]."""
         if count == 0:
             return
         total = self.count + count
@@ -66,30 +84,33 @@ class RunningMoments:
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation [size] (population); 1 before the first sample."""
+        """Population standard deviation [size]; 1 before the first sample."""
         if self.count == 0:
             return np.ones_like(self.mean)
         return np.sqrt(self.m2 / self.count + _EPSILON)
 
     def state(self) -> dict[str, np.ndarray]:
+        """Return a copy of the moments for a checkpoint."""
         return {"count": np.array(self.count), "mean": self.mean.copy(), "m2": self.m2.copy()}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
+        """Restore what `state` returned."""
         self.count = float(state["count"])
         self.mean = np.array(state["mean"])
         self.m2 = np.array(state["m2"])
 
 
 def column_moments(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sum of squared deviations of one environment's samples.
+    """Compute mean and sum of squared deviations of one environment's samples.
 
     Args:
-        column: [T, size], that environment's own samples.
+        column: [T, size], the samples.
 
     Returns:
-        (mean [size], m2 [size]), float64. The reduction runs over the last axis of a contiguous copy,
-        whose shape depends on the configuration alone.
+        (mean [size], m2 [size]), float64.
     """
-    own = np.ascontiguousarray(column.T, dtype=np.float64)  # [size, T]
-    mean = own.mean(axis=-1)
-    return mean, np.square(own - mean[:, None]).sum(axis=-1)
+    # The reduction runs over the last axis of a contiguous copy. Its shape depends only on the configuration, so the
+    # order of summation does too.
+    samples = np.ascontiguousarray(column.T, dtype=np.float64)  # [size, T]
+    mean = samples.mean(axis=-1)
+    return mean, np.square(samples - mean[:, None]).sum(axis=-1)

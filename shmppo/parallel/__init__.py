@@ -1,1 +1,1 @@
-"""Processes that work together: shared memory, signaling between learner and workers, ranks."""
+"""Parallel processes: shared buffers, signals between learner and workers, and process groups of several ranks."""

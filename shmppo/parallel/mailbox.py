@@ -1,13 +1,17 @@
-"""Orders to workers and their answers, as numbers in shared memory; who sleeps on a queue is rung through it.
+"""Commands to workers and their acknowledgements: numbers in shared memory, and a queue to wake a process that blocks.
 
-Each worker has a row: the learner writes an order and then its turn, the worker carries it out and then answers with
-that turn. Between the minibatches of an update both look for the other's number without sleeping.
+Each worker has a row of `Control`. The learner writes a command there and then raises its sequence number. The worker
+carries the command out and then acknowledges this number. Between the minibatches of an update both sides spin for up
+to 2 ms before they block, because a process that blocks needs 50 to 100 µs to wake up.
+
+A message through a queue is small on purpose: one atomic write to a pipe.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -15,71 +19,75 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.queues import PipeQueue
+from shmppo.parallel.shared_buffers import Control
 from shmppo.parallel.spin_wait import fence, spin_wait
 
-LONGEST_TEXT = 3000  # characters; with its envelope below PIPE_BUF (4096 bytes on Linux)
+BLOCK_SECONDS = 0.2
+"""The longest block before a process looks again by itself. A wake-up is missed only if a processor reorders a read
+before an earlier write."""
+MAX_TEXT = 3000
+"""Characters of a traceback in a message, so that the message stays below PIPE_BUF (4096 bytes on Linux)."""
 
 
 class Collect(NamedTuple):
-    """Order: sample one rollout with the weights of `version` into the columns that the worker owns."""
+    """Command: collect one rollout of the worker's own environments with the weights of `version`."""
 
     version: int
     iteration: int
 
 
-class Gradients(NamedTuple):
-    """Order: compute the gradients of the shards that the worker owns, with the weights of `version`."""
+class ComputeGradients(NamedTuple):
+    """Command: compute the gradients of the worker's own shards with the weights of `version`."""
 
     version: int
     epoch: int
     minibatch: int
 
 
-class Refresh(NamedTuple):
-    """Order: bring the stored states of the worker's own columns up to date with the weights of `version`."""
+class RefreshStates(NamedTuple):
+    """Command: recompute the stored states of the worker's own environments with the weights of `version`."""
 
     version: int
 
 
+Command = Collect | ComputeGradients | RefreshStates
+_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates)
+
+
 @dataclass(frozen=True)
-class Ring:
-    """Wake up: there is an order, or an answer, in shared memory."""
+class WakeUp:
+    """Message: there is a command, or an acknowledgement, in shared memory."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End the process."""
+    """Message: end the process."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker's environments are made, and where they have to be."""
+    """Message: the worker has made and, after a restart, restored its environments."""
 
     lost: tuple[int, ...] = ()
-    """Global indices of environments that a replay did not bring back; their next episode was begun."""
+    """Global indices of environments that could not be restored. They began their next episode instead."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker raised; it ends after this message."""
+    """Message: the worker raised an exception. It ends after this message."""
 
     traceback: str
     env_index: int | None
     """Global index of the environment that raised, if one did."""
 
 
-Order = Collect | Gradients | Refresh
-
-
-NAP_SECONDS = 0.2
-"""Until a sleeper looks by itself. A ring is missed only where a processor lets a read pass an earlier write."""
-_KINDS: tuple[type[Order], ...] = (Collect, Gradients, Refresh)
+Report = WakeUp | Ready | Failed
 
 
 @contextmanager
-def _asleep(flag: np.ndarray) -> Iterator[None]:
-    """Ask to be rung. To be looked again inside: what was written before the flag was seen rings nobody."""
+def _announce_block(flag: np.ndarray) -> Iterator[None]:
+    """Ask to be woken up. Inside, check again before blocking: an earlier write did not see the flag."""
     flag[0] = 1
     fence()
     yield
@@ -87,94 +95,110 @@ def _asleep(flag: np.ndarray) -> Iterator[None]:
 
 
 class LearnerMailbox:
-    """The learner's side."""
+    """The learner's side: sends commands to all workers."""
 
-    def __init__(self, arena: SharedBuffers) -> None:
-        self._orders, self._answers = arena.array("orders"), arena.array("answers")
-        self._worker_asleep, self._asleep = arena.array("worker_asleep"), arena.array("learner_asleep")
+    def __init__(self, control: Control) -> None:
+        self._commands, self._acknowledged = control.commands, control.acknowledged
+        self._worker_blocked, self._learner_blocked = control.worker_blocked, control.learner_blocked
+        self._queues: dict[int, PipeQueue] = {}
 
-    def turn(self, worker: int) -> int:
-        """The number of orders given to a worker so far."""
-        return int(self._orders[worker, 0])
+    def connect(self, worker: int, queue: PipeQueue) -> None:
+        """Name the queue that wakes a worker up; a new process has a new one."""
+        self._queues[worker] = queue
 
-    def give(self, worker: int, order: Order, ring: Callable[[], None]) -> None:
-        """Give a worker an order; `ring` puts Ring into its queue."""
-        row = self._orders[worker]
-        row[1] = _KINDS.index(type(order))
-        row[2 : 2 + len(order)] = order
+    def sequence_number(self, worker: int) -> int:
+        """The number of commands sent to a worker so far."""
+        return int(self._commands[worker, 0])
+
+    def send(self, worker: int, command: Command) -> None:
+        """Send a worker a command, and wake it up if it blocks."""
+        row = self._commands[worker]
+        row[1] = _KINDS.index(type(command))
+        row[2 : 2 + len(command)] = command
         fence()
         row[0] += 1
         fence()
-        if self._worker_asleep[worker]:
-            ring()
+        if self._worker_blocked[worker]:
+            # A queue without a reader belongs to a dead worker, which the learner detects by its sentinel.
+            with contextlib.suppress(OSError):
+                self._queues[worker].put(WakeUp())
 
-    def answered(self, worker: int) -> bool:
-        """Whether a worker has carried its last order out."""
-        if self._answers[worker] != self._orders[worker, 0]:
+    def is_acknowledged(self, worker: int) -> bool:
+        """Whether a worker has carried out its last command."""
+        if self._acknowledged[worker] != self._commands[worker, 0]:
             return False
         fence()
         return True
 
-    def settled(self) -> bool:
-        """Whether all workers have carried their last orders out."""
-        if (self._answers != self._orders[:, 0]).any():
+    def all_acknowledged(self) -> bool:
+        """Whether all workers have carried out their last commands."""
+        if (self._acknowledged != self._commands[:, 0]).any():
             return False
         fence()
         return True
 
-    def asleep(self) -> AbstractContextManager[None]:
-        """Around a wait for the workers' queues; `answered` is to be asked again inside."""
-        return _asleep(self._asleep)
+    def blocking(self) -> AbstractContextManager[None]:
+        """Surround a wait for the workers' queues. Check `is_acknowledged` again inside."""
+        return _announce_block(self._learner_blocked)
 
 
 class WorkerMailbox:
-    """A worker's side."""
+    """A worker's side: receives commands and acknowledges them."""
 
     def __init__(
-        self, arena: SharedBuffers, index: int, turn: int, commands: Any, reports: Any, *, spins: bool
+        self,
+        control: Control,
+        worker: int,
+        sequence_number: int,
+        commands: PipeQueue,
+        reports: PipeQueue,
+        *,
+        spins: bool,
     ) -> None:
-        """turn: orders given to predecessors; spins: whether there are cores enough to wait awake."""
-        self._row = arena.array("orders")[index]
-        self._answer = arena.array("answers")[index : index + 1]
-        self._asleep = arena.array("worker_asleep")[index : index + 1]
-        self._learner_asleep = arena.array("learner_asleep")
-        self._turn = turn
+        """sequence_number: of the last command to a predecessor; spins: whether there is a core for each worker."""
+        self._row = control.commands[worker]
+        self._acknowledged = control.acknowledged[worker : worker + 1]
+        self._blocked = control.worker_blocked[worker : worker + 1]
+        self._learner_blocked = control.learner_blocked
+        self._sequence_number = sequence_number
         self._commands, self._reports = commands, reports
         self._spins = spins
         self._in_update = False
 
-    def next(self) -> Order | None:
-        """The next order; None to end: the learner says so, or it is gone."""
+    def receive(self) -> Command | None:
+        """Wait for the next command. None: the worker has to end, because the learner asks for it or is gone."""
         if self._spins and self._in_update:
-            spin_wait(self._has_order)
-        while not self._has_order():
-            with _asleep(self._asleep):
-                if not self._has_order() and self._told_to_end():
+            spin_wait(self._has_command)
+        while not self._has_command():
+            with _announce_block(self._blocked):
+                if not self._has_command() and self._must_end():
                     return None
         fence()
-        self._turn += 1
-        _, kind, *numbers = self._row.tolist()
-        order_type = _KINDS[kind]
-        order = order_type(*numbers[: len(order_type._fields)])
-        self._in_update = isinstance(order, Gradients)  # the next minibatch's follows within a millisecond
-        return order
+        self._sequence_number += 1
+        _, kind, *arguments = self._row.tolist()
+        command_type = _KINDS[kind]
+        command: Command = command_type(*arguments[: len(command_type._fields)])
+        # The command for the next minibatch follows within a millisecond.
+        self._in_update = isinstance(command, ComputeGradients)
+        return command
 
-    def _has_order(self) -> bool:
-        return bool(self._row[0] != self._turn)
+    def _has_command(self) -> bool:
+        return bool(self._row[0] != self._sequence_number)
 
-    def _told_to_end(self) -> bool:
-        """Wait for something in the queue, but not for ever."""
+    def _must_end(self) -> bool:
+        """Block until there is a message, the learner ends, or BLOCK_SECONDS pass."""
         learner = multiprocessing.parent_process()
         assert learner is not None
-        ready = wait([self._commands._reader, learner.sentinel], NAP_SECONDS)
-        if self._commands._reader in ready:
+        waited_for: list[Any] = [self._commands.reader, learner.sentinel]
+        ready = wait(waited_for, BLOCK_SECONDS)
+        if self._commands.reader in ready:
             return isinstance(self._commands.get(), Stop)
         return bool(ready)
 
-    def answer(self) -> None:
-        """The order is carried out."""
+    def acknowledge(self) -> None:
+        """Report that the last command is carried out, and wake the learner up if it blocks."""
         fence()
-        self._answer[0] = self._turn
+        self._acknowledged[0] = self._sequence_number
         fence()
-        if self._learner_asleep[0]:
-            self._reports.put(Ring())
+        if self._learner_blocked[0]:
+            self._reports.put(WakeUp())

@@ -1,4 +1,4 @@
-"""Waiting for a number that another process is about to write into shared memory."""
+"""Waiting for a number that another process is about to write to shared memory."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from collections.abc import Callable
 from functools import partial
 
 SPIN_SECONDS = 2e-3
-"""Longer than what lies between two minibatches, shorter than what anybody notices."""
+"""Longer than the pause between two minibatches, and too short to load a core noticeably."""
 _LOCK = threading.Lock()
-_yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has none
+_yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has no sched_yield
 
 
 def fence() -> None:
-    """What is written before is seen before what is written after, also on processors that would reorder it."""
+    """Order memory accesses: other processes see earlier writes before later ones, on every processor."""
     with _LOCK:
         pass
 
 
 def spin_wait(done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
-    """Wait for `done` without sleeping, but let others have the core; whether it came within so many seconds.
+    """Wait for `done` without blocking, but let other processes use the core.
 
-    A process that sleeps takes 50 to 100 microseconds to wake, and a message through a pipe as long to write and read.
+    Returns:
+        Whether it came within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not done():

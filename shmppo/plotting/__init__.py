@@ -1,1 +1,1 @@
-"""Figures of runs."""
+"""Figures of training runs and benchmarks, drawn with matplotlib."""

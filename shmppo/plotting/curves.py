@@ -1,4 +1,4 @@
-"""Curves of finished and running runs: metrics.csv read, runs grouped by configuration, aggregated over seeds."""
+"""Learning curves: read metrics.csv, group runs by configuration, and aggregate over seeds."""
 
 from __future__ import annotations
 
@@ -13,28 +13,36 @@ import numpy as np
 from shmppo.errors import ConfigError
 
 POINTS = 200
+"""Points of the common grid of an aggregate."""
 RESAMPLES = 1000
-NOT_COMPARED = (
+"""Bootstrap resamples of a confidence interval."""
+IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "max_restarts", "checkpoint_every", "checkpoint_minutes",
     "keep_checkpoints", "replay_limit", "stop_at_iteration", "rank_timeout", "kl_profile_every", "step_times", "track",
     "eval_every", "eval_episodes", "eval_videos",
 )  # fmt: skip
-"""Fields in which runs of one group may differ: the seed, and what cannot change a curve."""
+"""Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its directory tells it."""
+    """One run, as read from its directory."""
 
     directory: Path
     config: dict[str, Any]
-    """Fields of the configuration; empty where there is no config.json."""
+    """Fields of the configuration; empty if there is no config.json."""
     columns: dict[str, np.ndarray]
-    """Columns of metrics.csv, each [iterations]; NaN where nothing was known."""
+    """Columns of metrics.csv, each [iterations]; NaN where there is no value."""
 
 
 def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """The numbers of a CSV file with a header, by column. A last line still being written is left out."""
+    """Read a CSV file of numbers with a header; returns its columns by name.
+
+    An incomplete last line is skipped, because a training run may still be writing it.
+
+    Raises:
+        ConfigError: if the file has no complete row.
+    """
     with open(path, newline="") as file:
         rows = [row for row in csv.DictReader(file) if None not in row.values()]
     if not rows:
@@ -43,7 +51,11 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_run(run_dir: Path) -> Run:
-    """Raises ConfigError where the directory holds no metrics.csv, or an empty one."""
+    """Read metrics.csv and config.json of a run.
+
+    Raises:
+        ConfigError: if metrics.csv is missing or has no rows, or if config.json is damaged.
+    """
     metrics, config = run_dir / "metrics.csv", run_dir / "config.json"
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")
@@ -51,55 +63,74 @@ def read_run(run_dir: Path) -> Run:
         fields = json.loads(config.read_text())["config"] if config.is_file() else {}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{config} is damaged ({error}); restore it, or remove it to plot the run by itself"
+            f"{config} is damaged ({error}); restore it, or remove it to plot the run without its configuration"
         ) from error
     return Run(run_dir, fields, read_columns(metrics))
 
 
 def group_runs(runs: list[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but NOT_COMPARED, under a label that names what tells the groups apart."""
+    """Group runs whose configurations differ only in IGNORED_FIELDS.
+
+    Returns:
+        The groups by label. A label names the fields in which the groups differ, and their values.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        fields = {k: v for k, v in run.config.items() if k not in NOT_COMPARED} or {"run": str(run.directory)}
+        fields = {k: v for k, v in run.config.items() if k not in IGNORED_FIELDS} or {"run": str(run.directory)}
         groups.setdefault(json.dumps(fields, sort_keys=True), []).append(run)
-    every = [json.loads(key) for key in groups]
-    names = sorted(set().union(*every))
-    # A run of another version may lack a field.
-    differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in every}) > 1]
-    labels = [", ".join(f"{name} {_short(fields[name])}" for name in differing if name in fields) for fields in every]
-    if len(every) == 1:
-        labels = [str(every[0].get("env", every[0].get("run")))]
+    configs = [json.loads(key) for key in groups]
+    names = sorted(set().union(*configs))
+    # A run of another version of shmppo may lack a field.
+    differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in configs}) > 1]
+    labels = [", ".join(f"{name} {_short(fields[name])}" for name in differing if name in fields) for fields in configs]
+    if len(configs) == 1:
+        labels = [str(configs[0].get("env", configs[0].get("run")))]
     members = groups.values()
     labels = [text or str(runs[0].directory) for text, runs in zip(labels, members, strict=True)]
     return dict(zip(labels, members, strict=True))
 
 
 def _short(value: Any) -> str:
+    """Format the value of a field for a label."""
     return "×".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A quantity of several runs on one grid; every array is [POINTS]."""
+    """One column of several runs on a common grid. Every array is [POINTS]."""
 
     x: np.ndarray
     mean: np.ndarray
     iqm: np.ndarray
+    """Interquartile mean over the runs."""
     low: np.ndarray
-    """Ends of the 95 % bootstrap interval of the interquartile mean."""
+    """Lower end of the 95 % bootstrap interval of the interquartile mean."""
     high: np.ndarray
+    """Upper end of the same interval."""
     runs: int
+    """Number of runs."""
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Mean over axis −2 (runs) without its lowest and its highest quarter, each rounded down (arXiv 2108.13264)."""
+    """Average over axis −2 (runs) without the lowest and the highest quarter of the runs (arXiv 2108.13264).
+
+    The number of runs in a quarter is rounded down.
+    """
     runs = values.shape[-2]
     cut = runs // 4
-    return np.sort(values, axis=-2)[..., cut : runs - cut, :].mean(axis=-2)
+    means: np.ndarray = np.sort(values, axis=-2)[..., cut : runs - cut, :].mean(axis=-2)
+    return means
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the 95 % interval of the interquartile mean of values [runs, n], by drawing runs again; each [n]."""
+    """Compute the 95 % bootstrap interval of the interquartile mean by resampling runs.
+
+    Args:
+        values: [runs, n].
+
+    Returns:
+        The lower and the upper end, each [n].
+    """
     runs = len(values)
     draws = np.random.default_rng(0).integers(runs, size=(RESAMPLES, runs))
     low, high = np.percentile(interquartile_mean(values[draws]), [2.5, 97.5], axis=0)
@@ -107,13 +138,15 @@ def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
-    """A column of several runs, interpolated to one grid over the stretch that all of them cover.
+    """Aggregate a column over several runs, on a grid over the range that all runs cover.
 
     Args:
-        column: what is aggregated, over: the column to draw it against, which must grow.
+        runs: the runs, usually of one group.
+        column: name of the column to aggregate.
+        over: name of the column of the x axis. Its values must increase.
 
     Returns:
-        None where a run has no two known values, or no stretch is common to all.
+        None if a run has fewer than two finite values, or if no range is common to all runs.
     """
     known = []
     for run in runs:
@@ -132,6 +165,7 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
 
 
 def phase_shares(run: Run, phases: tuple[str, ...]) -> np.ndarray:
-    """Share of each iteration's time by phase, [phases, iterations]."""
+    """Compute the share of each phase in the time of each iteration, [phases, iterations]."""
     seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in phases])
-    return seconds / seconds.sum(axis=0)
+    shares: np.ndarray = seconds / seconds.sum(axis=0)
+    return shares

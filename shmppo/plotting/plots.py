@@ -1,6 +1,6 @@
-"""Plots of runs: `python -m shmppo.plot RUN_DIR…` and `python -m shmppo.plot kl RUN_DIR…`.
+"""The figures of `python -m shmppo.plot RUN_DIR…` and `python -m shmppo.plot kl RUN_DIR…`.
 
-Reads metrics.csv or the recorded KL profiles, and config.json for the labels.
+They are drawn from metrics.csv or from recorded KL profiles. The labels come from config.json.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors: told apart with any color vision, and in gray.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#BBBBBB")
+# The palette of Okabe and Ito: readers with any color vision can distinguish these colors, also in gray.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#BBBBBB")
 AXIS_LABELS = {
     "env_steps": "environment steps",
     "wall_seconds": "wall time (s)",
@@ -30,7 +30,9 @@ AXIS_LABELS = {
     "approx_kl": "KL(old ‖ new), nats",
     "clip_fraction": "clip fraction",
 }
-SEEDS_CAPTION = "Interquartile mean over seeds, shaded its 95 % bootstrap interval; dashed the mean, from 4 seeds on."
+SEEDS_CAPTION = (
+    "Solid: interquartile mean over seeds. Shaded: its 95 % bootstrap interval. Dashed: mean, from 4 seeds on."
+)
 SHARED_PANELS = (
     ("return_mean_100", "env_steps"),
     ("return_mean_100", "wall_seconds"),
@@ -40,17 +42,17 @@ SHARED_PANELS = (
 
 
 def new_figure(rows: int, columns: int, *, width: float = 4.2, height: float = 2.8) -> tuple[Figure, list[Axes]]:
-    """A figure of rows × columns panels, each of the given size in inches, and its axes row by row.
+    """Make a figure of rows × columns panels, each of the given size in inches; returns its axes row by row.
 
     Raises:
-        ConfigError: where matplotlib is not installed.
+        ConfigError: if matplotlib is not installed.
     """
     try:
         from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("plots need matplotlib; install it with: pip install 'shmppo[plot]'") from error
-    # Text stays text, ids are those of the content: the same numbers give the same file.
+    # Keep text as text and derive ids from the content, so that the same numbers give the same file.
     rcParams["svg.fonttype"], rcParams["svg.hashsalt"] = "none", "shmppo"
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -61,21 +63,25 @@ def new_figure(rows: int, columns: int, *, width: float = 4.2, height: float = 2
 
 
 def label(axis: Axes, x: str, y: str, title: str = "") -> None:
-    """Name both axes of a panel, and the panel."""
+    """Set the axis labels and the title of a panel."""
     axis.set_xlabel(x, fontsize=8)
     axis.set_ylabel(y, fontsize=8)
     axis.set_title(title, fontsize=9)
 
 
 def save(figure: Figure, path: Path, caption: str = "") -> None:
-    """Write the figure, with a caption below it. Raises ConfigError for a format that matplotlib does not know."""
+    """Write the figure, with a caption below it.
+
+    Raises:
+        ConfigError: if matplotlib does not know the format, or if the file cannot be written.
+    """
     if caption:
         columns = int(figure.get_figwidth() * 17)
         figure.supxlabel("\n".join(textwrap.wrap(caption, columns)), fontsize=6.5, color="#555555")
     known = sorted(figure.canvas.get_supported_filetypes())
     ending = path.suffix.removeprefix(".").lower()
     if ending not in known:
-        raise ConfigError(f"--out {path}: the ending must be one of {', '.join(known)}")
+        raise ConfigError(f"--out {path}: the file name's ending must be one of {', '.join(known)}")
     make_parent_directory(path, "--out")
     try:
         figure.savefig(path, dpi=160, metadata={"Date": None} if ending == "svg" else None)
@@ -84,7 +90,10 @@ def save(figure: Figure, path: Path, caption: str = "") -> None:
 
 
 def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: float = 1.4) -> None:
-    """Interquartile mean with its 95 % interval; the mean dashed, where there are runs enough for both to differ."""
+    """Draw the interquartile mean with its 95 % interval, and the mean as a dashed line.
+
+    With fewer than 4 runs the two means are equal, so only one is drawn.
+    """
     seeds = f" ({curve.runs} seeds)" if curve.runs > 1 else ""
     axis.plot(curve.x, curve.iqm, color=color, linewidth=width, label=name + seeds)
     if curve.runs > 1:
@@ -94,21 +103,23 @@ def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: f
 
 
 def draw_phases(axis: Axes, run: Run, title: str) -> None:
-    """How the time of an iteration splits into phases, over the run; means over its 50 equal parts."""
+    """Draw the share of each phase in the time of an iteration, over the run, as means over 50 equal parts."""
     shares = phase_shares(run, PHASES)
     parts = np.array_split(np.arange(shares.shape[1]), min(50, shares.shape[1]))
     means = np.stack([shares[:, part].mean(axis=1) for part in parts], axis=1)  # [phases, parts]
     iterations = [run.columns["iteration"][part].mean() for part in parts]
-    axis.stackplot(iterations, 100 * means, colors=COLOURS, labels=PHASES)
+    axis.stackplot(iterations, 100 * means, colors=COLORS, labels=PHASES)
     axis.set_ylim(0, 100)
     label(axis, "iteration", "share of time (%)", f"time of {title}")
 
 
 def plot_curves(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """Returns against steps and time, KL and clip fraction; and each group's phases, those of its first run.
+    """Draw returns against steps and time, KL, clip fraction, and one panel of phase times per group of runs.
+
+    The phase times are those of the first run of each group.
 
     Raises:
-        ConfigError: without matplotlib, or for an unknown file format.
+        ConfigError: if matplotlib is missing, a run cannot be read, or `out` cannot be written.
     """
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
     figure, axes = new_figure(2 + -(-len(groups) // 2), 2)
@@ -116,8 +127,8 @@ def plot_curves(run_dirs: tuple[Path, ...], out: Path) -> None:
         for i, (name, members) in enumerate(groups.items()):
             curve = aggregate(members, column, over)
             if curve is not None:
-                # The first ones wider: curves that are the same stay visible below one another.
-                draw_aggregate(axis, curve, name, COLOURS[i % len(COLOURS)], 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
+                # Earlier curves are wider, so that equal curves on top of each other stay visible.
+                draw_aggregate(axis, curve, name, COLORS[i % len(COLORS)], 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
         label(axis, AXIS_LABELS[over], AXIS_LABELS[column])
     axes[0].legend(fontsize=7, frameon=False)
     rest = axes[len(SHARED_PANELS) :]
@@ -131,7 +142,14 @@ def plot_curves(run_dirs: tuple[Path, ...], out: Path) -> None:
 
 
 def draw_profiles(axes: list[Axes], profiles: list[tuple[int, KLProfile]], name: str, color: str) -> None:
-    """Both KLs of (iteration, profile) pairs, thin, and their means; monotonic share by iteration."""
+    """Draw both KLs of each profile as thin lines, their means as bold lines, and the monotonic share by iteration.
+
+    Args:
+        axes: three panels.
+        profiles: pairs of iteration and profile.
+        name: label in the legend.
+        color: color of all lines.
+    """
     for axis, kind in zip(axes, ("sequential", "reference"), strict=False):
         for _, profile in profiles:
             values = getattr(profile, kind)[:-1]
@@ -142,19 +160,23 @@ def draw_profiles(axes: list[Axes], profiles: list[tuple[int, KLProfile]], name:
 
 
 def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """KL profiles of runs, one color for those that differ only in their seed. Raises ConfigError as `plot_curves`."""
+    """Draw the KL profiles of runs. Runs that differ only in their seed have the same color.
+
+    Raises:
+        ConfigError: as `plot_curves`.
+    """
     figure, axes = new_figure(1, 3, width=3.6)
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
     for i, (name, members) in enumerate(groups.items()):
         profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
-        draw_profiles(axes, profiles, name, COLOURS[i % len(COLOURS)])
+        draw_profiles(axes, profiles, name, COLORS[i % len(COLORS)])
     label_profiles(axes)
     axes[0].legend(fontsize=7, frameon=False)
-    save(figure, out, "Thin: each recorded update. Bold: their mean.")
+    save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")
 
 
 def label_profiles(axes: list[Axes]) -> None:
-    """Name the axes of the panels of `draw_profiles`."""
+    """Set the labels of the three panels of `draw_profiles`."""
     label(axes[0], "share of the update's data", "log₁₀ nats", "sequential KL(next policy ‖ this)")
     label(axes[1], "share of the update's data", "log₁₀ nats", "reference KL(last policy ‖ this)")
     label(axes[2], "iteration", "share of steps", "steps at which the reference KL falls")

@@ -1,1 +1,1 @@
-"""The update: advantages, minibatches, gradients, the learner."""
+"""The PPO update: advantages, minibatches, losses, gradients, and the learner."""

@@ -1,16 +1,18 @@
-"""Gradients on another device than the workers' memory: a GPU learns from the rollout of CPU workers.
+"""Gradients on a GPU, from the rollout of CPU workers.
 
-Each field that the update reads is copied there once an iteration, from pinned shared memory; per minibatch the weights
-go there and the gradient comes back. Acting and the optimizer stay where the shared memory is.
+Each field that the update reads is copied to the device once an iteration, from pinned shared memory. For each
+minibatch the weights are copied there, and the gradient back. Acting and the optimizer stay on the CPU.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import warnings
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,77 +22,84 @@ from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.models.distributions import Distribution
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.gradients import GradientInputs, ShardGradients
 
 log = logging.getLogger(__name__)
 
-GRADIENTS = "gradients"  # the field that comes back
-
 
 def check_device(device: str) -> None:
-    """Raises ConfigError if torch cannot use the device."""
+    """Raise ConfigError if torch cannot use the device."""
     if device == "cpu":
         return
     try:
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         reason = str(error).splitlines()[0]
         raise ConfigError(f"--device {device} cannot be used here ({reason}); use --device cpu") from error
 
 
-class DeviceArena(SharedBuffers):
-    """An arena whose tensors are copies on a device; its arrays are those of the shared memory."""
+class DeviceCopies:
+    """Copies of the gradient inputs on a device.
 
-    def __init__(self, arena: SharedBuffers, device: str) -> None:
-        super().__init__(arena.fields, arena.memory)
-        self._device = device
-        self._copies: dict[str, Tensor] = {}
+    Attributes:
+        inputs: the copies; they change in `upload`.
+    """
 
-    def tensor(self, name: str) -> Tensor:
-        """The copy of a field. Asking for it is what makes it one of those that `upload` brings up to date."""
-        if name not in self._copies:
-            self._copies[name] = torch.zeros_like(super().tensor(name), device=self._device)
-        return self._copies[name]
+    def __init__(self, host: GradientInputs, device: str) -> None:
+        self._host = host
+        values: dict[str, Any] = {
+            name: tuple(torch.zeros_like(leaf, device=device) for leaf in value)
+            if isinstance(value, tuple)
+            else torch.zeros_like(value, device=device)
+            for name, value in vars(host).items()
+        }
+        self.inputs = GradientInputs(**values)
 
     def upload(self, names: Iterable[str] | None = None) -> None:
-        """Copy fields to the device. None: all that were asked for, but those that come back."""
-        for name in self._copies.keys() - {GRADIENTS} if names is None else names:
-            self.tensor(name).copy_(super().tensor(name), non_blocking=True)
+        """Copy fields to the device. None: all of them."""
+        for name in [f.name for f in dataclasses.fields(GradientInputs)] if names is None else names:
+            for target, source in zip(_tensors(self.inputs, name), _tensors(self._host, name), strict=True):
+                target.copy_(source, non_blocking=True)
 
-    def download(self, name: str) -> None:
-        """Copy a field back."""
-        super().tensor(name).copy_(self.tensor(name))
+
+def _tensors(inputs: GradientInputs, name: str) -> tuple[Tensor, ...]:
+    value = getattr(inputs, name)
+    return value if isinstance(value, tuple) else (value,)
 
 
 class DeviceGradients:
-    """`ShardGradients` on a device, of all shards of a minibatch at once."""
+    """`ShardGradients` on a device, for all shards of a minibatch at once."""
 
     def __init__(
-        self, config: TrainConfig, distribution: Distribution, model: ActorCritic, arena: SharedBuffers
+        self, config: TrainConfig, distribution: Distribution, model: ActorCritic, buffers: SharedBuffers
     ) -> None:
         if config.device.startswith("cuda"):
-            # Acting is in float32 too, and the first ratio of an update must be 1.
+            # Acting is in float32, too, and the first ratio of an update must be 1.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            self._pin(arena.memory)
-        self._there = DeviceArena(arena, config.device)
-        twin = copy.deepcopy(model).to(config.device)
-        move_parameters(twin, self._there.tensor("weights"), keep=False)
-        self._gradients = ShardGradients(config, distribution, twin, self._there)
+            self._pin(buffers.memory)
+        self._copies = DeviceCopies(GradientInputs.of(buffers), config.device)
+        self._host_gradients = torch.from_numpy(buffers.shard_results.gradients)
+        self._device_gradients = torch.zeros_like(self._host_gradients, device=config.device)
+        device_model = copy.deepcopy(model).to(config.device)
+        move_parameters(device_model, self._copies.inputs.weights, keep=False)
+        self._gradients = ShardGradients(
+            config, distribution, device_model, buffers, self._copies.inputs, self._device_gradients
+        )
         self._each_epoch = ("weights", "sequence_state") if config.refresh_states else ("weights",)
 
     def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
-        """Write the gradients and the statistics of shards of a minibatch."""
+        """Write the gradients and the loss terms of shards of a minibatch."""
         if epoch == minibatch == 0:
-            self._there.upload()
+            self._copies.upload()
         else:
-            self._there.upload(("weights",) if minibatch else self._each_epoch)
+            self._copies.upload(("weights",) if minibatch else self._each_epoch)
         self._gradients.compute(epoch, minibatch, shards)
-        self._there.download(GRADIENTS)
+        self._host_gradients.copy_(self._device_gradients)
 
     def _pin(self, memory: Tensor) -> None:
-        """Lock shared memory in place, so that the GPU copies from it directly; without that copies are only slower."""
-        runtime = torch.cuda.cudart()
+        """Pin the shared memory, so that the GPU copies from it directly. Without that, copies are slower."""
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         failed = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
         if failed:
             log.info("the shared memory could not be pinned: error %d", failed)

@@ -1,12 +1,13 @@
-"""Where a minibatch's gradient comes from: the loss of one shard, into that shard's slab.
+"""The gradient of one shard: read its sequences, run the network, compute the loss, write the gradient.
 
-A minibatch is G shards of whole rows. The shards are the same whoever computes them, and the learner adds
-them in shard order, so central and sharded learning give the same bits.
+A minibatch has G shards of whole sequences. A shard is the same whichever process computes it, and the learner adds the
+shards in order. So central and sharded learning give the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.models.actor_critic import ActorCritic, Observations, views_of
+from shmppo.models.actor_critic import ActorCritic, Observations, parameter_views
 from shmppo.models.distributions import Distribution
 from shmppo.models.normalization import leaf_statistics, normalize_leaf
-from shmppo.parallel.shared_buffers import SHARD_STATISTICS, STEP_TARGETS, SharedBuffers, UpdateNumbers
+from shmppo.parallel.shared_buffers import LossCoefficients, LossTerms, Minibatches, ShardResults, SharedBuffers
 from shmppo.ppo.losses import (
     clipped_objective,
     clipped_objective_grad,
@@ -32,81 +33,121 @@ from shmppo.ppo.losses import (
 )
 from shmppo.ppo.minibatches import step_indices
 
-_FIRST_LOG_PROB = STEP_TARGETS.index("log_prob")
+
+@dataclass(frozen=True)
+class GradientInputs:
+    """The tensors that gradients are computed from, on one device: a rollout with its first two axes flattened."""
+
+    obs: tuple[Tensor, ...]
+    """Per leaf [T·N, …]."""
+    actions: Tensor
+    """[T·N, A]"""
+    policy_params: Tensor
+    """[T·N, P] of the policy that acted; P is 0 without --objective penalty."""
+    sequence_state: Tensor
+    """[C·N, S]"""
+    step_targets: Tensor
+    """[T·N, 3 + Q]"""
+    obs_mean: Tensor
+    """[D]"""
+    obs_scale: Tensor
+    """[D]"""
+    weights: Tensor
+    """[P]"""
+
+    @classmethod
+    def of(cls, buffers: SharedBuffers) -> GradientInputs:
+        """Views of the shared memory."""
+        rollout, published = buffers.rollout, buffers.published
+        return cls(
+            obs=tuple(torch.from_numpy(leaf).flatten(0, 1) for leaf in rollout.obs),
+            actions=torch.from_numpy(rollout.actions).flatten(0, 1),
+            policy_params=torch.from_numpy(rollout.policy_params).flatten(0, 1),
+            sequence_state=torch.from_numpy(rollout.sequence_state).flatten(0, 1),
+            step_targets=torch.from_numpy(buffers.minibatches.step_targets),
+            obs_mean=torch.from_numpy(published.obs_mean),
+            obs_scale=torch.from_numpy(published.obs_scale),
+            weights=torch.from_numpy(published.weights),
+        )
 
 
 class _Outputs(NamedTuple):
-    """What of a shard's policy and critic the loss is a function of, each [L, R]."""
+    """The outputs of policy and critic that the loss depends on, each [L, R]."""
 
     log_prob: Tensor
     """[L, R, Q]: of the action, or of each of its dimensions with --ratio per-dimension."""
     values: Tensor
     entropy: Tensor
-    """Without a graph where it has no weight."""
+    """It has no graph if its coefficient is 0."""
     kl: Tensor | None
-    """KL(old ‖ new) in closed form, of --objective penalty only."""
+    """KL(old ‖ new) in closed form, with --objective penalty only."""
 
 
 class ShardGradients:
-    """Computes gradients of shards of the plan in `arena` with the weights that `model` has."""
+    """Computes gradients of shards with the present weights of `model`."""
 
     def __init__(
-        self, config: TrainConfig, distribution: Distribution, model: ActorCritic, arena: SharedBuffers
+        self,
+        config: TrainConfig,
+        distribution: Distribution,
+        model: ActorCritic,
+        buffers: SharedBuffers,
+        inputs: GradientInputs | None = None,
+        gradients: Tensor | None = None,
     ) -> None:
+        """inputs, gradients [G, P]: on the device of `model`. None: those in shared memory."""
         self._config = config
         self._distribution = distribution
         self._model = model
-        self._arena = arena
+        self._minibatches: Minibatches = buffers.minibatches
+        self._results: ShardResults = buffers.shard_results
+        self._inputs = GradientInputs.of(buffers) if inputs is None else inputs
+        slab = torch.from_numpy(self._results.gradients) if gradients is None else gradients
         self._parameters = list(model.parameters())
-        self._slabs = [views_of(slab, model) for slab in arena.tensor("gradients")]
-        spec = model.observation
-        self._obs = [arena.tensor(leaf.field).flatten(0, 1) for leaf in spec.leaves]
-        self._statistics = leaf_statistics(
-            spec.normalized, arena.tensor("obs_mean"), arena.tensor("obs_scale"), config.normalize_obs
-        )
-        self._actions = arena.tensor("actions").flatten(0, 1)
-        self._old_params = arena.tensor("policy_params").flatten(0, 1)
-        self._states = arena.tensor("sequence_state").flatten(0, 1)
-        self._targets = arena.tensor("step_targets")
-        self._device = self._targets.device
+        self._gradients = [parameter_views(shard, model) for shard in slab]
+        mean, scale = self._inputs.obs_mean, self._inputs.obs_scale
+        self._statistics = leaf_statistics(model.observation.normalized_slices, mean, scale, config.normalize_obs)
+        self._device = self._inputs.step_targets.device
 
     def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
-        """Write the gradients [P] of some shards of a minibatch, and their SHARD_STATISTICS.
+        """Write the gradients [P] of some shards of a minibatch, and their parts of the loss terms.
 
-        Both are sums over the shard's real steps divided by the minibatch's steps, so that adding the
-        shards gives the minibatch's means.
+        Both are sums over the shard's valid steps divided by the steps of the minibatch. So the sum over the shards is
+        the mean over the minibatch.
         """
         for shard in shards:
             self._compute(epoch, minibatch, shard)
 
     def _compute(self, epoch: int, minibatch: int, shard: int) -> None:
-        steps = int(self._arena.array("minibatch_steps")[epoch, minibatch])
-        rows = self._rows(epoch, minibatch, shard)
-        if not len(rows):  # a minibatch of few, long rows
-            torch._foreach_zero_(self._slabs[shard])
-            self._arena.array("shard_statistics")[shard] = 0.0
+        steps = int(self._minibatches.steps[epoch, minibatch])
+        sequences = self._sequences(epoch, minibatch, shard)
+        if not len(sequences):  # a minibatch of few, long sequences
+            torch._foreach_zero_(self._gradients[shard])
+            self._results.loss_terms[shard] = 0.0
+            self._results.max_log_ratio[shard] = 0.0
             return
-        flat, real = self._steps(rows)
-        weights, shape = real.float(), real.shape  # [L, R]
+        flat, valid = self._step_indices(sequences)
+        weights, shape = valid.float(), valid.shape  # [L, R]
         obs = self._observations(flat, shape)
-        targets = self._targets.index_select(0, flat).view(*shape, -1)
+        targets = self._inputs.step_targets.index_select(0, flat).view(*shape, -1)
 
-        outputs = self._forward(obs, self._row_states(rows), flat)
+        outputs = self._forward(obs, self._initial_states(sequences), flat)
         with torch.no_grad():
-            slopes, statistics = self._slopes(outputs, targets, weights, epoch, minibatch)
-        # One scalar with these slopes: handing them to autograd directly makes torch import sympy, 60 MB a process.
-        pairs = [(o, s) for o, s in zip(outputs, slopes, strict=True) if o is not None and o.requires_grad]
-        loss = torch.stack([torch.dot(o.flatten(), s.flatten()) for o, s in pairs]).sum()
+            output_grads, terms, max_log_ratio = self._loss(outputs, targets, weights, epoch, minibatch)
+        # One scalar with these derivatives. Passing them to autograd directly makes torch import sympy: 60 MB a
+        # process.
+        pairs = [(o, g) for o, g in zip(outputs, output_grads, strict=True) if o is not None and o.requires_grad]
+        loss = torch.stack([torch.dot(o.flatten(), g.flatten()) for o, g in pairs]).sum()
         gradients = torch.autograd.grad(loss / steps, self._parameters)
-        torch._foreach_copy_(self._slabs[shard], list(gradients))
-        statistics[:-2] /= steps
-        self._arena.array("shard_statistics")[shard] = statistics
+        torch._foreach_copy_(self._gradients[shard], list(gradients))
+        self._results.loss_terms[shard] = terms / steps
+        self._results.max_log_ratio[shard] = max_log_ratio
 
     def _forward(self, obs: Observations, states: Tensor, flat: Tensor) -> _Outputs:
         """Outputs for observations [L, R, …] per leaf from states [R, S]; `flat` [L·R] are the steps' indices."""
         config, distribution = self._config, self._distribution
         params, values = self._network(obs, states)
-        actions = self._actions.index_select(0, flat).view(*params.shape[:2], -1)
+        actions = self._inputs.actions.index_select(0, flat).view(*params.shape[:2], -1)
         log_prob = distribution.log_prob(params, actions)
         if config.ratio == "joint":
             log_prob = log_prob.sum(-1, keepdim=True)
@@ -114,11 +155,11 @@ class ShardGradients:
             entropy = distribution.entropy(params)
         kl = None
         if config.objective == "penalty":
-            kl = distribution.kl(self._old_params.index_select(0, flat).view(params.shape), params)
+            kl = distribution.kl(self._inputs.policy_params.index_select(0, flat).view(params.shape), params)
         return _Outputs(log_prob, values, entropy, kl)
 
     def _network(self, obs: Observations, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy parameters [L, R, P] and values [L, R]; only the network's own products are in bfloat16."""
+        """Policy parameters [L, R, P] and values [L, R]; with --autocast bf16, matrix products in bfloat16."""
         if self._config.autocast == "none":
             params, values, _ = self._model(obs, states)
             return params, values
@@ -127,106 +168,104 @@ class ShardGradients:
         return params.float(), values.float()
 
     @torch.no_grad()
-    def policy(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The policy with the weights as they are at the steps of rows [R, 4].
+    def policy(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The policy with the present weights at the steps of sequences [R, 4].
 
         Returns:
-            (policy parameters [L, R, P], which of the steps are real, bool [L, R]).
+            (policy parameters [L, R, P], which of the steps are valid, bool [L, R]).
         """
-        flat, real = self._steps(rows)
-        return self._network(self._observations(flat, real.shape), self._row_states(rows))[0], real
+        flat, valid = self._step_indices(sequences)
+        return self._network(self._observations(flat, valid.shape), self._initial_states(sequences))[0], valid
 
-    def _steps(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Flat indices [L·R] into [T·N, …] of the steps of padded rows, and which are real, bool [L, R]."""
+    def _step_indices(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Indices [L·R] of the steps of padded sequences, and which steps are valid, bool [L, R]."""
         config = self._config
-        indices, real = step_indices(
-            rows, sequence_steps=config.sequence_steps, num_envs=config.num_envs, burn_in=config.burn_in
+        indices, valid = step_indices(
+            sequences, sequence_steps=config.sequence_steps, num_envs=config.num_envs, burn_in=config.burn_in
         )
-        return torch.from_numpy(indices.reshape(-1)).to(self._device), torch.from_numpy(real).to(self._device)
+        return torch.from_numpy(indices.reshape(-1)).to(self._device), torch.from_numpy(valid).to(self._device)
 
     def _observations(self, flat: Tensor, shape: torch.Size) -> list[Tensor]:
-        """What the network is shown at the steps of flat indices [L·R], per leaf [L, R, …]."""
+        """The network's input at the steps of indices [L·R], per leaf [L, R, …]."""
         return [
-            normalize_leaf(leaf.index_select(0, flat), statistics).unflatten(0, shape)
-            for leaf, statistics in zip(self._obs, self._statistics, strict=True)
+            normalize_leaf(leaf.index_select(0, flat), statistics).view(*shape, *leaf.shape[1:])
+            for leaf, statistics in zip(self._inputs.obs, self._statistics, strict=True)
         ]
 
-    def _rows(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
-        """The shard's rows [R, 4]."""
-        begin, end = self._arena.array("bounds")[epoch, minibatch, shard : shard + 2].tolist()
-        return self._arena.array("rows")[self._arena.array("order")[epoch, begin:end]].astype(np.int64)
+    def _sequences(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
+        """The shard's sequences [R, 4]."""
+        data = self._minibatches
+        begin, end = data.bounds[epoch, minibatch, shard : shard + 2].tolist()
+        sequences: np.ndarray = data.sequences[data.order[epoch, begin:end]].astype(np.int64)
+        return sequences
 
-    def _row_states(self, rows: np.ndarray) -> Tensor:
-        """Initial states [R, S]: the stored ones, zero where a row begins an episode."""
+    def _initial_states(self, sequences: np.ndarray) -> Tensor:
+        """Initial recurrent states [R, S]: the stored ones, and zero where a sequence begins an episode."""
         if not self._model.state_size:
-            return torch.zeros(len(rows), 0, device=self._device)
-        begins = torch.from_numpy(rows[:, 3] < 0).to(self._device)
-        place = np.maximum(rows[:, 3], 0) * self._config.num_envs + rows[:, 1]
-        states = self._states.index_select(0, torch.from_numpy(place).to(self._device))
+            return torch.zeros(len(sequences), 0, device=self._device)
+        begins = torch.from_numpy(sequences[:, 3] < 0).to(self._device)
+        place = np.maximum(sequences[:, 3], 0) * self._config.num_envs + sequences[:, 1]
+        states = self._inputs.sequence_state.index_select(0, torch.from_numpy(place).to(self._device))
         return states.masked_fill_(begins.unsqueeze(-1), 0.0)
 
-    def _slopes(
+    def _loss(
         self, outputs: _Outputs, targets: Tensor, weights: Tensor, epoch: int, minibatch: int
-    ) -> tuple[list[Tensor], np.ndarray]:
-        """Derivatives of the loss, summed over real steps, by each of the outputs; and its statistics, likewise.
+    ) -> tuple[list[Tensor], np.ndarray, float]:
+        """The loss, summed over valid steps.
 
-        targets are [L, R, columns of "step_targets"]; weights [L, R] are 1 at real steps and 0 in padding.
+        Args:
+            targets: [L, R, 3 + Q], of `step_targets`; weights: [L, R], 1 at valid steps and 0 elsewhere.
+
+        Returns:
+            (derivatives by each of the outputs, LossTerms as an array, largest |log ratio|).
         """
         config = self._config
-        numbers = UpdateNumbers(*self._arena.array("update_numbers").tolist())
-        value_clip = numbers.clip_range if config.value_clip else None
-        mean, scale = self._arena.array("advantage_scale")[epoch, minibatch].tolist()
-        advantages, value_targets, old_values = targets[..., :_FIRST_LOG_PROB].unbind(-1)
+        coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())
+        value_clip = coefficients.clip_range if config.value_clip else None
+        mean, scale = self._minibatches.advantage_scale[epoch, minibatch].tolist()
+        advantages, value_targets, old_values = targets[..., :3].unbind(-1)
         advantages = (advantages - mean) * scale * weights
-        # Padding gets log ρ = 0 before the exponential: a weight after it could meet an infinity.
-        log_ratios = (outputs.log_prob - targets[..., _FIRST_LOG_PROB:]) * weights.unsqueeze(-1)
+        # Padding gets log ρ = 0 before the exponential, because weighting afterwards could multiply an infinity by 0.
+        log_ratios = (outputs.log_prob - targets[..., 3:]) * weights.unsqueeze(-1)
         log_ratio = log_ratios.sum(-1)
         ratio = log_ratio.exp()
         ratios = ratio.unsqueeze(-1) if config.ratio == "joint" else log_ratios.exp()
-        objective, slope = self._objective(ratios, advantages, numbers.clip_range)
+        objective, objective_grad = self._objective(ratios, advantages, coefficients.clip_range)
         critic = (outputs.values, value_targets, old_values, value_clip)
-        slopes = [
-            -slope,
+        output_grads = [
+            -objective_grad,
             value_loss_grad(*critic) * weights * config.value_coef,
-            weights * -numbers.entropy_coef,
-            weights * numbers.penalty_coef,
+            weights * -coefficients.entropy_coef,
+            weights * coefficients.penalty_coef,
         ]
         if outputs.kl is None:
             kl = kl_estimate(log_ratio, ratio)
         else:
             kl = outputs.kl * weights
-            objective = objective - numbers.penalty_coef * kl
-        per_step = torch.stack(  # in the order of SHARD_STATISTICS
-            [
-                -objective,
-                value_loss(*critic) * weights,
-                outputs.entropy * weights,
-                kl,
-                ((ratios - 1).abs() > numbers.clip_range).float().mean(-1),
-                log_ratio.abs(),
-                weights,
-            ]
-        ).flatten(1)
-        statistics = per_step.sum(-1)
-        statistics[-2] = per_step[-2].max()
-        return slopes, statistics.double().cpu().numpy()
+            objective = objective - coefficients.penalty_coef * kl
+        terms = {
+            "policy_loss": -objective,
+            "value_loss": value_loss(*critic) * weights,
+            "entropy": outputs.entropy * weights,
+            "approx_kl": kl,
+            "clip_fraction": ((ratios - 1).abs() > coefficients.clip_range).float().mean(-1),
+        }
+        sums = torch.stack([terms[name] for name in LossTerms._fields]).flatten(1).sum(-1).double().cpu().numpy()
+        return output_grads, sums, float(log_ratio.abs().max())
 
     def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """What is maximized per step [L, R], and its derivatives by log π [L, R, Q]; ratios are [L, R, Q]."""
         config = self._config
         if config.ratio == "per-dimension":
             objective = dimension_clipped_objective(ratios, advantages, clip)
-            slope = dimension_clipped_objective_grad(ratios, advantages, clip)
+            gradient = dimension_clipped_objective_grad(ratios, advantages, clip)
         elif config.objective == "clip":
             ratio = ratios.squeeze(-1)
             objective = clipped_objective(ratio, advantages, clip)
-            slope = clipped_objective_grad(ratio, advantages, clip)
+            gradient = clipped_objective_grad(ratio, advantages, clip)
         else:
-            objective = slope = unclipped_objective(ratios.squeeze(-1), advantages)
+            objective = gradient = unclipped_objective(ratios.squeeze(-1), advantages)
         if config.dual_clip is not None:
-            slope = dual_clipped_grad(slope, objective, advantages, config.dual_clip)
+            gradient = dual_clipped_grad(gradient, objective, advantages, config.dual_clip)
             objective = dual_clipped(objective, advantages, config.dual_clip)
-        return objective, slope
-
-
-assert SHARD_STATISTICS[-2:] == ("max_abs_log_ratio", "steps"), "these two are not divided by the steps"
+        return objective, gradient

@@ -1,8 +1,13 @@
-"""The KL profile of an update: how far each optimizer step moves the policy, and how far it still is from the last one.
+"""KL profile of an update: how far each optimizer step moves the policy, and how far it is from the final policy.
 
-On a fixed probe of the rollout's rows, replayed from their stored states (new ones in each epoch with
---refresh-states), with π_i the policy after i of the update's I optimizer steps: sequential KL(π_{i+1} ‖ π_i) and
-reference KL(π_I ‖ π_i), means over the probe's steps, closed forms in float64. Nothing here is read by the update.
+Let π_i be the policy after i of the I optimizer steps of an update. The profile consists of two curves:
+
+- sequential KL(π_{i+1} ‖ π_i): how far one step moves the policy;
+- reference KL(π_I ‖ π_i): how far the policy is from the one that the update ends with.
+
+Both are means over a probe: a fixed set of sequences of the rollout, replayed from their stored recurrent states. With
+--refresh-states these states change in each epoch. The KLs are closed forms in float64. Recording a profile does not
+change the update.
 """
 
 from __future__ import annotations
@@ -19,13 +24,13 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.distributions import Distribution
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients
 
-PROBE_STEPS = 512  # environment steps of the probe, about: one forward pass of them per recorded policy
-MOST_RECORDED = 256  # policies kept of one update
-FIT_SHARE = 0.5  # the fit ends here: later, the reference falls to 0 whatever the contraction
-PROFILES, TABLE = "kl", "kl.csv"
+PROBE_STEPS = 512  # approximate number of environment steps of the probe; each recorded policy is evaluated on them
+MAX_RECORDED_POLICIES = 256  # of one update
+FIT_SHARE = 0.5  # fit the first half only: the reference KL falls to 0 at the end of every update
+PROFILE_DIRECTORY, TABLE = "kl", "kl.csv"
 COLUMNS = (
     "iteration", "optimizer_steps", "probe_steps", "sequential_mean", "reference_start", "gamma", "slope",
     "monotonic_share", "seconds",
@@ -34,31 +39,35 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class KLProfile:
-    """One update's profile; arrays are [recorded policies]."""
+    """The profile of one update. Arrays have one element for each recorded policy."""
 
     steps: np.ndarray
-    """i, optimizer steps taken before the policy."""
+    """Number i of optimizer steps before the policy."""
     sequential: np.ndarray
     """KL(π_{i+1} ‖ π_i) in nats; NaN for the last policy."""
     reference: np.ndarray
     """KL(π_I ‖ π_i) in nats; 0 for the last policy."""
     probe_steps: int
+    """Number of environment steps in the probe."""
     seconds: float
-    """What recording it cost."""
+    """Time spent on recording."""
 
     @property
     def share(self) -> np.ndarray:
-        """Share of the update's data that the policy has learned from, 0 … 1."""
+        """Fraction of the update's optimizer steps before each policy, from 0 to 1."""
         return self.steps / max(int(self.steps[-1]), 1)
 
     @property
     def sequential_mean(self) -> float:
-        """Mean over the recorded policies; NaN where no step was taken."""
+        """Mean sequential KL over the recorded policies; NaN if the update made no step."""
         return float(self.sequential[:-1].mean()) if len(self.sequential) > 1 else float("nan")
 
     @property
     def slope(self) -> float:
-        """Of log₁₀ of the reference KL by the share of data, least squares over the first half; NaN where it is 0."""
+        """Slope of a line fitted to log₁₀(reference KL) over `share`, by least squares up to FIT_SHARE.
+
+        NaN if fewer than two policies have a positive reference KL there.
+        """
         used = (self.share <= FIT_SHARE) & (self.reference > 0)
         if used.sum() < 2:
             return float("nan")
@@ -66,100 +75,127 @@ class KLProfile:
 
     @property
     def gamma(self) -> float:
-        """γ_D, the factor per optimizer step of a reference KL that falls as γ_D^i: 10^(slope / I)."""
+        """Factor γ_D by which the reference KL falls per optimizer step, in a fit by γ_D^i: 10^(slope / I)."""
         return float(10 ** (self.slope / max(int(self.steps[-1]), 1)))
 
     @property
     def monotonic_share(self) -> float:
-        """Share of neighboring recorded policies of which the later is the nearer to π_I."""
+        """Fraction of neighboring recorded policies of which the later one is nearer to π_I."""
         falls = np.diff(self.reference) < 0
         return float(falls.mean()) if len(falls) else float("nan")
 
 
 def recorded_steps(planned: int) -> np.ndarray:
-    """Step counts i at which a policy is kept: every one of 0 … planned, or MOST_RECORDED of them spaced in log."""
-    if planned < MOST_RECORDED:
+    """Step counts i at which the policy is recorded.
+
+    Args:
+        planned: number of optimizer steps of a complete update.
+
+    Returns:
+        All of 0 … planned, or at most MAX_RECORDED_POLICIES of them with logarithmic spacing.
+    """
+    if planned < MAX_RECORDED_POLICIES:
         return np.arange(planned + 1)
-    return np.unique(np.concatenate([[0], np.geomspace(1, planned, MOST_RECORDED - 1).round()])).astype(int)
+    return np.unique(np.concatenate([[0], np.geomspace(1, planned, MAX_RECORDED_POLICIES - 1).round()])).astype(int)
 
 
-def probe_sequences(rows: np.ndarray) -> np.ndarray:
-    """About PROBE_STEPS steps of a row table [rows, 4], whole rows evenly spaced over it."""
-    wanted = min(len(rows), max(1, round(PROBE_STEPS * len(rows) / int(rows[:, 2].sum()))))
-    return rows[np.arange(wanted) * len(rows) // wanted]
+def probe_sequences(sequences: np.ndarray) -> np.ndarray:
+    """Choose evenly spaced sequences with about PROBE_STEPS steps in total.
+
+    Args:
+        sequences: table of sequences [sequences, 4]; column 2 is the number of steps.
+    """
+    wanted = min(len(sequences), max(1, round(PROBE_STEPS * len(sequences) / int(sequences[:, 2].sum()))))
+    return sequences[np.arange(wanted) * len(sequences) // wanted]
 
 
 class KLRecorder:
-    """Records the profile of one update after the other: `begin`, `record` after each optimizer step, `end`."""
+    """Records the profiles of updates: call `begin`, then `record` after each optimizer step, then `end`."""
 
-    def __init__(
-        self, config: TrainConfig, distribution: Distribution, gradients: ShardGradients, arena: SharedBuffers
-    ) -> None:
-        """gradients: evaluates the policy with the weights that are learned."""
+    def __init__(self, config: TrainConfig, distribution: Distribution, gradients: ShardGradients) -> None:
+        """Create a recorder.
+
+        Args:
+            config: of the run.
+            distribution: of the actions.
+            gradients: evaluates the policy with the current weights.
+        """
         self._distribution = distribution
         self._gradients = gradients
-        self._arena = arena
         self._recorded = frozenset(recorded_steps(config.epochs * config.minibatches).tolist())
 
-    def begin(self) -> None:
-        """Choose the probe from the plan in the arena, and keep the policy that the update starts from."""
-        count = int(self._arena.array("bounds")[0, -1, -1])
-        self._rows = probe_sequences(self._arena.array("rows")[:count].astype(np.int64))
-        self._kept: list[Tensor] = []
+    def begin(self, minibatches: Minibatches) -> None:
+        """Choose the probe from the sequences of an update, and record the policy before its first step."""
+        count = int(minibatches.bounds[0, -1, -1])
+        self._probe = probe_sequences(minibatches.sequences[:count].astype(np.int64))
+        self._policies: list[Tensor] = []
         self._steps: list[int] = []
         self._sequential: list[float] = []
         self._seconds = 0.0
         self.record(0)
 
-    def record(self, taken: int) -> None:
-        """Look at the policy after `taken` optimizer steps."""
+    def record(self, optimizer_steps: int) -> None:
+        """Record the current policy.
+
+        Args:
+            optimizer_steps: number of optimizer steps of this update so far.
+        """
         began = time.perf_counter()
-        before = len(self._sequential) < len(self._steps)  # the policy one step ago was kept
-        if before or taken in self._recorded:
+        follows_recorded = len(self._sequential) < len(self._steps)  # the policy before the last step was recorded
+        if follows_recorded or optimizer_steps in self._recorded:
             params = self._policy()
-            if before:
-                self._sequential.append(self._kl(params, self._kept[-1]))
-            if taken in self._recorded:
-                self._kept.append(params)
-                self._steps.append(taken)
+            if follows_recorded:
+                self._sequential.append(self._kl(params, self._policies[-1]))
+            if optimizer_steps in self._recorded:
+                self._policies.append(params)
+                self._steps.append(optimizer_steps)
         self._seconds += time.perf_counter() - began
 
-    def end(self, taken: int) -> KLProfile:
-        """The profile, now that the last of `taken` steps is taken and its policy looked at."""
+    def end(self, optimizer_steps: int) -> KLProfile:
+        """Compute the profile after the last step of the update.
+
+        Args:
+            optimizer_steps: number of optimizer steps of this update. `record` was called after each of them.
+        """
         began = time.perf_counter()
-        if self._steps[-1] != taken:
-            self._kept.append(self._policy())
-            self._steps.append(taken)
-        reference = [self._kl(self._kept[-1], params) for params in self._kept]
+        if self._steps[-1] != optimizer_steps:
+            self._policies.append(self._policy())
+            self._steps.append(optimizer_steps)
+        reference = [self._kl(self._policies[-1], params) for params in self._policies]
         return KLProfile(
             steps=np.array(self._steps),
             sequential=np.array([*self._sequential, np.nan]),
             reference=np.array(reference),
-            probe_steps=int(self._rows[:, 2].sum()),
+            probe_steps=int(self._probe[:, 2].sum()),
             seconds=self._seconds + time.perf_counter() - began,
         )
 
     def _policy(self) -> Tensor:
-        """The policy's parameters at the probe's real steps, float64 [steps, P]."""
-        params, real = self._gradients.policy(self._rows)
+        """Parameters of the current policy at all steps of the probe except padding, float64 [steps, P]."""
+        params, real = self._gradients.policy(self._probe)
         return params[real].double()
 
     def _kl(self, p: Tensor, q: Tensor) -> float:
+        """Mean KL(p ‖ q) over the probe, in nats."""
         return float(self._distribution.kl(p, q).mean())
 
 
 def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
-    """Write kl/ITERATION.npz and the row of kl.csv; rows of this and later iterations, of before a resume, go."""
-    (run_dir / PROFILES).mkdir(exist_ok=True)
+    """Write a profile to kl/ITERATION.npz and append its summary to kl.csv.
+
+    Rows of kl.csv of this and later iterations are removed. They exist if the run was resumed from an earlier
+    checkpoint.
+    """
+    (run_dir / PROFILE_DIRECTORY).mkdir(exist_ok=True)
     np.savez(
-        run_dir / PROFILES / f"{iteration:06d}.npz",
+        run_dir / PROFILE_DIRECTORY / f"{iteration:06d}.npz",
         steps=profile.steps,
         sequential=profile.sequential,
         reference=profile.reference,
         probe_steps=profile.probe_steps,
         seconds=profile.seconds,
     )
-    numbers = (
+    summary = (
         iteration, int(profile.steps[-1]), profile.probe_steps, profile.sequential_mean, float(profile.reference[0]),
         profile.gamma, profile.slope, profile.monotonic_share, profile.seconds,
     )  # fmt: skip
@@ -172,16 +208,19 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-        writer.writerow({name: f"{value:.10g}" for name, value in zip(COLUMNS, numbers, strict=True)})
+        writer.writerow({name: f"{value:.10g}" for name, value in zip(COLUMNS, summary, strict=True)})
     os.replace(temporary, table)
 
 
 def mean_profile(profiles: list[KLProfile], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over updates of log₁₀ of a profile's "sequential" or "reference", against the share of data.
+    """Average log₁₀ of one curve over several updates.
+
+    Args:
+        profiles: of the updates. A profile is left out if the curve is not positive before its last policy.
+        name: "sequential" or "reference".
 
     Returns:
-        (shares [99], log₁₀ of the geometric mean in nats [99]); a profile that is 0 or less anywhere else than at its
-        end is left out.
+        (`share` [99], log₁₀ of the geometric mean in nats [99]).
     """
     grid = np.linspace(0.01, 0.99, 99)
     curves = []
@@ -193,13 +232,17 @@ def mean_profile(profiles: list[KLProfile], name: str) -> tuple[np.ndarray, np.n
 
 
 def read_profiles(run_dir: Path) -> dict[int, KLProfile]:
-    """The profiles of a run by iteration. Raises ConfigError where none was recorded."""
-    found = {}
-    for path in sorted((run_dir / PROFILES).glob("*.npz")):
+    """Read all profiles of a run, by iteration.
+
+    Raises:
+        ConfigError: if the run directory contains none.
+    """
+    profiles = {}
+    for path in sorted((run_dir / PROFILE_DIRECTORY).glob("*.npz")):
         with np.load(path) as file:
-            found[int(path.stem)] = KLProfile(
+            profiles[int(path.stem)] = KLProfile(
                 file["steps"], file["sequential"], file["reference"], int(file["probe_steps"]), float(file["seconds"])
             )
-    if not found:
-        raise ConfigError(f"{run_dir / PROFILES} holds no profiles; train with --kl-profile-every 10")
-    return found
+    if not profiles:
+        raise ConfigError(f"{run_dir / PROFILE_DIRECTORY} contains no profiles; train with --kl-profile-every 10")
+    return profiles

@@ -1,14 +1,12 @@
-"""The learner: the only optimizer, and the only writer of weights.
+"""The learner: the only optimizer, and the only process that writes the weights.
 
-`Learner.update` is one iteration's learning: advantages → plan → K epochs of M minibatches, each
-gradients → reduce → optimizer → publish.
+`Learner.update` is the learning of one iteration: K epochs of M minibatches, each gradients → sum → optimizer step.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,28 +15,58 @@ from torch import nn
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
-from shmppo.models.actor_critic import (
-    build_model,
-    model_without_memory,
-    move_parameters,
-    parameter_offsets,
-    weights_sha256,
-)
+from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.models.normalization import CLIP, RunningMoments, column_moments
-from shmppo.parallel.process_group import SINGLE_PROCESS, FlatSum, ProcessGroup
-from shmppo.parallel.shared_buffers import SHARD_STATISTICS, Field, SharedBuffers, Sizes, shared_fields
-from shmppo.ppo.gae import discounted_returns, explained_variance, generalized_advantages, last_steps
+from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
+from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout, SharedBuffers
+from shmppo.ppo.gae import discounted_returns, generalized_advantages, last_steps
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
-from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.schedules import Schedule
 from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.torch_utils import bare_optimizer_step
 
-LARGEST_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
-"""By --autocast: where acting and learning disagree by more than rounding, it is a fault, not noise."""
+MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
+"""Limit of the first |log ratio| of an update, by --autocast. Above it, acting and learning differ by more than
+rounding."""
 
-ComputeShards = Callable[[int, int, int], None]
-"""(version, epoch, minibatch) → every shard's gradient and statistics are in the arena."""
+
+class GradientSource(Protocol):
+    """Computes the gradients of minibatches, with or without workers."""
+
+    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+        """Write the results of every shard of a minibatch to shared memory; returns the seconds spent on signaling."""
+
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        """Recompute the stored recurrent states; returns the root mean square of their change."""
+
+
+@dataclass(frozen=True)
+class MinibatchStatistics:
+    """Statistics of one minibatch, over all shards and ranks, before its optimizer step."""
+
+    terms: LossTerms
+    max_log_ratio: float
+    """Largest |log ratio| of a step."""
+
+
+@dataclass(frozen=True)
+class UpdateStatistics:
+    """Statistics of one update. The fields are columns of metrics.csv, where they are explained."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    approx_kl_last_epoch: float
+    clip_fraction: float
+    gradient_norm: float
+    first_log_ratio: float
+    optimizer_steps: float
+    state_drift: float
+    learning_rate: float
+    sync_seconds: float
+    """Of the gradient commands alone; metrics.csv adds those of collecting."""
 
 
 def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim.Optimizer:
@@ -53,202 +81,189 @@ def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim
     return torch.optim.RMSprop([parameter], lr=rate, eps=eps, weight_decay=decay)
 
 
-def arena_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
-    """The layout table of a run, which depends on the size of its network."""
-    model = model_without_memory(config, task.observation, task.distribution)
-    _, parameters = parameter_offsets(model)
-    distribution = task.distribution
-    sizes = Sizes(
-        observation=task.observation,
-        action=distribution.action_size,
-        params=distribution.num_params,
-        state=model.state_size,
-        parameters=parameters,
-        snapshot=task.snapshot.bytes if task.snapshot is not None else 0,
-    )
-    return shared_fields(config, sizes)
-
-
 class Learner:
-    """Model, optimizer and normalizers, and the update that moves them."""
+    """Model, optimizer, normalizers, and the update that changes them.
+
+    Attributes:
+        version: number of the published weights.
+        kl_profile: of the last update, if it was recorded (--kl-profile-every).
+    """
 
     def __init__(
-        self, config: TrainConfig, task: Task, arena: SharedBuffers, ranks: ProcessGroup = SINGLE_PROCESS
+        self, config: TrainConfig, task: Task, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         self.config = config
-        self._ranks = ranks
-        self.arena = arena
+        self._process_group = process_group
+        self._buffers = buffers
         self.model = build_model(config, task.observation, task.distribution)
         self.version = 0
         self.schedule = Schedule(config)
-        self.obs_moments = RunningMoments(task.observation.numbers)
+        self.obs_moments = RunningMoments(task.observation.normalized_size)
         self.return_moments = RunningMoments(1)
         self.discounted_return = np.zeros(config.num_envs)
-        self._taken = np.zeros(0, np.int64)  # steps of each environment of all ranks in the last rollout, [R·N]
-        # The shared weights are the model's: a step of the optimizer publishes them, with nothing to copy. Workers are
-        # parked whenever it steps.
-        move_parameters(self.model, arena.tensor("weights"), keep=True)
-        self._flat = nn.Parameter(arena.tensor("weights"))
-        self._flat.grad, *self._other_shards = arena.tensor("gradients").unbind(0)
-        self._sum_over_ranks = FlatSum(ranks, self._flat.numel(), len(SHARD_STATISTICS))
-        self.kl_profile: KLProfile | None = None  # of the last update, if it was recorded
+        # The model's parameters are the shared weights, so an optimizer step publishes them without a copy. No worker
+        # reads them at that time.
+        weights = torch.from_numpy(buffers.published.weights)
+        move_parameters(self.model, weights, keep=True)
+        self._flat = nn.Parameter(weights)
+        self._flat.grad, *self._other_shards = torch.from_numpy(buffers.shard_results.gradients).unbind(0)
+        self._all_reduce = GradientAllReduce(process_group, self._flat.numel(), len(LossTerms._fields))
+        self.kl_profile: KLProfile | None = None
         self._recorder: KLRecorder | None = None
         if config.kl_profile_every is not None:
-            gradients = ShardGradients(config, task.distribution, self.model, arena)
-            self._recorder = KLRecorder(config, task.distribution, gradients, arena)
+            gradients = ShardGradients(config, task.distribution, self.model, buffers)
+            self._recorder = KLRecorder(config, task.distribution, gradients)
         self.optimizer = build_optimizer(config, self._flat)
-        # The step itself, without the profiling and graph-capture hooks around it, which take as long as it does.
-        self._optimizer_step = inspect.unwrap(type(self.optimizer).step)
 
     def weights_sha256(self) -> str:
         return weights_sha256(self.model.state_dict().values())
 
-    @property
-    def steps_taken(self) -> int:
-        """Steps of the last rollout, of all ranks."""
-        return int(self._taken.sum())
-
     def publish(self) -> None:
-        """Give the weights in shared memory a new version: what the optimizer has written may be used."""
+        """Give the weights in shared memory a new version number: they may be used now."""
         self.version += 1
-        self.arena.array("version")[0] = self.version
+        self._buffers.published.version[0] = self.version
 
     def publish_statistics(self) -> None:
-        """Freeze the observation statistics that COLLECT and LEARN of this iteration use."""
-        self.arena.array("obs_mean")[:] = self.obs_moments.mean
-        self.arena.array("obs_scale")[:] = 1 / self.obs_moments.std
+        """Fix the observation statistics that this iteration uses for acting and learning."""
+        self._buffers.published.obs_mean[:] = self.obs_moments.mean
+        self._buffers.published.obs_scale[:] = 1 / self.obs_moments.std
 
-    def update(self, iteration: int, compute: ComputeShards, timer: PhaseTimer) -> dict[str, float]:
-        """Learn from the rollout in the arena.
+    def advantages(self, rollout: Rollout) -> np.ndarray:
+        """Advantages of a rollout, float32 [T, N], from rewards that are clipped and scaled as configured.
 
-        Args:
-            compute: fills the gradient slab for one minibatch.
-
-        Returns:
-            Statistics of the update by name; means over its minibatches unless the glossary says otherwise.
-
-        Raises:
-            TrainingError: for a non-finite loss or gradient, or a first |log ratio| above LARGEST_FIRST_LOG_RATIO; that
-                minibatch has not touched the weights.
+        It also updates the statistics that scale rewards.
         """
-        timer.switch("advantage")
-        rate, numbers = self.schedule.learning_rate(iteration), self.schedule.numbers(iteration)
-        self.optimizer.param_groups[0]["lr"] = rate
-        advantages = self._advantages()
-        build_minibatches(
-            self.config, self.arena, iteration=iteration, advantages=advantages, numbers=numbers, ranks=self._ranks
-        )
-        timer.switch("other")
-        every = self.config.kl_profile_every
-        recorder = self._recorder if every is not None and iteration % every == 0 else None
-        if recorder is not None:
-            recorder.begin()
-        statistics = self._epochs(compute, timer, recorder)
-        self.kl_profile = recorder.end(int(statistics["optimizer_steps"])) if recorder is not None else None
-        self.schedule.adapt(statistics["approx_kl_last_epoch"])
-        statistics |= {"learning_rate": rate, **numbers._asdict()}
-        statistics["explained_variance"] = explained_variance(
-            self.arena.array("value"), advantages + self.arena.array("value"), self.arena.array("taken"), self._ranks
-        )
-        self._merge_observations()
-        return statistics
-
-    def _advantages(self) -> np.ndarray:
-        """Advantages [T, N] of the rollout, of scaled rewards where the configuration says so."""
-        config, read = self.config, self.arena.array
-        rewards, terminated, truncated = read("reward"), read("terminated"), read("truncated")
-        ended, taken = terminated | truncated, read("taken")
-        self._taken = self._of_all_ranks(taken)
+        config = self.config
+        rewards, terminated, truncated = rollout.reward, rollout.terminated, rollout.truncated
+        ended, valid_steps = terminated | truncated, rollout.valid_steps
         if config.clip_reward is not None:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
             returns = discounted_returns(rewards, ended, self.discounted_return, config.gamma)
             columns = np.arange(config.num_envs)
-            self.discounted_return = np.where(ended[taken - 1, columns], 0.0, returns[taken - 1, columns])
-            by_env = np.array([column_moments(returns[:t, n : n + 1]) for n, t in enumerate(taken)])
-            for count, (mean, m2) in zip(self._taken.tolist(), self._of_all_ranks(by_env), strict=True):
-                self.return_moments.merge(count, mean, m2)
+            last = valid_steps - 1
+            self.discounted_return = np.where(ended[last, columns], 0.0, returns[last, columns])
+            by_env = np.array([column_moments(returns[:steps, n : n + 1]) for n, steps in enumerate(valid_steps)])
+            self._merge_moments(self.return_moments, rollout, by_env)
             rewards = np.clip(rewards / self.return_moments.std, -CLIP, CLIP)
         return generalized_advantages(
             rewards=rewards,
-            values=read("value"),
-            bootstraps=read("bootstrap"),
+            values=rollout.value,
+            bootstraps=rollout.bootstrap,
             terminated=ended if config.truncation_is_termination else terminated,
-            truncated=truncated | last_steps(taken, len(rewards)),
+            truncated=truncated | last_steps(valid_steps, len(rewards)),
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
         )
 
-    def _epochs(self, compute: ComputeShards, timer: PhaseTimer, recorder: KLRecorder | None) -> dict[str, float]:
-        """Every minibatch of every epoch, or those up to the target KL."""
-        rows: list[np.ndarray] = []
+    def update_obs_normalizer(self, rollout: Rollout) -> None:
+        """Add the observations of a rollout to the statistics that normalize the next one."""
+        if self.config.normalize_obs:
+            self._merge_moments(self.obs_moments, rollout, rollout.obs_moments)
+
+    def _merge_moments(self, moments: RunningMoments, rollout: Rollout, by_env: np.ndarray) -> None:
+        """Merge mean and M2 of every environment, [N, 2, size], over all ranks in the order of environments."""
+        counts, parts = self._of_all_ranks(rollout.valid_steps), self._of_all_ranks(by_env)
+        for count, (mean, m2) in zip(counts.tolist(), parts, strict=True):
+            moments.merge(count, mean, m2)
+
+    def _of_all_ranks(self, by_env: np.ndarray) -> np.ndarray:
+        """Numbers of every environment of every rank, [R·N, …], from those of this rank, [N, …]."""
+        return np.concatenate(list(self._process_group.gather(by_env)))
+
+    def update(
+        self, iteration: int, minibatches: Minibatches, gradients: GradientSource, timer: PhaseTimer
+    ) -> UpdateStatistics:
+        """Learn from the minibatches of an iteration.
+
+        Args:
+            gradients: computes the gradients of the minibatches, which lie in shared memory.
+
+        Raises:
+            TrainingError: for a loss or gradient that is not finite, or a first |log ratio| above MAX_FIRST_LOG_RATIO.
+                The weights have not changed since the minibatch before.
+        """
+        rate = self.schedule.learning_rate(iteration)
+        self.optimizer.param_groups[0]["lr"] = rate
+        every = self.config.kl_profile_every
+        recorder = self._recorder if every is not None and iteration % every == 0 else None
+        if recorder is not None:
+            recorder.begin(minibatches)
+        statistics = self._run_epochs(gradients, timer, recorder, rate)
+        self.kl_profile = recorder.end(int(statistics.optimizer_steps)) if recorder is not None else None
+        self.schedule.adapt(statistics.approx_kl_last_epoch)
+        return statistics
+
+    def _run_epochs(
+        self, gradients: GradientSource, timer: PhaseTimer, recorder: KLRecorder | None, rate: float
+    ) -> UpdateStatistics:
+        """Every minibatch of every epoch, or those before the target KL is exceeded."""
+        steps: list[MinibatchStatistics] = []
         norms: list[float] = []
         kls: list[float] = []
-        stopped = False
-        for epoch in range(self.config.epochs):
-            for minibatch in range(self.config.minibatches):
-                timer.switch("gradient")
-                compute(self.version, epoch, minibatch)
-                timer.switch("reduce")
-                total = self._reduce()
-                self._check(total, epoch, minibatch)
-                kls.append(total["approx_kl"])
-                if self.config.target_kl is not None and total["approx_kl"] > self.config.target_kl:
-                    stopped = True
-                    break
-                timer.switch("optimizer")
-                norms.append(self._step(epoch, minibatch))
-                rows.append(np.array(list(total.values())))
-                timer.switch("publish")
-                self.publish()
-                if recorder is not None:
-                    timer.switch("other")
-                    recorder.record(len(rows))
-            if stopped:
+        drifts: list[float] = []
+        sync_seconds = 0.0
+        for epoch, minibatch in np.ndindex(self.config.epochs, self.config.minibatches):
+            if self.config.refresh_states and epoch and not minibatch:
+                drifts.append(gradients.refresh_states(self.version, timer))
+            timer.switch("gradient")
+            sync_seconds += gradients.compute(self.version, epoch, minibatch, timer)
+            timer.switch("reduce")
+            statistics = self._reduce()
+            self._check(statistics, epoch, minibatch)
+            kls.append(statistics.terms.approx_kl)
+            if self.config.target_kl is not None and kls[-1] > self.config.target_kl:
                 break
+            timer.switch("optimizer")
+            norms.append(self._step(epoch, minibatch))
+            steps.append(statistics)
+            timer.switch("publish")
+            self.publish()
+            if recorder is not None:
+                timer.switch("other")
+                recorder.record(len(steps))
         timer.switch("other")
-        means = np.mean(rows, axis=0) if rows else np.full(len(SHARD_STATISTICS), np.nan)
-        named = dict(zip(SHARD_STATISTICS, means.tolist(), strict=True))
-        return {
-            "policy_loss": named["policy_loss"],
-            "value_loss": named["value_loss"],
-            "entropy": named["entropy"],
-            "approx_kl": named["approx_kl"],
-            "approx_kl_last_epoch": float(np.mean(kls[-self.config.minibatches :])),
-            "clip_fraction": named["clipped"],
-            "gradient_norm": float(np.mean(norms)) if norms else float("nan"),
-            "first_log_ratio": float(rows[0][SHARD_STATISTICS.index("max_abs_log_ratio")]) if rows else 0.0,
-            "optimizer_steps": float(len(rows)),
-        }
+        means = np.mean([s.terms for s in steps], axis=0) if steps else np.full(len(LossTerms._fields), np.nan)
+        return UpdateStatistics(
+            **LossTerms(*means.tolist())._asdict(),
+            approx_kl_last_epoch=float(np.mean(kls[-self.config.minibatches :])),
+            gradient_norm=float(np.mean(norms)) if norms else float("nan"),
+            first_log_ratio=steps[0].max_log_ratio if steps else 0.0,
+            optimizer_steps=float(len(steps)),
+            state_drift=sum(drifts) / max(len(drifts), 1),
+            learning_rate=rate,
+            sync_seconds=sync_seconds,
+        )
 
-    def _reduce(self) -> dict[str, float]:
-        """Add the shards in shard order, then the ranks: gradients into the first shard, statistics into the result."""
+    def _reduce(self) -> MinibatchStatistics:
+        """Sum the shards in order, and then the ranks. The gradient's sum replaces that of the first shard."""
         gradient = self._flat.grad
         assert gradient is not None
         for shard in self._other_shards:
             gradient.add_(shard)
-        by_shard = self.arena.array("shard_statistics")
-        largest = float(by_shard[:, SHARD_STATISTICS.index("max_abs_log_ratio")].max())
-        sums, largest = self._sum_over_ranks(gradient, by_shard.sum(axis=0), largest)
-        return dict(zip(SHARD_STATISTICS, sums.tolist(), strict=True)) | {"max_abs_log_ratio": largest}
+        terms = self._buffers.shard_results.loss_terms.sum(axis=0)
+        largest = float(self._buffers.shard_results.max_log_ratio.max())
+        terms, largest = self._all_reduce(gradient, terms, largest)
+        return MinibatchStatistics(LossTerms(*terms.tolist()), largest)
 
-    def _check(self, total: dict[str, float], epoch: int, minibatch: int) -> None:
-        """Raises TrainingError for losses that are not finite, and for a first ratio that is not 1."""
-        if not np.isfinite([total["policy_loss"], total["value_loss"]]).all():
+    def _check(self, statistics: MinibatchStatistics, epoch: int, minibatch: int) -> None:
+        """Raise TrainingError for losses that are not finite, and for a first ratio that is not 1."""
+        terms = statistics.terms
+        if not np.isfinite([terms.policy_loss, terms.value_loss]).all():
             raise TrainingError(
                 epoch,
                 minibatch,
-                f"the loss is not finite (policy {total['policy_loss']}, value {total['value_loss']}): check the "
+                f"the loss is not finite (policy {terms.policy_loss}, value {terms.value_loss}): check the "
                 "environment's observations and rewards, or lower --learning-rate",
             )
-        ratio, limit = total["max_abs_log_ratio"], LARGEST_FIRST_LOG_RATIO[self.config.autocast]
+        ratio, limit = statistics.max_log_ratio, MAX_FIRST_LOG_RATIO[self.config.autocast]
         if epoch == minibatch == 0 and not ratio <= limit:
             raise TrainingError(
                 epoch,
                 minibatch,
-                f"before the first gradient step of an update |log ratio| is {ratio:.2e} but must be below "
-                f"{limit:.0e}: acting and learning disagree; lower --learning-rate if the policy has "
-                "diverged, else please report it",
+                f"before the first optimizer step of an update |log ratio| is {ratio:.2e} but must be below "
+                f"{limit:.0e}, so acting and learning disagree: lower --learning-rate if the policy has diverged, "
+                "otherwise please report it",
             )
 
     def _step(self, epoch: int, minibatch: int) -> float:
@@ -265,23 +280,11 @@ class Learner:
             )
         if norm > self.config.max_grad_norm:
             gradient.mul_(self.config.max_grad_norm / norm)
-        with torch.no_grad():
-            self._optimizer_step(self.optimizer)
+        bare_optimizer_step(self.optimizer)
         if self.config.log_std_min is not None and self.model.log_std is not None:
-            # The parameter itself, not the network's use of it: its gradient can bring it up again.
+            # Clamp the parameter itself, not its use in the network: then its gradient can raise it again.
             self.model.log_std.data.clamp_(min=self.config.log_std_min)
         return norm
-
-    def _merge_observations(self) -> None:
-        """Let this rollout's observations into the statistics that the next one is normalized with."""
-        if self.config.normalize_obs:
-            by_env = self._of_all_ranks(self.arena.array("obs_moments"))
-            for count, (mean, m2) in zip(self._taken.tolist(), by_env, strict=True):
-                self.obs_moments.merge(count, mean, m2)
-
-    def _of_all_ranks(self, by_env: np.ndarray) -> np.ndarray:
-        """Numbers of every environment of every rank, [R·N, …], from those of this rank's, [N, …], in global order."""
-        return np.concatenate(list(self._ranks.gather(by_env)))
 
     def state(self) -> dict[str, Any]:
         """Everything of the learner that the next update depends on."""
@@ -296,10 +299,10 @@ class Learner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
+        """The inverse of `state`. Weight decay and epsilon of the optimizer are those of the present configuration."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        configured = build_optimizer(self.config, self._flat).param_groups[0]  # what is gone on with, not begun with
+        configured = build_optimizer(self.config, self._flat).param_groups[0]
         for name in {"eps", "weight_decay"} & configured.keys():
             self.optimizer.param_groups[0][name] = configured[name]
         self.version = state["version"]

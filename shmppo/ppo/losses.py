@@ -1,7 +1,11 @@
-"""The PPO loss and its slopes: pure functions of tensors, no configuration, logger or device inside.
+"""PPO losses and their gradients: functions of tensors, without state.
 
-A slope is the derivative of a per-step term with respect to log π or to the value. The update hands slopes to
-autograd where the network's outputs are, so that the graph holds the network and log π, and nothing of the loss.
+Most functions come in pairs: a loss or objective per step, and `*_grad`, its derivative with respect to log π or the
+value. The derivatives are written by hand on purpose. The update passes them to autograd as the gradients of the
+network's outputs. The autograd graph then contains only the network and log π, and the backward pass costs less.
+
+Symbols: ρ = π(a|s) / π_old(a|s), the ratio; A, the advantage; ε, the clip range; V, the value; R, the value target.
+Arguments are tensors of the same shape [...], with one element per step, unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -11,24 +15,36 @@ from torch import Tensor
 
 
 def clipped_objective(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO-Clip per step, to be maximized: min(ρA, clip(ρ, 1 − ε, 1 + ε)A) (arXiv 1707.06347, eq. 7)."""
+    """PPO-Clip objective per step, to be maximized: min(ρA, clip(ρ, 1 − ε, 1 + ε)A).
+
+    Source: Schulman et al., arXiv 1707.06347, eq. 7.
+    """
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def clipped_objective_grad(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """∂/∂log π of `clipped_objective`: ρA, or 0 where the clipped term is the smaller."""
-    plain = ratio * advantages
-    return plain * (plain <= ratio.clamp(1 - clip, 1 + clip) * advantages)
+    """Derivative of `clipped_objective` with respect to log π: ρA, or 0 where the clipped term is smaller.
+
+    It follows from ∂ρ/∂log π = ρ.
+    """
+    unclipped = ratio * advantages
+    return unclipped * (unclipped <= ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def dimension_clipped_objective(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """Dimension-wise clipping per step, to be maximized: A · Π_d s·min(s·ρ_d, s·clip(ρ_d, 1 − ε, 1 + ε)), s = sign(A).
+    """PPO-Clip objective with one ratio per action dimension, to be maximized.
 
-    One dimension out of range keeps the others' gradient, where the joint ratio would lose all of it; with one
-    dimension it is `clipped_objective` (DISC: Han and Sung, ICML 2019, arXiv 1905.02363).
+        A · Π_d s·min(s·ρ_d, s·clip(ρ_d, 1 − ε, 1 + ε)),   s = sign(A)
+
+    If one dimension is out of range, the others keep their gradient. With one ratio for all dimensions, the whole
+    gradient would be 0. With one dimension this equals `clipped_objective`.
+
+    Source: DISC, Han and Sung, ICML 2019, arXiv 1905.02363.
 
     Args:
-        ratios: [..., A], of each action dimension; advantages: [...].
+        ratios: [..., D], one per action dimension.
+        advantages: [...].
+        clip: ε.
 
     Returns:
         [...].
@@ -37,58 +53,79 @@ def dimension_clipped_objective(ratios: Tensor, advantages: Tensor, clip: float)
 
 
 def dimension_clipped_objective_grad(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """∂/∂log π_d of `dimension_clipped_objective` [..., A]: its value, or 0 where d's clipped term is taken."""
+    """Derivative of `dimension_clipped_objective` with respect to log π of each action dimension, [..., D].
+
+    It is the objective itself, or 0 in dimensions whose clipped term is smaller.
+    """
     bounded = _bounded(ratios, advantages, clip)
     return (advantages * bounded.prod(-1)).unsqueeze(-1) * (bounded == ratios)
 
 
 def _bounded(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """s·min(s·ρ_d, s·clip(ρ_d)): at most 1 + ε where the advantage is positive, at least 1 − ε where it is not."""
+    """s·min(s·ρ_d, s·clip(ρ_d)): at most 1 + ε where the advantage is positive, at least 1 − ε elsewhere."""
     positive = (advantages > 0).unsqueeze(-1)
     return torch.where(positive, ratios.clamp(max=1 + clip), ratios.clamp(min=1 - clip))
 
 
 def dual_clipped(objective: Tensor, advantages: Tensor, limit: float) -> Tensor:
-    """Dual clip of an objective per step: at least cA where A < 0, so that a large ratio cannot dominate.
+    """Dual clip of an objective per step: max(objective, cA) where A < 0, so that a large ratio cannot dominate.
 
-    limit: c > 1 (Ye et al., arXiv 1912.09729, eq. 3).
+    Source: Ye et al., arXiv 1912.09729, eq. 3. `limit` is c > 1.
     """
     return torch.where(advantages < 0, torch.max(objective, limit * advantages), objective)
 
 
-def dual_clipped_grad(slope: Tensor, objective: Tensor, advantages: Tensor, limit: float) -> Tensor:
-    """∂/∂log π of `dual_clipped`: the slope of the objective, or 0 where the limit is taken.
+def dual_clipped_grad(gradient: Tensor, objective: Tensor, advantages: Tensor, limit: float) -> Tensor:
+    """Derivative of `dual_clipped` with respect to log π.
 
     Args:
-        slope: [...] or, per action dimension, [..., A]; the others: [...].
+        gradient: of the objective, [...] or, per action dimension, [..., D].
+        objective, advantages: [...].
+        limit: c.
+
+    Returns:
+        `gradient`, or 0 where the dual clip limits the objective.
     """
     kept = (advantages >= 0) | (objective >= limit * advantages)
-    return slope * (kept if slope.dim() == kept.dim() else kept.unsqueeze(-1))
+    return gradient * (kept if gradient.dim() == kept.dim() else kept.unsqueeze(-1))
 
 
 def unclipped_objective(ratio: Tensor, advantages: Tensor) -> Tensor:
-    """ρA per step, what PPO-Penalty maximizes less β·KL (arXiv 1707.06347, eq. 8); also its own slope by log π."""
+    """Objective of PPO-Penalty per step without the penalty β·KL, to be maximized: ρA.
+
+    It equals its own derivative with respect to log π.
+
+    Source: Schulman et al., arXiv 1707.06347, eq. 8.
+    """
     return ratio * advantages
 
 
 def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """½(V − R)² per step; with `clip`, the larger of that and the same of V clipped to old ± clip."""
-    plain = (values - targets).square()
+    """Value loss per step: ½(V − R)².
+
+    With `clip` it is ½ max((V − R)², (V_clip − R)²), where V_clip = V_old + clip(V − V_old, −ε, ε).
+
+    Source: the `ppo2` implementation in OpenAI Baselines.
+    """
+    unclipped = (values - targets).square()
     if clip is None:
-        return 0.5 * plain
-    near = old_values + (values - old_values).clamp(-clip, clip)
-    return 0.5 * torch.max(plain, (near - targets).square())
+        return 0.5 * unclipped
+    clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.max(unclipped, (clipped_values - targets).square())
 
 
 def value_loss_grad(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """∂/∂V of `value_loss`: V − R, or 0 where the clipped term is the larger."""
+    """Derivative of `value_loss` with respect to V: V − R, or 0 where the clipped term is larger."""
     error = values - targets
     if clip is None:
         return error
-    near = old_values + (values - old_values).clamp(-clip, clip) - targets
-    return error * (error.square() >= near.square())
+    clipped_error = old_values + (values - old_values).clamp(-clip, clip) - targets
+    return error * (error.square() >= clipped_error.square())
 
 
 def kl_estimate(log_ratio: Tensor, ratio: Tensor) -> Tensor:
-    """k3 = (ρ − 1) − log ρ per step, an unbiased, non-negative estimate of KL(π_old ‖ π) in nats."""
+    """Estimate of KL(π_old ‖ π) per step in nats: (ρ − 1) − log ρ.
+
+    It is unbiased and never negative. Source: the estimator k3 in J. Schulman, "Approximating KL Divergence", 2020.
+    """
     return ratio - 1 - log_ratio

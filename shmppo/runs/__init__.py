@@ -1,1 +1,1 @@
-"""A training run from start to end, and what is kept of it."""
+"""Training runs: the training loop, checkpoints, the files of a run, and evaluation."""

@@ -1,4 +1,4 @@
-"""Whole episodes with a trained policy and frozen normalizers, side by side; what is drawn of them goes into a film."""
+"""Whole episodes with a trained policy and fixed normalization statistics, side by side, and videos of them."""
 
 from __future__ import annotations
 
@@ -12,136 +12,129 @@ import torch
 
 from shmppo.envs.sync import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
-from shmppo.models.inference import ActingNetwork
-from shmppo.models.normalization import leaf_statistics, normalize_leaf
-from shmppo.runs.policy import TrainedPolicy, load_trained
+from shmppo.runs.policy import TrainedPolicy, load_trained, single_batch_actor
 from shmppo.runs.video import VideoRecorder, render_without_display
 from shmppo.utils.rng import action_noise_generator
 
-FIRST_INDEX = 2**40  # environment indices that no training run reaches, so no stream is shared with one
+FIRST_INDEX = 2**40  # environment indices that no training run reaches, so that no random stream is shared with one
 
 
 class EpisodeResult(NamedTuple):
-    """One episode."""
+    """One finished episode."""
 
-    total: float
+    episode_return: float
     """Undiscounted return."""
     length: int
     """Steps."""
 
 
-def play(
+def evaluate(
+    run_dir: Path, *, episodes: int = 20, seed: int = 1, stochastic: bool = False, video: Path | None = None
+) -> list[float]:
+    """Play episodes with the policy of a run's newest checkpoint.
+
+    Args:
+        stochastic: sample actions from the policy; otherwise take the most likely ones.
+        video: record all episodes in this mp4 or gif file.
+
+    Returns:
+        Undiscounted returns [episodes].
+
+    Raises:
+        ConfigError: if there is no usable checkpoint, episodes < 1, or the video cannot be made.
+        EnvError: if an environment raises.
+    """
+    if episodes < 1:
+        raise ConfigError(f"--episodes is {episodes}; it must be at least 1")
+    with nullcontext() if video is None else VideoRecorder(video) as recorder:
+        trained = load_trained(run_dir)
+        results = play_episodes(trained, episodes=episodes, seed=seed, stochastic=stochastic, video=recorder)
+    return [result.episode_return for result in results]
+
+
+def play_episodes(
     trained: TrainedPolicy,
     *,
     episodes: int,
     seed: int,
     stochastic: bool = False,
-    film: VideoRecorder | None = None,
-    filmed: int | None = None,
+    video: VideoRecorder | None = None,
+    recorded: int | None = None,
 ) -> list[EpisodeResult]:
     """Play `episodes` episodes, each in an environment of its own.
 
     Args:
-        stochastic: draw actions from the policy; else the most likely ones.
-        film: gets the frames of the first `filmed` episodes (None: all), which are then played one by one.
+        stochastic: sample actions from the policy; otherwise take the most likely ones.
+        video: gets the frames of the first `recorded` episodes (None: all), which are then played one by one.
 
     Raises:
-        ConfigError: if the environment cannot be drawn, or the film not be written.
+        ConfigError: if the environment cannot render, or the video cannot be written.
         EnvError: if an environment raises.
     """
-    players = _Players(trained, seed, stochastic)
-    played: list[EpisodeResult] = []
-    alone = 0 if film is None else min(episodes, episodes if filmed is None else filmed)
-    while len(played) < episodes:
-        drawn = film if len(played) < alone else None
-        count = 1 if drawn else min(players.rows, episodes - len(played))
-        played += players.play(FIRST_INDEX + len(played), count, drawn)
-    return played
+    config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
+    rows = config.inference_rows
+    results: list[EpisodeResult] = []
+    alone = 0 if video is None else min(episodes, episodes if recorded is None else recorded)
+    while len(results) < episodes:
+        recorder = video if len(results) < alone else None
+        count = 1 if recorder else min(rows, episodes - len(results))
+        player = _Player(dataclasses.replace(trained, config=config), stochastic, recorder)
+        results += player.play(FIRST_INDEX + len(results), count)
+    return results
 
 
-class _Players:
-    """The policy acting in one tile of environments."""
+class _Player:
+    """Plays the first episode of some environments in one inference batch."""
 
-    def __init__(self, trained: TrainedPolicy, seed: int, stochastic: bool) -> None:
-        self._config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
-        self._task = trained.task
+    def __init__(self, trained: TrainedPolicy, stochastic: bool, video: VideoRecorder | None) -> None:
+        self._trained = trained
         self._stochastic = stochastic
-        self.rows = self._config.inference_rows
-        self._network = ActingNetwork(trained.model, trained.task.distribution, tiles=1, rows=self.rows)
-        self._network.load()
-        moments = trained.moments
-        mean, scale = (torch.from_numpy(a.astype(np.float32)) for a in (moments.mean, 1 / moments.std))
-        parts = trained.task.observation.normalized
-        self._statistics = leaf_statistics(parts, mean, scale, trained.config.normalize_obs)
+        self._video = video
 
-    @torch.inference_mode()
-    def play(self, first: int, count: int, film: VideoRecorder | None) -> list[EpisodeResult]:
-        """The first episode of each of `count` environments."""
+    def play(self, first: int, count: int) -> list[EpisodeResult]:
+        """Play the first episode of each of `count` environments, from global index `first` on."""
         render_mode = None
-        if film is not None:
+        if self._video is not None:
             render_without_display()
             render_mode = "rgb_array"
-        batch = SyncVectorEnv(self._config, self._task, first, first + count, render_mode)
+        envs = SyncVectorEnv(self._trained.config, self._trained.task, first, first + count, render_mode)
         try:
-            return self._play(batch, film)
-        except EnvError as fault:
-            raise EnvError(fault.env_index - FIRST_INDEX, fault.message) from fault
+            return self._play(envs)
+        except EnvError as error:
+            raise EnvError(error.env_index - FIRST_INDEX, error.message) from error
         finally:
-            batch.close()
+            envs.close()
 
-    def _play(self, batch: SyncVectorEnv, film: VideoRecorder | None) -> list[EpisodeResult]:
-        count, network, distribution = len(batch.handles), self._network, self._task.distribution
-        generators = [action_noise_generator(self._config.seed, slot.index, 0) for slot in batch.handles]
-        network.state.zero_()
-        batch.begin(0)
-        played: dict[int, EpisodeResult] = {}
+    @torch.inference_mode()
+    def _play(self, envs: SyncVectorEnv) -> list[EpisodeResult]:
+        count, distribution = len(envs.handles), self._trained.task.distribution
+        generators = [action_noise_generator(self._trained.config.seed, handle.index, 0) for handle in envs.handles]
+        actor = single_batch_actor(self._trained, envs.obs)
+        envs.reset_all(0)
+        results: dict[int, EpisodeResult] = {}
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-        shown = list(zip(map(torch.from_numpy, batch.obs), self._statistics, network.obs, strict=True))
-        while len(played) < count:
-            if film is not None:
-                self._draw(batch, film)
-            for obs, of_leaf, seen in shown:
-                normalize_leaf(obs, of_leaf, out=seen[0, :count])
-            network.step(0)
-            params = network.params[:count]
+        actions = np.zeros((count, distribution.action_size), np.float32)
+        params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
+        while len(results) < count:
+            if self._video is not None:
+                self._record(envs, self._video)
             if self._stochastic:
-                noise = np.concatenate([distribution.noise(generator, 1) for generator in generators])
-                chosen = distribution.sample(params, torch.from_numpy(noise))
-            else:
-                chosen = distribution.mode(params)
-            actions = [None if i in played else action for i, action in enumerate(distribution.to_env(chosen.numpy()))]
-            for ended in batch.step(actions, rewards, terminated, truncated):
-                played[ended.i] = EpisodeResult(ended.total, ended.length)
-        return [played[i] for i in range(count)]
+                actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
+            actor.act(actions, params, values, 0 if self._stochastic else None)
+            chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
+            for end in envs.step(chosen, rewards, terminated, truncated):
+                results[end.i] = EpisodeResult(end.episode_return, end.length)
+        return [results[i] for i in range(count)]
 
-    def _draw(self, batch: SyncVectorEnv, film: VideoRecorder) -> None:
-        slot = batch.handles[0]
+    def _record(self, envs: SyncVectorEnv, video: VideoRecorder) -> None:
+        handle = envs.handles[0]
         try:
-            frame = slot.render()
-        except Exception as error:  # drivers and libraries fail in many ways
+            frame = handle.render()
+        except Exception as error:  # drivers and libraries raise many types
             reason = " ".join(str(error).split()) or repr(error)
             raise ConfigError(
-                f"--video: {self._config.env_id} cannot be drawn here ({reason}); pip install 'shmppo[video]', and "
-                "without a display MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
+                f"--video: {self._trained.config.env_id} cannot be rendered here ({reason}); pip install "
+                "'shmppo[video]', and without a display MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa "
+                "(libosmesa6)"
             ) from error
-        film.add(frame, slot.frames_per_second)
-
-
-def evaluate(
-    run_dir: Path, *, episodes: int = 20, seed: int = 1, stochastic: bool = False, video: Path | None = None
-) -> list[float]:
-    """Undiscounted returns of `episodes` episodes of the run's last checkpoint.
-
-    Args:
-        stochastic: draw actions from the policy; else the most likely ones.
-        video: film all of them into this mp4 or gif.
-
-    Raises:
-        ConfigError: if the run directory holds no usable checkpoint, episodes < 1, or the film cannot be made.
-        EnvError: if an environment raises.
-    """
-    if episodes < 1:
-        raise ConfigError(f"--episodes is {episodes}; it must be at least 1")
-    with nullcontext() if video is None else VideoRecorder(video) as film:
-        played = play(load_trained(run_dir), episodes=episodes, seed=seed, stochastic=stochastic, film=film)
-    return [one.total for one in played]
+        video.add(frame, handle.frames_per_second)

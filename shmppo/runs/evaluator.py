@@ -1,7 +1,7 @@
-"""Evaluation while training: `--eval-every`, in a process of its own that training never waits for.
+"""Evaluation while training (--eval-every), in a process of its own for which training never waits.
 
-The learner writes the weights into a file, says so over a pipe, and takes the results when they are there; as long as
-one evaluation lasts, no other is begun. The process ends with the learner, however that ends.
+The learner writes the weights to a file, sends a message through a pipe, and takes the results when they are there.
+While an evaluation is in progress no other begins. The process ends with the learner, in whatever way that ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.ppo.learner import Learner
-from shmppo.runs.evaluation import EpisodeResult, play
+from shmppo.runs.evaluation import EpisodeResult, play_episodes
 from shmppo.runs.policy import trained_from
 from shmppo.runs.run_directory import EVALUATIONS, LOG
 from shmppo.runs.video import VideoRecorder
@@ -33,42 +33,40 @@ from shmppo.utils.logs import log_to
 log = logging.getLogger(__name__)
 
 WEIGHTS = "evaluation.pt"
-LAST_SECONDS = 60.0  # what the end of a run waits for the evaluation in progress
-NICENESS = 10  # training goes first
+FINISH_SECONDS = 60.0  # how long the end of a run waits for the evaluation in progress
+NICENESS = 10  # training has priority
 
 
 class Evaluator:
-    """The learner's side: asks for evaluations, and writes their rows to eval.csv and the watchers."""
+    """The learner's side: requests evaluations, and writes their rows to eval.csv and the loggers."""
 
-    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, watchers: LoggerList) -> None:
-        """iteration: the one that the run goes on from; rows beyond it are cut from eval.csv."""
-        self._config = config
-        self._run_dir = run_dir
-        self._watchers = watchers
+    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList) -> None:
+        """iteration: from which the run continues. Later rows are dropped from eval.csv."""
+        self._config, self._run_dir, self._loggers = config, run_dir, loggers
         self._table = MetricsFile(run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY))
         self._due = self._busy = self._dead = False
         context = start_context()
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=run_evaluator, args=(run_dir, theirs), name="evaluator", daemon=True)
+        self._pipe, evaluator_pipe = context.Pipe()
+        self._process = context.Process(
+            target=run_evaluator, args=(run_dir, evaluator_pipe), name="evaluator", daemon=True
+        )
         self._process.start()
-        theirs.close()
+        evaluator_pipe.close()
 
     @property
     def pids(self) -> list[int]:
+        """The process id, in a list."""
         return [self._process.pid]
 
     def after(self, iteration: int, env_steps: int, learner: Learner) -> None:
-        """Take what has been evaluated, and ask for this iteration's evaluation if one is due and none is going on.
-
-        env_steps: taken until here, of all ranks.
-        """
+        """Take finished results. Request the evaluation of this iteration if it is due and none is in progress."""
         self._due |= iteration % (self._config.eval_every or 1) == 0
-        self._take()
+        self._receive()
         if not self._due or self._busy:
             return
         if not self._process.is_alive():
             if not self._dead:
-                log.warning("the process that evaluates has died; nothing more is evaluated")
+                log.warning("the evaluator process has died; there are no more evaluations")
             self._dead = True
             return
         state = learner.state()
@@ -89,8 +87,8 @@ class Evaluator:
         else:
             self._due, self._busy = False, True
 
-    def _take(self, timeout: float = 0.0) -> None:
-        """Book the results of the evaluation in progress if they come within `timeout` seconds."""
+    def _receive(self, timeout: float = 0.0) -> None:
+        """Record the results of the evaluation in progress if they come within `timeout` seconds."""
         if not self._busy:
             return
         try:
@@ -98,22 +96,22 @@ class Evaluator:
                 return
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            answer = "the process that evaluates has died"
+            answer = "the evaluator process has died"
             self._process.join()
         self._busy = False
         if isinstance(answer, str):
             log.warning("an evaluation failed: %s", answer)
             return
         self._table.write(answer)
-        self._watchers.log(answer)
+        self._loggers.log(answer)
 
-    def finish(self, *, patient: bool) -> None:
-        """At the end of the run, take the evaluation in progress; not for long, and not at all unless `patient`."""
-        self._take(LAST_SECONDS if patient else 0.0)
+    def finish(self, *, wait: bool) -> None:
+        """Take the results of the evaluation in progress, if there is one. wait: up to FINISH_SECONDS for it."""
+        self._receive(FINISH_SECONDS if wait else 0.0)
 
     def close(self) -> None:
-        """End the process; safe to call after a fault."""
-        self._pipe.close()  # it ends by itself when idle
+        """End the process. Safe to call after an error."""
+        self._pipe.close()  # an idle evaluator ends by itself
         self._process.kill()
         self._process.join()
         self._table.close()
@@ -121,59 +119,59 @@ class Evaluator:
 
 
 def run_evaluator(run_dir: Path, pipe: Connection) -> None:
-    """The process: evaluates the weights file whenever the pipe names an iteration, until the learner is gone."""
+    """The evaluator process: evaluate the weights file at every message, until the learner is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.nice(NICENESS)
     torch.set_num_threads(1)
     with log_to(run_dir / LOG):
         while True:
             try:
                 pipe.recv()
-                pipe.send(_answer(run_dir))
+                pipe.send(_evaluate(run_dir))
             except (EOFError, OSError):
                 return
 
 
-def _end_with_parent() -> None:
-    """Leave at once when the learner is gone, even in the middle of an episode."""
+def _exit_with_parent() -> None:
+    """Exit at once when the learner is gone, even during an episode."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
 
 
-def _answer(run_dir: Path) -> Row | str:
+def _evaluate(run_dir: Path) -> Row | str:
     """The row of eval.csv for the weights file, or what went wrong."""
     began = time.monotonic()
     try:
         state = torch.load(run_dir / WEIGHTS, weights_only=True)
         trained = trained_from(state)
-        config, film = trained.config, None
+        config, video = trained.config, None
         if config.eval_videos:
-            film = VideoRecorder(run_dir / "videos" / f"{trained.iteration}.mp4")
+            video = VideoRecorder(run_dir / "videos" / f"{trained.iteration}.mp4")
         try:
-            played = play(trained, episodes=config.eval_episodes, seed=config.seed, film=film, filmed=1)
+            results = play_episodes(trained, episodes=config.eval_episodes, seed=config.seed, video=video, recorded=1)
         finally:
-            if film is not None:
-                film.close()
-    except Exception as error:  # the environment's, the film's, the disk's: none of them may end the run
+            if video is not None:
+                video.close()
+    except Exception as error:  # of the environment, the video, or the disk: none of them may end the run
         return " ".join(f"{type(error).__name__}: {error}".split())
-    return evaluation_row(trained.iteration, state["env_steps"], played, time.monotonic() - began)
+    return evaluation_row(trained.iteration, state["env_steps"], results, time.monotonic() - began)
 
 
-def evaluation_row(iteration: int, env_steps: int, played: list[EpisodeResult], seconds: float) -> Row:
+def evaluation_row(iteration: int, env_steps: int, results: list[EpisodeResult], seconds: float) -> Row:
     """A row of eval.csv."""
-    totals = [one.total for one in played]
+    returns = [result.episode_return for result in results]
     return {
         "iteration": iteration,
         "env_steps": env_steps,
-        "eval_return_mean": float(np.mean(totals)),
-        "eval_return_std": float(np.std(totals)),
-        "eval_return_min": min(totals),
-        "eval_return_max": max(totals),
-        "eval_length_mean": float(np.mean([one.length for one in played])),
-        "eval_episodes": len(played),
+        "eval_return_mean": float(np.mean(returns)),
+        "eval_return_std": float(np.std(returns)),
+        "eval_return_min": min(returns),
+        "eval_return_max": max(returns),
+        "eval_length_mean": float(np.mean([result.length for result in results])),
+        "eval_episodes": len(results),
         "eval_seconds": seconds,
     }

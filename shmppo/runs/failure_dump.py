@@ -1,4 +1,4 @@
-"""What is kept of a run that ended early, so that the cause can be looked at: an episode, or a minibatch."""
+"""Files that show why a run ended early: the failed episode, or the failed minibatch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import TrainingError
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.runs.run_directory import FAILED_EPISODE, FAILED_MINIBATCH
 from shmppo.sampling.action_log import ActionLog
 from shmppo.utils.files import write_json
@@ -18,26 +19,27 @@ from shmppo.utils.rng import episode_seed
 
 log = logging.getLogger(__name__)
 
-_STEPS = ("actions", "reward", "first", "terminated", "truncated", "bootstrap", "value", "log_prob")
+_STEP_ARRAYS = ("actions", "reward", "first", "terminated", "truncated", "bootstrap", "value", "log_prob")
 
 
-def keep_failed_episode(
+def write_failed_episode(
     run_dir: Path,
     config: TrainConfig,
-    arena: SharedBuffers,
+    rollout: Rollout,
     actions: ActionLog,
-    *,
     env_index: int,
-    begun: int,
+    steps_begun: int,
     message: str,
 ) -> None:
-    """Write failed_episode.json: what `python -m shmppo.replay` needs to bring an environment to the step that failed.
+    """Write failed_episode.json, with which `python -m shmppo.replay` brings an environment to the failed step.
 
     Args:
-        begun: steps of the rollout in the arena that were begun behind those of `actions`, the failing one included.
+        actions: those before the rollout.
+        steps_begun: steps of the rollout that the environment has begun, including the failed one.
+        message: of the error.
     """
-    first = np.flatnonzero(arena.array("first")[:begun, env_index])
-    steps = arena.array("actions")[:begun, env_index]
+    first = np.flatnonzero(rollout.first[:steps_begun, env_index])
+    steps = rollout.actions[:steps_begun, env_index]
     episode = actions.episodes(range(env_index, env_index + 1))[0]
     number = episode.number + int((first > 0).sum())
     if len(first):
@@ -46,7 +48,7 @@ def keep_failed_episode(
         steps = np.concatenate([episode.actions, steps])
     else:
         log.warning(
-            "the actions of the episode that failed are not kept: it is longer than --replay-limit, or not replayed"
+            "no failed_episode.json is written: the episode is longer than --replay-limit, or cannot be replayed"
         )
         return
     content = {
@@ -60,26 +62,28 @@ def keep_failed_episode(
     write_json(run_dir / FAILED_EPISODE, content)
 
 
-def keep_failed_minibatch(
-    run_dir: Path, arena: SharedBuffers, model: ActorCritic, *, epoch: int, minibatch: int, message: str
-) -> None:
-    """Write failed_minibatch.pt: tensors and text only (`torch.load(…, weights_only=True)`).
+def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCritic, error: TrainingError) -> None:
+    """Write failed_minibatch.pt, which contains only tensors and text (`torch.load(…, weights_only=True)`).
 
-    It holds the whole rollout, the minibatch's rows, its shards' statistics and gradients (the first being the sum of
-    all of them already), and the weights that they were computed with.
+    It contains the whole rollout, the sequences of the minibatch, the results of its shards, and the weights. The first
+    shard's gradient is already the sum over all shards.
     """
-    steps = (*(leaf.field for leaf in model.observation.leaves), *_STEPS)
-    bounds = arena.array("bounds")[epoch, minibatch]
-    order = arena.array("order")[epoch, int(bounds[0]) : int(bounds[-1])]
+    rollout, minibatches, results = buffers.rollout, buffers.minibatches, buffers.shard_results
+    arrays = {name: getattr(rollout, name) for name in _STEP_ARRAYS}
+    leaves = zip(model.observation.leaves, rollout.obs, strict=True)
+    arrays |= {leaf.field: obs for leaf, obs in leaves}
+    bounds = minibatches.bounds[error.epoch, error.minibatch]
+    order = minibatches.order[error.epoch, int(bounds[0]) : int(bounds[-1])]
     content = {
-        "message": message,
-        "rollout": {name: arena.tensor(name).clone() for name in steps},
-        "rows": torch.from_numpy(arena.array("rows")[order]),
-        "shard_statistics": arena.tensor("shard_statistics").clone(),
-        "gradients": arena.tensor("gradients").clone(),
+        "message": str(error),
+        "rollout": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
+        "sequences": torch.from_numpy(minibatches.sequences[order]),
+        "loss_terms": torch.from_numpy(results.loss_terms.copy()),
+        "max_log_ratio": torch.from_numpy(results.max_log_ratio.copy()),
+        "gradients": torch.from_numpy(results.gradients.copy()),
         "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
     }
     try:
         torch.save(content, run_dir / FAILED_MINIBATCH)
-    except RuntimeError as error:  # torch's writer hides the system's error
-        raise OSError(f"{run_dir / FAILED_MINIBATCH}: {error}") from error
+    except RuntimeError as failure:  # torch hides the system's error
+        raise OSError(f"{run_dir / FAILED_MINIBATCH}: {failure}") from failure

@@ -1,4 +1,4 @@
-"""What a run needs of the machine, checked before any process starts: shared memory, memory, open files."""
+"""Checks before a run starts any process: is there enough shared memory, memory, and open files?"""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Field, total_bytes
 
 SHARED_MEMORY = "/dev/shm"
-WORKER_BYTES = 20 << 20  # private memory of a worker before its environments; measured with the fork server
-WORKER_FILES = 6  # descriptors in the learner for each worker: two queues, the sentinel, the fork server's request
-OWN_FILES = 64
+WORKER_BYTES = 20 << 20  # private memory of a worker without its environments, as measured with the fork server
+WORKER_FILES = 6  # file descriptors in the learner per worker: two queues, the sentinel, the request to the fork server
+OWN_FILES = 64  # file descriptors of the learner for everything else
 
 
 def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
-    """Raises ConfigError if the machine cannot hold the run."""
-    arena = total_bytes(fields)
-    _check_shared_memory(arena)
-    _check_memory(config, arena)
+    """Check that the machine has enough resources. Raises the soft limit of open files if that is necessary.
+
+    Args:
+        config: configuration of the run.
+        fields: the fields of its shared buffers.
+
+    Raises:
+        ConfigError: if shared memory, memory, or open files are not enough.
+    """
+    shared = total_bytes(fields)
+    _check_shared_memory(shared)
+    _check_memory(config, shared)
     _check_open_files(config)
 
 
 def _check_shared_memory(needed: int) -> None:
+    """Compare the bytes needed with the free space of /dev/shm, if the system has it."""
     if not os.path.isdir(SHARED_MEMORY):
         return
     status = os.statvfs(SHARED_MEMORY)
@@ -32,23 +41,27 @@ def _check_shared_memory(needed: int) -> None:
     if needed > free:
         raise ConfigError(
             f"shared memory: this run needs {needed / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
-            "free; lower --num-envs or --rollout-steps, or enlarge it (docker: --shm-size)"
+            f"free; lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size)"
         )
 
 
-def _check_memory(config: TrainConfig, arena: int) -> None:
+def _check_memory(config: TrainConfig, shared: int) -> None:
+    """Compare a lower bound of the bytes needed with the available memory, if that is known."""
     available = available_memory()
-    needed = arena + config.num_workers * WORKER_BYTES
+    needed = shared + config.num_workers * WORKER_BYTES
     if available is not None and needed > available:
         raise ConfigError(
-            f"memory: this run needs at least {needed / 2**20:.0f} MiB ({arena / 2**20:.0f} MiB shared and "
+            f"memory: this run needs at least {needed / 2**20:.0f} MiB ({shared / 2**20:.0f} MiB shared and "
             f"{WORKER_BYTES / 2**20:.0f} MiB for each of {config.num_workers} workers) but {available / 2**20:.0f} MiB "
             "are available; lower --num-envs, --rollout-steps or --workers"
         )
 
 
 def available_memory() -> int | None:
-    """Bytes that new processes may use: of the machine, or of the control group if that is less. None if unknown."""
+    """Find out how many bytes new processes can use; None if unknown.
+
+    This is the smaller of two values: the available memory of the machine, and what is left in the control group.
+    """
     limits = []
     for name, value in _lines(Path("/proc/meminfo"), ":"):
         if name == "MemAvailable":
@@ -56,13 +69,14 @@ def available_memory() -> int | None:
     group = Path("/sys/fs/cgroup")
     maximum, used = _number(group / "memory.max"), _number(group / "memory.current")
     if maximum is not None and used is not None:
-        # Pages of files that nobody has used for a while count as used, and are given up when memory is needed.
+        # Inactive pages of cached files count as used, but the kernel frees them when memory is needed.
         cached = sum(int(value) for name, value in _lines(group / "memory.stat", " ") if name == "inactive_file")
         limits.append(max(0, maximum - used + cached))
     return min(limits, default=None)
 
 
 def _lines(path: Path, separator: str) -> Iterable[tuple[str, str]]:
+    """Read the lines of a file as pairs of name and value. A missing file has no lines."""
     try:
         text = path.read_text()
     except OSError:
@@ -73,7 +87,7 @@ def _lines(path: Path, separator: str) -> Iterable[tuple[str, str]]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a control file; None if there is no such file, or no limit in it."""
+    """Read the number in a control file; None if the file is missing or contains no number."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -81,10 +95,10 @@ def _number(path: Path) -> int | None:
 
 
 def _check_open_files(config: TrainConfig) -> None:
-    """Raise this process's limit of open files where that is allowed and needed."""
+    """Raise this process's soft limit of open files if necessary. Raises ConfigError if the hard limit is too low."""
     try:
         import resource
-    except ImportError:  # not a POSIX system
+    except ImportError:  # Windows does not have this module
         return
     needed = OWN_FILES + WORKER_FILES * config.num_workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

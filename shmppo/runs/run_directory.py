@@ -1,4 +1,4 @@
-"""The directory of a run: the only place that a run writes to."""
+"""The directory of a run. A run writes only to this directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.utils import machine as machine
+from shmppo.utils import machine
 from shmppo.utils.files import write_json
 
 log = logging.getLogger(__name__)
@@ -23,18 +23,21 @@ _DERIVED = (
     "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "inference_rows", "block", "num_workers",
     "sharded", "sequence_steps",
 )  # fmt: skip
+"""Properties of TrainConfig that config.json records in addition to its fields."""
 
 
 def create_run_directory(config: TrainConfig) -> Path:
-    """Make the run's directory and write config.json.
+    """Make the directory of a run and write config.json; returns its absolute path.
 
     Raises:
-        ConfigError: if it cannot be written, or holds a run already.
+        ConfigError: if the directory cannot be written, or if it holds a run already.
     """
     name = config.run_dir or default_name(config)
     path = Path(name).absolute()
     if holds_run(path):
-        raise ConfigError(f"--run-dir {path} holds a run already; name another directory, or go on with it by --resume")
+        raise ConfigError(
+            f"--run-dir {path} holds a run already; name another directory, or resume the run with --resume"
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / CONFIG, describe(config))
@@ -44,23 +47,26 @@ def create_run_directory(config: TrainConfig) -> Path:
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a directory holds a run that can be gone on with; one that failed before its first checkpoint cannot."""
+    """Return whether a directory holds a run that can be resumed.
+
+    A run that failed before its first checkpoint does not count.
+    """
     return (path / CONFIG).exists() and any(path.glob("checkpoint*.pt"))
 
 
 def directory_of(run_dir: Path, rank: int) -> Path:
-    """Where a rank writes: rank 0 in the run's directory, the others each in one of their own inside it."""
+    """Return the directory to which a rank writes: the run directory for rank 0, a subdirectory for other ranks."""
     return run_dir if rank == 0 else run_dir / f"rank-{rank}"
 
 
 def default_name(config: TrainConfig) -> str:
-    """runs/<environment>-s<seed>-<time>, with characters that suit a file name."""
+    """Return runs/<environment>-s<seed>-<time>. Characters that do not suit a file name become hyphens."""
     env = "".join(c if c.isalnum() or c in "-._" else "-" for c in config.env_id)
     return os.path.join("runs", f"{env}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
-    """The resolved configuration and what it ran on."""
+    """Describe a run for config.json: the resolved configuration, the versions, and the machine."""
     return {
         "config": config.to_json(),
         "derived": {name: getattr(config, name) for name in _DERIVED},

@@ -1,4 +1,4 @@
-"""Training: `python -m shmppo.train`, or `--resume RUN_DIR`. One screen of `_run` shows the whole path of the data."""
+"""Training and resuming. One screen of `_train_iterations` shows the whole path of the data."""
 
 from __future__ import annotations
 
@@ -16,164 +16,180 @@ from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import parameter_shapes
-from shmppo.parallel.process_group import ProcessGroup, connected, own_configuration
-from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.parallel.process_group import ProcessGroup
+from shmppo.parallel.rendezvous import agree_on_config, connect
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.device_gradients import check_device
-from shmppo.ppo.learner import arena_fields
+from shmppo.ppo.gae import explained_variance
+from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.checkpoint import check_shapes, load_common_checkpoint
 from shmppo.runs.preflight import check_resources
 from shmppo.runs.run_directory import LOG, create_run_directory, default_name, directory_of, holds_run
 from shmppo.runs.session import Session
+from shmppo.runs.train_state import carry_shapes
 from shmppo.runs.video import check_video
 from shmppo.utils.files import make_parent_directory
 from shmppo.utils.logs import log_to, remembered
 from shmppo.utils.torch_utils import torch_threads
 
 
+def _train_iterations(session: Session) -> None:
+    """Train until the last iteration, or until a request to stop: rollout → minibatches → update → metrics."""
+    config, state, timer = session.config, session.state, session.timer
+    learner, pool, process_group = session.learner, session.pool, session.process_group
+    while state.iteration < config.last_iteration and not session.stopping:
+        iteration = state.iteration
+        timer.switch("publish")
+        learner.publish_statistics()
+        learner.publish()
+        with session.preemption(iteration):
+            rollout, times = pool.collect(learner.version, iteration, timer)
+        state.reset_lost(pool.pop_lost(), learner)
+        state.commit(rollout)
+        timer.switch("advantage")
+        advantages = learner.advantages(rollout)
+        coefficients = learner.schedule.coefficients(iteration)
+        minibatches = build_minibatches(
+            config,
+            rollout,
+            session.buffers.minibatches,
+            iteration=iteration,
+            advantages=advantages,
+            coefficients=coefficients,
+            process_group=process_group,
+        )
+        timer.switch("other")
+        statistics = learner.update(iteration, minibatches, session.gradients, timer)
+        explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, process_group)
+        learner.update_obs_normalizer(rollout)
+        state.reset_lost(pool.pop_lost(), learner)
+        row = state.finish_iteration(rollout, times, statistics, coefficients, explained, timer.reset(), process_group)
+        session.outputs.metrics.write(row)
+        session.after_iteration(row, times)
+
+
 class Receivers(NamedTuple):
-    """Who is told of a run."""
+    """The user's callback and loggers."""
 
     callback: Callback | None
     loggers: Sequence[Logger]
 
-    def watchers(self, config: TrainConfig) -> LoggerList:
-        """Those of rank 0; the other ranks have none. Raises ConfigError for a tracker that is not installed."""
+    def of_rank(self, config: TrainConfig) -> LoggerList:
+        """Those of rank 0, with the configured trackers; other ranks have none.
+
+        Raises ConfigError for a tracker that is not installed.
+        """
         if config.rank > 0:
             return LoggerList()
         return LoggerList(self.callback, [*self.loggers, *make_trackers(config)])
 
 
 def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
-    """Train to the end of the configuration, or until SIGINT or SIGTERM; returns what summary.json holds.
-
-    Args:
-        callback: sees the row of each iteration; True ends the run after it, as the first SIGINT does.
-        loggers: get the same rows (see `trackers.Logger`). Of several ranks, callback and loggers are those of rank 0.
-
-    Raises:
-        ConfigError: before anything is started, for what cannot run.
-        WorkerError, EnvError, TrainingError, RankError: when the run cannot go on. Nothing is left running.
-    """
+    """See `shmppo.train`."""
     refuse_imported_script()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=os.path.expanduser(config.run_dir))
-    with connected(config.rank_timeout) as ranks:
-        if any(ranks.gather_objects(_restarted(config))):
-            return _resume(ranks, Path(str(config.run_dir)), Receivers(callback, loggers), {})
-        config = own_configuration(ranks, config)
-        if ranks.size > 1:
-            name = ranks.gather_objects(config.run_dir or default_name(config))[0]
-            config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), ranks.rank)))
-        return _run(ranks, config, None, Receivers(callback, loggers))
+    receivers = Receivers(callback, loggers)
+    with connect(config.rank_timeout) as process_group:
+        if any(process_group.gather_objects(_is_restart(config))):
+            return _resume(process_group, Path(str(config.run_dir)), receivers, {})
+        config = agree_on_config(process_group, config)
+        if process_group.size > 1:
+            name = process_group.gather_objects(config.run_dir or default_name(config))[0]
+            config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), process_group.rank)))
+        return _run(process_group, config, None, receivers)
 
 
 def resume(
     run_dir: str | Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
 ) -> dict[str, Any]:
-    """Go on from a run's newest checkpoint, in its directory; returns what summary.json holds.
-
-    Args:
-        callback, loggers: as `train`.
-        changes: fields of the configuration to go on with, such as total_steps or workers.
-
-    Raises:
-        ConfigError: if there is no usable checkpoint, or nothing is left to train.
-        WorkerError, EnvError, TrainingError, RankError: as `train`.
-    """
+    """See `shmppo.resume`."""
     run_dir = Path(run_dir).expanduser()
     refuse_imported_script()
     try:
         before = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
-    except ConfigError:  # what counts is the checkpoint, and whoever has none says so
+    except ConfigError:  # a missing checkpoint raises a better error later
         before = TrainConfig()
-    with connected(changes.get("rank_timeout", before.rank_timeout)) as ranks:
-        return _resume(ranks, run_dir, Receivers(callback, loggers), changes)
+    with connect(changes.get("rank_timeout", before.rank_timeout)) as process_group:
+        return _resume(process_group, run_dir, Receivers(callback, loggers), changes)
 
 
-def _restarted(config: TrainConfig) -> bool:
-    """Whether torchrun has started this process again (--max-restarts) for a run that has begun before."""
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return again and config.run_dir is not None and holds_run(Path(config.run_dir))
+def _is_restart(config: TrainConfig) -> bool:
+    """Whether torchrun has restarted this process (--max-restarts) for a run that has started before."""
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return restarted and config.run_dir is not None and holds_run(Path(config.run_dir))
 
 
-def _resume(ranks: ProcessGroup, run_dir: Path, watched: Receivers, changes: dict[str, Any]) -> dict[str, Any]:
-    own = directory_of(run_dir.absolute(), ranks.rank)
+def _resume(
+    process_group: ProcessGroup, run_dir: Path, receivers: Receivers, changes: dict[str, Any]
+) -> dict[str, Any]:
+    own = directory_of(run_dir.absolute(), process_group.rank)
     with remembered() as records:
-        checkpoint = load_common_checkpoint(own, ranks)
+        checkpoint = load_common_checkpoint(own, process_group)
     fields_before = json.loads(checkpoint["config"])
     fields = fields_before | {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
-    with ranks.refusing_together():
+    with process_group.config_errors_on_all_ranks():
         config = from_json(fields)
         make_parent_directory(own / LOG, "--resume")
         if config.optimizer != fields_before["optimizer"]:
             raise ConfigError(
-                f"{run_dir} was begun with --optimizer {fields_before['optimizer']}, whose state {config.optimizer} "
-                "cannot use; go on with the same one"
+                f"{run_dir} was started with --optimizer {fields_before['optimizer']}, and {config.optimizer} cannot "
+                "use its state; resume with the same optimizer"
             )
-        if config.ranks != ranks.size:
-            raise ConfigError(f"{run_dir} was begun with {config.ranks} ranks, not {ranks.size}; start as many again")
+        if config.ranks != process_group.size:
+            raise ConfigError(
+                f"{run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again"
+            )
         if checkpoint["iteration"] >= config.last_iteration:
             raise ConfigError(
                 f"{run_dir} has finished {checkpoint['iteration']} iterations, {config.last_iteration} were asked for; "
-                f"to go on, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
+                f"to train longer, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
             )
         if "anneal_steps" not in changes and changes.get("total_steps", 0) > config.learning_horizon:
             raise ConfigError(
-                f"{run_dir} was begun with a step size or clip range that is 0 after {config.anneal_horizon} steps; to "
-                f"learn from more, add --anneal-steps {config.total_steps}"
+                f"{run_dir} was started with a learning rate or clip range that is 0 after {config.anneal_horizon} "
+                f"steps; to learn from more steps, add --anneal-steps {config.total_steps}"
             )
-    return _run(ranks, own_configuration(ranks, config), checkpoint, watched, records)
+    return _run(process_group, agree_on_config(process_group, config), checkpoint, receivers, records)
 
 
 def _run(
-    ranks: ProcessGroup,
+    process_group: ProcessGroup,
     config: TrainConfig,
     checkpoint: dict[str, Any] | None,
-    watched: Receivers,
+    receivers: Receivers,
     records: Sequence[LogRecord] = (),
 ) -> dict[str, Any]:
-    """The whole path of the data: publish → collect → commit → update → report.
+    """Check everything that can be checked, start a session, and train.
 
-    records: of before, for the run's log.
+    records: earlier log records, for the run's log file.
     """
-    with remembered() as more, ranks.refusing_together():
+    with remembered() as more, process_group.config_errors_on_all_ranks():
         check_device(config.device)
-        watchers = watched.watchers(config)
+        loggers = receivers.of_rank(config)
         if config.eval_videos:
             check_video(Path("videos.mp4"), "--eval-videos")
         task = inspect_task(config)
-        fields = arena_fields(config, task)
+        snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
+        fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
         check_resources(config, fields)
         if checkpoint is not None:
-            expected = {field.name: field.shape[1:] for field in fields if field.carried}
-            check_shapes("carry", checkpoint["carry"], expected)
-            check_shapes(
-                "parameter",
-                checkpoint["learner"]["model"],
-                parameter_shapes(config, task.observation, task.distribution),
-            )
+            check_shapes("carry", checkpoint["carry"], carry_shapes(fields))
+            shapes = parameter_shapes(config, task.observation, task.distribution)
+            check_shapes("parameter", checkpoint["learner"]["model"], shapes)
         run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
-    arena = SharedBuffers(fields, allocate(fields))
+    buffers = SharedBuffers(fields, allocate(fields))
     with (
         log_to(run_dir / LOG, [*records, *more]),
         torch_threads(config.learner_threads),
-        Session(config, task, arena, run_dir, checkpoint, watchers, ranks) as session,
+        Session(config, task, buffers, run_dir, checkpoint, loggers, process_group) as session,
     ):
-        learner, pool, timer = session.learner, session.pool, session.timer
-        while session.iteration < config.last_iteration and not session.stopping:
-            timer.switch("publish")
-            learner.publish_statistics()
-            learner.publish()
-            with session.preemption.watching(session.iteration):
-                pool.collect(learner.version, session.iteration, timer)
-            session.commit_rollout()
-            statistics = learner.update(session.iteration, session.compute, timer)
-            session.finish_iteration(statistics)
+        _train_iterations(session)
         return session.finish()
 
 
 def refuse_imported_script() -> None:
-    """Raises ConfigError in a worker that is only importing the main script, which trains outside the guard."""
+    """Raise ConfigError in a worker that is importing the main script, if the script trains without the guard."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "train() was called again while a worker imported the main script; "

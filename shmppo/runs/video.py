@@ -1,4 +1,4 @@
-"""Films of episodes: frames from Gymnasium's rendering into an mp4 or a gif."""
+"""Videos of episodes: write the frames of `env.render()` to an mp4 or gif file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ import numpy as np
 from shmppo.errors import ConfigError
 
 NEEDED = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("imageio",)}
+"""Required libraries by file type."""
 
 
 def check_video(path: Path, flag: str = "--video") -> None:
-    """Raises ConfigError, naming the flag, for a file of another kind, or a library that is not installed."""
+    """Check that a video can be written to `path`.
+
+    Args:
+        path: file to write.
+        flag: command-line flag to name in the error message.
+
+    Raises:
+        ConfigError: if the file is neither mp4 nor gif, or if a library is not installed.
+    """
     if path.suffix not in NEEDED:
         raise ConfigError(f"{flag} {path} ends in neither .mp4 nor .gif; name a file that does")
     missing = [name for name in NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
@@ -26,19 +35,23 @@ def check_video(path: Path, flag: str = "--video") -> None:
 
 
 def render_without_display() -> None:
-    """Let MuJoCo draw by EGL or OSMesa where there is no display and nothing was chosen; before anything is drawn."""
+    """Configure MuJoCo and pygame to render without a display, if there is none.
+
+    This sets environment variables, so call it before anything is rendered. Variables that are set already are kept.
+    MuJoCo then uses EGL, or OSMesa if only OSMesa is installed.
+    """
     if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # what pygame draws with
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # for environments that render with pygame
     software_only = ctypes.util.find_library("OSMesa") and not ctypes.util.find_library("EGL")
     os.environ.setdefault("MUJOCO_GL", "osmesa" if software_only else "egl")
 
 
 class VideoRecorder:
-    """One file of frames. A context manager; the file is whole when it ends."""
+    """Writes frames to one video file. Use it as a context manager; the file is complete after the block."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError as `check_video` does."""
+        """Check `path` as `check_video` does. The file is created with the first frame."""
         check_video(path)
         self.path = path
         self._writer: Any = None
@@ -50,33 +63,37 @@ class VideoRecorder:
         self.close()
 
     def close(self) -> None:
+        """Complete the file."""
         if self._writer is not None:
             self._writer.close()
 
     def add(self, frame: Any, fps: float) -> None:
-        """Append what `env.render()` returned.
+        """Append the result of `env.render()`.
 
         Args:
             frame: [height, width, 3] uint8.
-            fps: frames per second of the whole film; the first frame's counts.
+            fps: frames per second of the video. Only the value of the first frame is used.
 
         Raises:
-            ConfigError: if the environment drew something else, or the file cannot be written.
+            ConfigError: if the frame is not an array of three axes, or if the file cannot be written.
         """
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            drawn = type(frame).__name__
-            raise ConfigError(f"--video {self.path}: the environment drew {drawn}; it must draw rgb_array frames")
+            returned = type(frame).__name__
+            raise ConfigError(
+                f"--video {self.path}: env.render() returned {returned}; it must return an rgb_array frame"
+            )
         try:
             if self._writer is None:
                 self._writer = self._open(fps)
             self._writer.append_data(frame)
-        except (OSError, ValueError, TypeError) as error:  # the disk's, or the frame's where its size or type changes
+        except (OSError, ValueError, TypeError) as error:  # the disk is full, or the size or type of the frame changed
             raise ConfigError(
-                f"--video {self.path} cannot be written: {error}; name another file, or draw frames of one "
-                "size, [height, width, 3] of uint8"
+                f"--video {self.path} cannot be written: {error}; name another file, or make sure that all frames have "
+                "the same size, [height, width, 3], and are uint8"
             ) from error
 
     def _open(self, fps: float) -> Any:
+        """Open the file; returns an imageio writer."""
         import imageio
 
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The action log: what it takes to bring every environment back to where it is.
+"""The action log: the actions that restore every environment by replaying its episode in progress.
 
-An episode is (seed, actions). The learner appends each rollout's actions and forgets those of finished episodes;
-workers keep nothing.
+An episode is determined by its seed and its actions. The learner appends the actions of each rollout and drops those of
+finished episodes. Workers store nothing.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ class EpisodeInProgress:
     env_index: int
     number: int
     actions: np.ndarray | None
-    """[steps so far, A] float32, as sampled; None where there are more than the log keeps."""
+    """[steps so far, A] float32, as sampled. None: the episode is longer than the log's limit."""
 
 
 class ActionLog:
     """Actions of the episode in progress of every environment, up to the last committed rollout.
 
     Attributes:
-        iteration: rollouts committed, so the carry to go on from is the one of index `iteration` mod 2.
+        iteration: rollouts committed. The next rollout starts from the carry of this iteration.
     """
 
     def __init__(self, num_envs: int, action_size: int, limit: int) -> None:
-        """limit: steps of an episode that are kept; of a longer one nothing is."""
+        """limit: steps of the longest episode whose actions are stored."""
         self.iteration = 0
         self._limit = limit
         self._action_size = action_size
         self._numbers = [0] * num_envs
         self._parts: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
-        self._lengths = [0] * num_envs  # steps of the episode in progress, kept or not
+        self._lengths = [0] * num_envs  # steps of the episode in progress, stored or not
 
     def commit(
-        self, actions: np.ndarray, ended: np.ndarray, numbers: np.ndarray, taken: np.ndarray | None = None
+        self, actions: np.ndarray, ended: np.ndarray, numbers: np.ndarray, valid_steps: np.ndarray | None = None
     ) -> None:
         """Append a rollout.
 
         Args:
-            actions: [T, N, A]; ended: [T, N] bool, an episode ended with the step.
+            actions: [T, N, A]; ended: [T, N] bool, whether an episode ended with the step.
             numbers: [N] number of the episode in progress after the rollout.
-            taken: [N] steps of each column that exist; None: all T.
+            valid_steps: [N] valid steps of each environment. None: all T.
         """
         steps = len(actions)
-        lengths = [steps] * len(self._parts) if taken is None else taken.tolist()
-        behind = np.where(ended.any(axis=0), steps - np.argmax(ended[::-1], axis=0), 0)  # first step after the last end
-        for n, (begin, end) in enumerate(zip(behind.tolist(), lengths, strict=True)):
+        lengths = [steps] * len(self._parts) if valid_steps is None else valid_steps.tolist()
+        # The first step after the last end of an episode.
+        begins = np.where(ended.any(axis=0), steps - np.argmax(ended[::-1], axis=0), 0)
+        for n, (begin, end) in enumerate(zip(begins.tolist(), lengths, strict=True)):
             if begin:
                 self._parts[n].clear()
                 self._lengths[n] = 0
@@ -68,7 +69,7 @@ class ActionLog:
         self.iteration += 1
 
     def forget(self, env_index: int) -> None:
-        """The environment's episode was given up and the next begun."""
+        """Drop an episode that could not be restored; the environment has begun its next one."""
         self._numbers[env_index] += 1
         self._parts[env_index].clear()
         self._lengths[env_index] = 0
@@ -88,17 +89,18 @@ class ActionLog:
         return joined
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain arrays: every environment's kept actions one after the other, and the length of its episode."""
+        """Plain arrays: the stored actions of every environment one after the other, and the length of its episode."""
         joined = [self._joined(n) for n in range(len(self._parts))]
         return {
             "numbers": np.array(self._numbers),
             "lengths": np.array(self._lengths),
-            "kept": np.array([len(actions) for actions in joined]),
+            "stored": np.array([len(actions) for actions in joined]),
             "actions": np.concatenate(joined),
         }
 
     def load(self, state: dict[str, np.ndarray], iteration: int) -> None:
+        """The inverse of `state`, for a run that continues at `iteration`."""
         self.iteration = iteration
         self._numbers, self._lengths = state["numbers"].tolist(), state["lengths"].tolist()
-        ends = np.cumsum(state["kept"])
+        ends = np.cumsum(state["stored"])
         self._parts = [[part.copy()] if len(part) else [] for part in np.split(state["actions"], ends[:-1])]

@@ -1,8 +1,8 @@
-"""Sampling: T steps of one contiguous range of environments into one view. Knows nothing of processes.
+"""Collecting rollouts: T steps of a contiguous range of environments. This module knows nothing about processes.
 
-Acting is a pure function of (weights, observation, state, noise); the noise of a whole rollout is drawn
-ahead from each environment's own stream, and every reduction is per environment. So the columns that a
-range produces do not depend on where the range begins or ends.
+Acting is a pure function of (weights, observation, recurrent state, noise). The noise of a whole rollout is drawn ahead
+from a generator for each environment, and every reduction is per environment. So the numbers of an environment do not
+depend on where the range begins or ends.
 """
 
 from __future__ import annotations
@@ -19,128 +19,152 @@ from shmppo.envs.spec import Task
 from shmppo.envs.sync import SyncVectorEnv, TimedSyncVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.distributions import Distribution
-from shmppo.models.inference import ActingNetwork, inference_batches
-from shmppo.models.normalization import column_moments, leaf_statistics, normalize_leaf
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.models.normalization import column_moments
+from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.action_log import EpisodeInProgress
+from shmppo.sampling.actor import Actor
+from shmppo.sampling.batch_invariance import inference_batches
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 
-_STEP_FIELDS = (
-    "first", "value", "actions", "reward", "terminated", "truncated", "bootstrap", "log_prob", "policy_params",
-    "ended_return", "ended_length",
-)  # fmt: skip
+
+def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, low: int, high: int) -> VectorEnv:
+    """The environments low … high − 1, stepped by the configured backend."""
+    own = slice(low, high)
+    if config.env_backend == "envpool":
+        begun = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
+        return EnvPoolVectorEnv(config, task, low, high, begun.tolist())
+    if config.step_times:
+        return TimedSyncVectorEnv(config, task, low, high, buffers.timings.step_seconds[:, own])
+    return SyncVectorEnv(config, task, low, high)
+
+
+def own_columns(rollout: Rollout, own: slice) -> Rollout:
+    """The columns of some environments of every [T, N, …] array of a rollout; of [N, …] arrays their rows."""
+    by_env = ("state_drift", "valid_steps", "obs_moments")
+    parts = {
+        name: array[own] if name in by_env else array[:, own] for name, array in vars(rollout).items() if name != "obs"
+    }
+    return Rollout(**parts, obs=tuple(leaf[:, own] for leaf in rollout.obs))
+
+
+class SequenceStarts:
+    """Where the sequences of each environment begin, and the recurrent states that they begin with.
+
+    A sequence begins at step 0, at an episode's start, and `sequence_steps` after the sequence before it.
+    """
+
+    def __init__(self, config: TrainConfig, count: int) -> None:
+        self._config = config
+        self._begin = np.zeros(count, np.int64)  # step at which the present sequence began
+        self._next_slot = np.zeros(count, np.int64)
+        self.next_step = 0
+        """The earliest step at which a sequence begins or a state must be stored."""
+
+    def reset(self) -> None:
+        """Begin a rollout."""
+        # As if every sequence had begun a full length ago, so that one begins at step 0.
+        self._begin[:] = -self._config.sequence_steps
+        self._next_slot[:] = 0
+        self.next_step = 0
+
+    def update(self, t: int, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
+        """Store the states before step t of the sequences that begin there, or --burn-in steps later.
+
+        An episode begins with a zero state, which is not stored. If a state was stored for a sequence that then never
+        begins, because its episode ended, the next state overwrites it.
+
+        Args:
+            first: [own] bool, an episode begins; states: [own, S]; stored: [C, own, S], written.
+        """
+        config = self._config
+        due = self._begin + config.sequence_steps  # where the next sequences begin
+        on_time = due == t
+        if config.recurrent:
+            keep = (on_time if t == 0 else due == t + config.burn_in) & ~first & (due < config.rollout_steps)
+            kept = np.flatnonzero(keep)
+            stored[self._next_slot[kept], kept] = states[kept]
+            self._next_slot += on_time & ~first
+        self._begin[on_time | first] = t
+        due = self._begin + config.sequence_steps
+        self.next_step = int(np.where(due - config.burn_in > t, due - config.burn_in, due).min())
 
 
 class Collector:
-    """Samples the columns low … high − 1 of the shared rollout."""
+    """Collects the columns low … high − 1 of the shared rollout."""
 
     def __init__(
         self,
         config: TrainConfig,
         task: Task,
         model: ActorCritic,
-        arena: SharedBuffers,
+        buffers: SharedBuffers,
         *,
         low: int,
         high: int,
         progress: np.ndarray,
     ) -> None:
-        """progress: [2], this range's row of the control table (layout.PROGRESS)."""
-        self._config = config
-        self._arena = arena
-        self._task = task
-        self._distribution: Distribution = task.distribution
+        """progress: [2], this range's row of `Control.progress`."""
+        self._config, self._task, self._buffers = config, task, buffers
         self._progress = progress
         self._own = slice(low, high)
-        self._leaves = task.observation.leaves
-        self._parts = task.observation.normalized
-        self._batch = self._make_batch()
-        self._obs = [torch.from_numpy(leaf) for leaf in self._batch.obs]
-        self._tiles, rows = inference_batches(model, task.distribution, low, high, config.inference_rows)
-        # One tile more than owned: scratch for values that are not acted on.
-        self.network = ActingNetwork(model, task.distribution, tiles=len(self._tiles) + 1, rows=rows)
-        self._network_params, self._network_values = self.network.params.numpy(), self.network.values.numpy()
-        # Tiles follow each other in memory, so the rows of this range are one run of rows.
-        skipped = low % config.inference_rows
-        self._own_states = self.network.state.flatten(0, 1)[skipped : skipped + high - low].numpy()  # [own, S]
-        count, T = high - low, config.rollout_steps
+        self._envs = make_vector_env(config, task, buffers, low, high)
+        batches = inference_batches(model, task.distribution, low, high, config.inference_rows)
+        steps = config.rollout_steps
+        self._actor = Actor(config, model, task.distribution, self._envs.obs, batches, noise_steps=steps)
+        self._rollout = own_columns(buffers.rollout, self._own)
+        count = high - low
         self._first = np.ones(count, bool)
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
-        # The whole rollout's noise, in tiles like everything that enters a numeric call.
-        self._noise = torch.zeros(len(self._tiles), T, rows, task.distribution.noise_size)
-        # Statistics as frozen for a phase; what shows a leaf reads these views.
-        self._obs_mean, self._obs_scale = torch.zeros(task.observation.numbers), torch.ones(task.observation.numbers)
-        self._statistics = leaf_statistics(self._parts, self._obs_mean, self._obs_scale, config.normalize_obs)
-        self._tile_views = [
-            (
-                [
-                    (leaf[tile.own], statistics, seen[tile.index, tile.rows])
-                    for leaf, statistics, seen in zip(self._obs, self._statistics, self.network.obs, strict=True)
-                ],
-                self._noise[tile.index].unbind(0),
-            )
-            for tile in self._tiles
-        ]
-        self._params = np.zeros((T, count, task.distribution.num_params), np.float32)
-        self._row_begin = np.zeros(count, np.int64)  # step at which the row in progress began
-        self._next_slot = np.zeros(count, np.int64)
-
-    def _make_batch(self) -> VectorEnv:
-        config, low, high = self._config, self._own.start, self._own.stop
-        if config.env_backend == "envpool":
-            begun = self._arena.array("carry_episode")[:, self._own].max(axis=0) + 1
-            return EnvPoolVectorEnv(config, self._task, low, high, begun.tolist())
-        if config.step_times:
-            return TimedSyncVectorEnv(config, self._task, low, high, self._arena.array("step_seconds")[:, self._own])
-        return SyncVectorEnv(config, self._task, low, high)
+        self._params = np.zeros((steps, count, task.distribution.num_params), np.float32)
+        self._sequences = SequenceStarts(config, count)
 
     def start(self) -> None:
-        """Begin episode 0 of every environment and write the carry that iteration 0 reads."""
-        self._batch.begin(0)
-        self._write_carry(0)
+        """Begin episode 0 of every environment, and write the carry that iteration 0 reads."""
+        self._envs.reset_all(0)
+        self._write_carry(self._buffers.carry(0))
 
     @torch.inference_mode()
     def restore(self, iteration: int, episodes: list[EpisodeInProgress]) -> tuple[int, ...]:
-        """Bring every environment to where it was before `iteration`, by replaying its episode in progress.
+        """Bring every environment to its state before `iteration`, by a snapshot or by replaying its episode.
 
         Returns:
-            Indices of the environments that did not get there; their carry is that of the next episode's start.
+            Indices of the environments that could not be restored. Their next episode has begun, and their carry says
+            so.
         """
-        carry, read, lost = iteration % 2, self._arena.array, []
+        carry, lost = self._buffers.carry(iteration), []
         self._progress[:] = iteration * self._config.rollout_steps, 0
         for i, episode in enumerate(episodes):
             n = episode.env_index
             self._progress[1] += 1
-            if not self._bring_back(i, episode, carry):
+            if not self._restore_env(i, episode, carry):
                 lost.append(n)
-                for leaf, obs in zip(self._leaves, self._batch.obs, strict=True):
-                    read(f"carry_{leaf.field}")[carry, n] = obs[i]
-                read("carry_first")[carry, n] = True
-                read("carry_state")[carry, n] = 0.0
-                read("carry_episode")[carry, n] = episode.number + 1
-                read("carry_return")[carry, n] = 0.0
-                read("carry_length")[carry, n] = 0
-                read("carry_hash")[carry, n] = self._batch.hashes[i]
+                for carried, obs in zip(carry.obs, self._envs.obs, strict=True):
+                    carried[n] = obs[i]
+                carry.first[n] = True
+                carry.state[n] = 0.0
+                carry.episode[n] = episode.number + 1
+                carry.episode_return[n] = 0.0
+                carry.episode_length[n] = 0
+                carry.episode_hash[n] = self._envs.hashes[i]
         return tuple(lost)
 
-    def _bring_back(self, i: int, episode: EpisodeInProgress, carry: int) -> bool:
-        """Bring environment i of the range to where its episode was; if that fails, to the start of the next one."""
-        read, n = self._arena.array, episode.env_index
+    def _restore_env(self, i: int, episode: EpisodeInProgress, carry: Carry) -> bool:
+        """Restore environment i of the range; if that fails, begin its next episode and return False."""
+        n = episode.env_index
         if self._task.snapshot is not None:
-            self._batch.begin_one(i, episode.number)
-            self._batch.handles[i].restore_snapshot(read("carry_snapshot")[carry, n])
+            self._envs.reset_env(i, episode.number)
+            self._envs.handles[i].restore_snapshot(carry.snapshot[n])
             return True
         if episode.actions is None or self._task.seeding != "episode":
-            self._batch.begin_one(i, episode.number + 1)
+            self._envs.reset_env(i, episode.number + 1)
             return False
-        actions = self._distribution.to_env(episode.actions)
-        expected = int(read("carry_hash")[carry, n])
-        return self._batch.replay(i, episode.number, actions, expected, self._progress[1:])
+        actions = self._task.distribution.to_env(episode.actions)
+        expected = int(carry.episode_hash[n])
+        return self._envs.replay(i, episode.number, actions, expected, self._progress[1:])
 
     def close(self) -> None:
-        self._batch.close()
+        self._envs.close()
 
     @torch.inference_mode()
     def collect(self, iteration: int, timer: PhaseTimer) -> None:
@@ -152,168 +176,118 @@ class Collector:
         timer.switch("inference")
         self._begin_rollout(iteration)
         timer.switch("other")
-        own = {name: self._arena.array(name)[:, self._own] for name in _STEP_FIELDS}
-        kept = [self._arena.array(leaf.field)[:, self._own] for leaf in self._leaves]
-        next_row = 0  # the earliest step at which a row begins
+        envs, actor, rollout = self._envs, self._actor, self._rollout
         for t in self._steps(iteration):
             self._progress[0] = iteration * self._config.rollout_steps + t + 1
-            for rows, obs in zip(kept, self._batch.obs, strict=True):
-                rows[t] = obs
-            own["first"][t] = self._first
-            if t == next_row:
-                next_row = self._begin_rows(t)
+            for column, obs in zip(rollout.obs, envs.obs, strict=True):
+                column[t] = obs
+            rollout.first[t] = self._first
+            if t == self._sequences.next_step:
+                self._sequences.update(t, self._first, actor.states, rollout.sequence_state)
             timer.switch("inference")
-            self._act(t, own["value"][t])
-            own["actions"][t] = self._actions
-            actions = self._distribution.to_env(self._actions)
+            actor.act(self._actions, self._params[t], rollout.value[t], t)
+            rollout.actions[t] = self._actions
+            actions = self._task.distribution.to_env(self._actions)
             timer.switch("environment")
-            ended = self._batch.step(actions, own["reward"][t], own["terminated"][t], own["truncated"][t])
+            ended = envs.step(actions, rollout.reward[t], rollout.terminated[t], rollout.truncated[t])
             timer.switch("other")
             self._first[:] = False
             if ended:
-                next_row = t + 1
-                self._end_episodes(t, ended, own, timer)
+                self._sequences.next_step = t + 1
+                self._end_episodes(t, ended, timer)
         timer.switch("inference")
-        self._finish_rollout(own, t + 1)
+        self._finish_rollout(t + 1)
         timer.switch("other")
-        self._write_carry((iteration + 1) % 2)
-        self._arena.array("rollouts")[self._own] = iteration + 1
+        self._write_carry(self._buffers.carry(iteration + 1))
+        self._buffers.control.finished_rollouts[self._own] = iteration + 1
 
     def _steps(self, iteration: int) -> Iterable[int]:
-        """The steps of a rollout: all T, or those up to the moment at which the learner halts it."""
-        steps, least = range(self._config.rollout_steps), self._config.min_steps
+        """The steps of a rollout: all T, or those before the learner stops the rollout early."""
+        steps, minimum = range(self._config.rollout_steps), self._config.min_steps
         if self._config.preempt_fraction is None:
             return steps
-        halt = self._arena.array("halt")
-        return itertools.takewhile(lambda t: t < least or halt[0] <= iteration, steps)
+        stop_early = self._buffers.control.stop_early
+        return itertools.takewhile(lambda t: t < minimum or stop_early[0] <= iteration, steps)
 
     def _begin_rollout(self, iteration: int) -> None:
-        """Take over weights, statistics and carry; draw the rollout's noise."""
-        config, read, carry, own = self._config, self._arena.array, iteration % 2, self._own
-        self.network.load()
-        self._obs_mean.copy_(self._arena.tensor("obs_mean"))
-        self._obs_scale.copy_(self._arena.tensor("obs_scale"))
-        for leaf, obs in zip(self._leaves, self._batch.obs, strict=True):
-            obs[:] = read(f"carry_{leaf.field}")[carry, own]
-        self._batch.returns[:] = read("carry_return")[carry, own].tolist()
-        self._batch.lengths[:] = read("carry_length")[carry, own].tolist()
-        self._batch.hashes[:] = read("carry_hash")[carry, own].tolist()
-        self._first[:] = read("carry_first")[carry, own]
-        self._own_states[:] = read("carry_state")[carry, own]
+        """Load weights, statistics, and carry; draw the rollout's noise."""
+        config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carry(iteration)
+        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
+        for carried, obs in zip(carry.obs, envs.obs, strict=True):
+            obs[:] = carried[own]
+        envs.returns[:] = carry.episode_return[own].tolist()
+        envs.lengths[:] = carry.episode_length[own].tolist()
+        envs.hashes[:] = carry.episode_hash[own].tolist()
+        self._first[:] = carry.first[own]
+        self._actor.states[:] = carry.state[own]
         noise = [
-            self._distribution.noise(
-                action_noise_generator(config.seed, config.first_env + slot.index, iteration), config.rollout_steps
+            self._task.distribution.noise(
+                action_noise_generator(config.seed, config.first_env + handle.index, iteration), config.rollout_steps
             )
-            for slot in self._batch.handles
+            for handle in envs.handles
         ]
-        stacked = torch.from_numpy(np.stack(noise, axis=1))  # [T, own, noise size]
-        for tile in self._tiles:
-            self._noise[tile.index, :, tile.rows] = stacked[:, tile.own]
-        # As if every row had begun a full row ago, so that one begins at step 0.
-        self._row_begin[:] = -config.sequence_steps
-        self._next_slot[:] = 0
+        self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise size]
+        self._sequences.reset()
 
-    def _begin_rows(self, t: int) -> int:
-        """Keep the states before step t of rows that begin there, or --burn-in steps later.
-
-        An episode's start is a zero state and not kept. A state kept for a row that then never begins gives its slot to
-        the next.
-
-        Returns:
-            The next step at which a row begins or its state is due, unless an episode ends before.
-        """
-        config = self._config
-        due = self._row_begin + config.sequence_steps  # where the next rows begin
-        on_time = due == t
-        if config.recurrent:
-            keep = (on_time if t == 0 else due == t + config.burn_in) & ~self._first & (due < config.rollout_steps)
-            kept = np.flatnonzero(keep)
-            self._arena.array("sequence_state")[self._next_slot[kept], self._own.start + kept] = self._own_states[kept]
-            self._next_slot += on_time & ~self._first
-        self._row_begin[on_time | self._first] = t
-        due = self._row_begin + config.sequence_steps
-        return int(np.where(due - config.burn_in > t, due - config.burn_in, due).min())
-
-    def _act(self, t: int, value: np.ndarray) -> None:
-        """Actions and values [own] of step t; keeps the policy parameters for the log-probabilities."""
-        network, params = self.network, self._params[t]
-        for tile, (leaves, noise) in zip(self._tiles, self._tile_views, strict=True):
-            for obs, statistics, seen in leaves:
-                normalize_leaf(obs, statistics, out=seen)
-            network.step(tile.index)
-            sampled = self._distribution.sample(network.params, noise[t])
-            self._actions[tile.own] = sampled.numpy()[tile.rows]
-            params[tile.own] = self._network_params[tile.rows]
-            value[tile.own] = self._network_values[tile.rows, 0]
-
-    def _end_episodes(self, t: int, ended: list[EpisodeEnd], own: dict[str, np.ndarray], timer: PhaseTimer) -> None:
-        """Book the episodes that ended with step t; bootstrap those only truncated, then reset the states."""
-        for one in ended:
-            own["ended_return"][t, one.i] = one.total
-            own["ended_length"][t, one.i] = one.length
-            self._first[one.i] = True
-            if one.bad and self._config.gamma > 0:
-                # The step has no outcome: as if it had led to its own value, so that its advantage is 0.
-                own["bootstrap"][t, one.i] = own["value"][t, one.i] / self._config.gamma
-        truncated = [one for one in ended if not one.terminated and not one.bad]
+    def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
+        """Record the episodes that ended with step t, bootstrap the truncated ones, reset the recurrent states."""
+        rollout = self._rollout
+        for end in ended:
+            rollout.ended_return[t, end.i] = end.episode_return
+            rollout.ended_length[t, end.i] = end.length
+            self._first[end.i] = True
+            if end.failed and self._config.gamma > 0:
+                # A failed step has no outcome. This bootstrap makes its advantage 0.
+                rollout.bootstrap[t, end.i] = rollout.value[t, end.i] / self._config.gamma
+        truncated = [end for end in ended if not end.terminated and not end.failed]
         if truncated:
             timer.switch("inference")
-            finals = [leaf.clone() for leaf in self._obs]
-            for one in truncated:
-                for leaf, final in zip(finals, one.final, strict=True):
-                    leaf[one.i] = torch.from_numpy(final)
-            values = self._values_ahead(finals)
-            for one in truncated:
-                own["bootstrap"][t, one.i] = values[one.i]
+            finals = [torch.from_numpy(leaf).clone() for leaf in self._envs.obs]
+            for end in truncated:
+                for leaf, final in zip(finals, end.final, strict=True):
+                    leaf[end.i] = torch.from_numpy(final)
+            values = self._actor.values_of(finals)
+            for end in truncated:
+                rollout.bootstrap[t, end.i] = values[end.i]
             timer.switch("other")
-        for one in ended:
-            self._own_states[one.i] = 0.0
+        for end in ended:
+            self._actor.states[end.i] = 0.0
 
-    def _values_ahead(self, obs: list[torch.Tensor]) -> np.ndarray:
-        """V(obs, present state) [own] of observations [own, …] per leaf, computed in the scratch tile."""
-        values, scratch = np.empty(len(self._first), np.float32), len(self._tiles)
-        for tile in self._tiles:
-            self.network.state[scratch] = self.network.state[tile.index]
-            for leaf, statistics, seen in zip(obs, self._statistics, self.network.obs, strict=True):
-                seen[scratch].zero_()
-                normalize_leaf(leaf[tile.own], statistics, out=seen[scratch, tile.rows])
-            self.network.step(scratch)
-            values[tile.own] = self._network_values[tile.rows, 0]
-        return values
+    def _finish_rollout(self, valid_steps: int) -> None:
+        """Compute what is computed once per rollout: last values, log-probabilities, moments of observations.
 
-    def _finish_rollout(self, own: dict[str, np.ndarray], taken: int) -> None:
-        """What is computed once per rollout: the values after it, log-probabilities, observation moments.
-
-        taken: its steps; what the arena holds behind them is an earlier rollout's, and made to look like nothing.
+        valid_steps: steps of the rollout. Later steps are stale and are set to zero.
         """
-        np.copyto(own["bootstrap"][taken - 1], self._values_ahead(self._obs), where=~self._first)
-        self._arena.array("taken")[self._own] = taken
-        for name in ("reward", "first", "terminated", "truncated"):
-            own[name][taken:] = 0
+        rollout, distribution = self._rollout, self._task.distribution
+        values = self._actor.values_of([torch.from_numpy(leaf) for leaf in self._envs.obs])
+        np.copyto(rollout.bootstrap[valid_steps - 1], values, where=~self._first)
+        rollout.valid_steps[:] = valid_steps
+        for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
+            array[valid_steps:] = 0
         if self._config.objective == "penalty":
-            own["policy_params"][:] = self._params
-        moments = self._arena.array("obs_moments")
-        for i, slot in enumerate(self._batch.handles):
+            rollout.policy_params[:] = self._params
+        parts = self._task.observation.normalized_slices if self._config.normalize_obs else []
+        for i in range(len(self._first)):
             params = torch.from_numpy(self._params[:, i].copy())
-            actions = torch.from_numpy(own["actions"][:, i].copy())
-            log_prob = self._distribution.log_prob(params, actions)
+            actions = torch.from_numpy(rollout.actions[:, i].copy())
+            log_prob = distribution.log_prob(params, actions)
             if self._config.ratio == "joint":
                 log_prob = log_prob.sum(-1, keepdim=True)
-            own["log_prob"][:, i] = log_prob.numpy()
-            for leaf, part in zip(self._leaves, self._parts, strict=True):
-                if part is not None and self._config.normalize_obs:
-                    column = self._arena.array(leaf.field)[:taken, slot.index]
-                    moments[slot.index, 0, part], moments[slot.index, 1, part] = column_moments(column)
+            rollout.log_prob[:, i] = log_prob.numpy()
+            for leaf, part in zip(rollout.obs, parts, strict=False):
+                if part is not None:
+                    mean, m2 = column_moments(leaf[:valid_steps, i])
+                    rollout.obs_moments[i, 0, part], rollout.obs_moments[i, 1, part] = mean, m2
 
-    def _write_carry(self, carry: int) -> None:
-        write, own, batch = self._arena.array, self._own, self._batch
-        for leaf, obs in zip(self._leaves, batch.obs, strict=True):
-            write(f"carry_{leaf.field}")[carry, own] = obs
-        write("carry_first")[carry, own] = self._first
-        write("carry_return")[carry, own] = batch.returns
-        write("carry_length")[carry, own] = batch.lengths
-        write("carry_hash")[carry, own] = batch.hashes
-        write("carry_episode")[carry, own] = [slot.episode for slot in batch.handles]
-        for slot, snapshot in zip(batch.handles, write("carry_snapshot")[carry, own], strict=True):
-            slot.keep(snapshot)
-        write("carry_state")[carry, own] = self._own_states
+    def _write_carry(self, carry: Carry) -> None:
+        own, envs = self._own, self._envs
+        for carried, obs in zip(carry.obs, envs.obs, strict=True):
+            carried[own] = obs
+        carry.first[own] = self._first
+        carry.episode_return[own] = envs.returns
+        carry.episode_length[own] = envs.lengths
+        carry.episode_hash[own] = envs.hashes
+        carry.episode[own] = [handle.episode for handle in envs.handles]
+        for handle, snapshot in zip(envs.handles, carry.snapshot[own], strict=True):
+            handle.save_snapshot(snapshot)
+        carry.state[own] = self._actor.states

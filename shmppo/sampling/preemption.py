@@ -1,7 +1,7 @@
-"""Pre-emption of stragglers: once enough ranks, or workers of a rank, have finished a rollout, the others end theirs.
+"""Preemption of stragglers: when enough ranks or workers have finished a rollout, the others end theirs early.
 
-After DD-PPO (Wijmans et al., arXiv 1911.00357, section 3): the ranks count themselves in the process group's store, one
-key per update. A rollout that is ended early keeps at least `TrainConfig.min_steps` steps of every environment.
+After DD-PPO (Wijmans et al., arXiv 1911.00357, section 3). The ranks count themselves in the process group's store,
+with one key per iteration. A rollout that ends early keeps at least `TrainConfig.min_steps` steps of every environment.
 """
 
 from __future__ import annotations
@@ -13,57 +13,52 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import RankError
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.shared_buffers import Control
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.005  # between two looks at who has finished
-LOOK_SECONDS_PER_RANK = 0.001  # so that many ranks do not keep the store busy
+POLL_SECONDS = 0.005  # between two checks of who has finished
+POLL_SECONDS_PER_RANK = 0.001  # so that many ranks do not overload the store
 
 
 class Preemption:
-    """Halts the rollouts of this rank when others have waited long enough; does nothing unless it is asked for."""
+    """Ends the rollouts of this rank early once others have waited long enough."""
 
     def __init__(
-        self, config: TrainConfig, arena: SharedBuffers, ranks: ProcessGroup, first_columns: list[int]
+        self, fraction: float, control: Control, process_group: ProcessGroup, first_columns: list[int]
     ) -> None:
-        """first_columns: the first environment of each worker."""
-        self._fraction = config.preempt_fraction
-        self._ranks = ranks
-        self._rollouts, self._halt = arena.array("rollouts"), arena.array("halt")
+        """fraction: of ranks or workers that must have finished; first_columns: first environment of each worker."""
+        self._fraction = fraction
+        self._process_group = process_group
+        self._finished_rollouts, self._stop_early = control.finished_rollouts, control.stop_early
         self._first_columns = first_columns
 
     @contextmanager
-    def watching(self, iteration: int) -> Iterator[None]:
-        """Around the sampling of an iteration."""
-        if self._fraction is None:
-            yield
-            return
+    def watch(self, iteration: int) -> Iterator[None]:
+        """Surround the collection of an iteration's rollout."""
         finished = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(iteration, finished), name="preemption", daemon=True)
-        watch.start()
+        thread = threading.Thread(target=self._poll, args=(iteration, finished), name="preemption", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             finished.set()
-            watch.join()
-        self._ranks.count(_key(iteration), 1)
+            thread.join()
+        self._process_group.count(_key(iteration), 1)
 
-    def _watch(self, iteration: int, finished: threading.Event) -> None:
-        assert self._fraction is not None
-        pause = max(LOOK_SECONDS, LOOK_SECONDS_PER_RANK * self._ranks.size)
+    def _poll(self, iteration: int, finished: threading.Event) -> None:
+        pause = max(POLL_SECONDS, POLL_SECONDS_PER_RANK * self._process_group.size)
         try:
             while not finished.wait(pause):
-                workers = float(np.mean(self._rollouts[self._first_columns] > iteration))
-                ranks = self._ranks.count(_key(iteration), 0) / self._ranks.size
+                workers = float(np.mean(self._finished_rollouts[self._first_columns] > iteration))
+                ranks = self._process_group.count(_key(iteration), 0) / self._process_group.size
                 if max(workers, ranks) >= self._fraction:
-                    self._halt[0] = iteration + 1
+                    self._stop_early[0] = iteration + 1
                     return
-        except RankError as error:  # the exchange that follows says more
-            log.warning("pre-emption: %s", error)
+        except RankError as error:  # the next collective call raises an error that says more
+            log.warning("preemption: %s", error)
 
 
 def _key(iteration: int) -> str:

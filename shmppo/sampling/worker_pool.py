@@ -1,15 +1,17 @@
-"""The workers seen from the learner: start, lock-step, liveness, end; and the twin without processes.
+"""The workers as the learner sees them: start, lock-step, liveness, replacement, end; and a pool without processes.
 
-Each worker has its own row of orders and its own pair of queues, waited on together with its sentinel: nothing is
-shared by two workers, so one that is killed can block nobody.
+Each worker has its own row of commands, its own pair of queues, and its own sentinel. No two workers share anything
+that is locked, so a killed worker blocks no other.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +22,18 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import WorkerError
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.parallel.mailbox import NAP_SECONDS, Collect, Gradients, LearnerMailbox, Order, Ready, Refresh, Ring, Stop
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.mailbox import (
+    BLOCK_SECONDS,
+    Collect,
+    Command,
+    ComputeGradients,
+    LearnerMailbox,
+    Ready,
+    RefreshStates,
+    Stop,
+    WakeUp,
+)
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.parallel.spin_wait import spin_wait
 from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.collector import Collector
@@ -35,22 +47,26 @@ from shmppo.utils.torch_utils import torch_threads
 log = logging.getLogger(__name__)
 
 RESTART_WINDOW_SECONDS = 3600.0
-START_SECONDS = 120.0  # the least --worker-timeout of a worker's start: environments may compile or load models
+MIN_START_SECONDS = 120.0  # minimum timeout of a worker's start: environments may compile code or load models
+
+
+@dataclass(frozen=True)
+class CollectTimes:
+    """What collecting one rollout took."""
+
+    seconds: float
+    """Until the slowest worker had finished."""
+    worker_seconds: np.ndarray
+    """[W] seconds that each worker was busy ([1] without workers)."""
+    sync_seconds: float
+    """Seconds spent on signaling alone (see `WorkerPool`)."""
 
 
 class Pool(Protocol):
-    """Who samples the rollout."""
+    """The processes that collect rollouts."""
 
-    sync_seconds: float
-    """Seconds spent on signalling alone since it was last set to 0 (see `WorkerPool`)."""
-    collect_seconds: float
-    """Seconds that the last rollout took, up to its slowest worker."""
-    worker_seconds: np.ndarray
-    """Seconds that each worker took for its part of the last rollout, [W] ([1] without workers)."""
     restarts: int
     """Workers replaced so far."""
-    lost: list[int]
-    """Environments whose episode could not be replayed, since it was last emptied."""
 
     @property
     def pids(self) -> list[int]:
@@ -59,37 +75,54 @@ class Pool(Protocol):
     def wait_ready(self) -> None:
         """Return when every environment has begun its first episode. Raises WorkerError."""
 
-    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
-        """Fill the rollout. Raises WorkerError or EnvError."""
+    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
+        """Collect a rollout with the weights of `version`. Raises WorkerError or EnvError."""
 
-    def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
-        """Fill the gradient slab for one minibatch; the learner's part of it is `own`. Raises WorkerError."""
+    def compute_gradients(
+        self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
+    ) -> float:
+        """Compute all shards of a minibatch; the learner's part of them is `own`. Returns the seconds of signaling.
 
-    def refresh(self, version: int, timer: PhaseTimer) -> None:
-        """Bring the stored states up to date. Raises WorkerError."""
+        Raises WorkerError.
+        """
+
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        """Recompute the stored states. Returns the root mean square of their change. Raises WorkerError."""
+
+    def pop_lost(self) -> list[int]:
+        """Environments that could not be restored since the last call."""
 
     def close(self, grace: float = 2.0) -> None:
-        """End everything that was started, with force after `grace` seconds; safe to call twice and after a fault."""
+        """End everything that was started, with force after `grace` seconds. Safe to call twice and after an error."""
+
+
+def partition(count: int, parts: int, index: int) -> range:
+    """Part `index` of `count` things that are dealt out in contiguous ranges of nearly equal size."""
+    return range(index * count // parts, (index + 1) * count // parts)
+
+
+def state_drift(rollout: Rollout) -> float:
+    """Root mean square change of the stored states in the last refresh."""
+    squares, numbers = rollout.state_drift.sum(axis=0)
+    return math.sqrt(squares / max(numbers, 1.0))
 
 
 class InProcessPool:
-    """The pool of `--workers 0`: the same collector over all environments, inside the learner, at one thread too."""
+    """The pool of `--workers 0`: the same collector for all environments, in the learner's process, with one thread."""
 
     def __init__(
-        self, config: TrainConfig, task: Task, model: ActorCritic, arena: SharedBuffers, actions: ActionLog
+        self, config: TrainConfig, task: Task, model: ActorCritic, buffers: SharedBuffers, actions: ActionLog
     ) -> None:
-        self.sync_seconds = 0.0
-        self.collect_seconds = 0.0
-        self.worker_seconds = np.zeros(1)
         self.restarts = 0
-        self.lost: list[int] = []
-        high, progress = config.num_envs, arena.array("progress")[0]
+        self._lost: list[int] = []
+        self._rollout = buffers.rollout
+        part = {"low": 0, "high": config.num_envs, "progress": buffers.control.progress[0]}
         with torch_threads(1):
-            self._collector = Collector(config, task, model, arena, low=0, high=high, progress=progress)
-        self._states = StateRefresh(config, task.distribution, model, arena, low=0, high=high, progress=progress)
+            self._collector = Collector(config, task, model, buffers, **part)
+        self._states = StateRefresh(config, task.distribution, model, buffers, **part)
         if actions.iteration:
-            self.lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
-            for n in self.lost:
+            self._lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
+            for n in self._lost:
                 actions.forget(n)
         else:
             self._collector.start()
@@ -101,81 +134,82 @@ class InProcessPool:
     def wait_ready(self) -> None:
         pass
 
-    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
+    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
         began = timer.switch("inference")
         with torch_threads(1):
             self._collector.collect(iteration, timer)
-        self.collect_seconds = timer.switch("other") - began
-        self.worker_seconds[0] = self.collect_seconds
+        seconds = timer.switch("other") - began
+        return self._rollout, CollectTimes(seconds, np.array([seconds]), 0.0)
 
-    def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
+    def compute_gradients(
+        self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
+    ) -> float:
         raise RuntimeError("there are no workers to compute gradients")
 
-    def refresh(self, version: int, timer: PhaseTimer) -> None:
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
         timer.switch("inference")
         with torch_threads(1):
             self._states.refresh()
         timer.switch("other")
+        return state_drift(self._rollout)
+
+    def pop_lost(self) -> list[int]:
+        lost, self._lost = self._lost, []
+        return lost
 
     def close(self, grace: float = 2.0) -> None:
         self._collector.close()
 
 
-def split(count: int, parts: int, index: int) -> range:
-    """Part `index` of `count` things dealt out in contiguous ranges whose sizes differ by at most one."""
-    return range(index * count // parts, (index + 1) * count // parts)
-
-
 class WorkerPool:
     """W worker processes in lock-step.
 
-    In LEARN the learner takes the first of the W parts and worker 0 stays parked: as many processes are busy as in
-    COLLECT, so on W cores nobody waits for a core (CHANGELOG: what it costs otherwise).
+    In LEARN the learner computes the first of the W parts, and worker 0 stays idle. So as many processes are busy as in
+    COLLECT, and on W cores no process waits for a core.
 
-    `sync_seconds` is the cost of lock-step itself, on one monotonic clock: from the learner's first signal to a
-    process's start, mean over the processes of the phase, plus from the last one's end to the learner going on.
+    Seconds of signaling are the cost of lock-step itself, on one monotonic clock: from the learner's command to a
+    process's start, mean over the processes of the phase, plus from the end of the last process to the learner's next
+    step.
     """
 
     def __init__(
-        self, config: TrainConfig, task: Task, arena: SharedBuffers, actions: ActionLog, log_file: Path
+        self, config: TrainConfig, task: Task, buffers: SharedBuffers, actions: ActionLog, log_file: Path
     ) -> None:
-        self.sync_seconds = 0.0
-        self.collect_seconds = 0.0
-        self.worker_seconds = np.zeros(config.num_workers)
         self.restarts = 0
-        self.lost: list[int] = []
+        self._lost: list[int] = []
         self._config = config
         self._actions = actions
-        self._seconds, self._stamps = arena.array("phase_seconds"), arena.array("stamps")
-        self._progress = arena.array("progress")
-        self._desk = LearnerMailbox(arena)
+        self._rollout, self._timings, self._progress = buffers.rollout, buffers.timings, buffers.control.progress
+        self._mailbox = LearnerMailbox(buffers.control)
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
         self._context = start_context()
         spins = config.num_workers <= usable_cores()
-        self._start_seconds = max(START_SECONDS, config.worker_timeout)
-        self._setup = WorkerSetup(config, task, arena.fields, arena.memory, log_file, spins)
+        self._start_seconds = max(MIN_START_SECONDS, config.worker_timeout)
+        self._setup = WorkerSetup(config, task, buffers.fields, buffers.memory, log_file, spins)
         self._workers: list[WorkerProcess] = []
         try:
             for w in range(config.num_workers):
-                self._workers.append(self._start(w, replay=actions.iteration > 0))
-        except BaseException:  # such as no more processes, or Ctrl-C: those that run belong to nobody else
+                self._workers.append(self._start(w, restore=actions.iteration > 0))
+        except BaseException:  # no more processes, or Ctrl-C: end those that run already
             self.close(grace=0.0)
             raise
 
-    def _start(self, index: int, *, replay: bool) -> WorkerProcess:
-        """A new process for part `index`; with `replay`, it first rebuilds its environments."""
+    def _start(self, index: int, *, restore: bool) -> WorkerProcess:
+        """Start a process for part `index`. With `restore` it first restores its environments."""
         config = self._config
-        columns = split(config.num_envs, config.num_workers, index)
+        columns = partition(config.num_envs, config.num_workers, index)
         setup = dataclasses.replace(
             self._setup,
             index=index,
             columns=columns,
-            shards=split(config.shards, config.num_workers, index),
-            turn=self._desk.turn(index),
+            shards=partition(config.shards, config.num_workers, index),
+            sequence_number=self._mailbox.sequence_number(index),
             iteration=self._actions.iteration,
-            episodes=self._actions.episodes(columns) if replay else None,
+            episodes=self._actions.episodes(columns) if restore else None,
         )
-        return WorkerProcess(self._context, setup)
+        worker = WorkerProcess(self._context, setup)
+        self._mailbox.connect(index, worker.commands)
+        return worker
 
     @property
     def pids(self) -> list[int]:
@@ -186,73 +220,79 @@ class WorkerPool:
             self._accept(report)
 
     def _accept(self, report: Ready | WorkerError | None) -> None:
-        """Take a new worker's first report. Raises WorkerError if it has failed."""
+        """Take a new worker's first report. Raises WorkerError if the worker has failed."""
         if isinstance(report, WorkerError):
             raise report
-        assert report is not None, "nothing was ordered"
+        assert report is not None, "the worker has no command yet"
         for n in report.lost:
             self._actions.forget(n)
-        self.lost.extend(report.lost)
+        self._lost.extend(report.lost)
 
-    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> None:
-        """Signal, workers sample, wait."""
-        signalled = timer.switch("wait")
-        order = Collect(version, iteration)
-        self._signal(self._workers, order)
-        self._await(self._workers, order)
+    def pop_lost(self) -> list[int]:
+        lost, self._lost = self._lost, []
+        return lost
+
+    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
+        """Send the command, let the workers sample, wait for them."""
+        sent = timer.switch("wait")
+        self._send_and_wait(self._workers, Collect(version, iteration))
         now = timer.switch("other")
-        timer.add_blocked(now - signalled, self._seconds)
-        self.collect_seconds = now - signalled
-        self.worker_seconds = self._seconds.sum(axis=1)
-        starts, ends = self._stamps.T
-        self.sync_seconds += float((starts - signalled).mean() + (now - ends.max()))
+        timer.add_blocked(now - sent, self._timings.phase_seconds)
+        starts, ends = self._timings.command_interval.T
+        sync_seconds = float((starts - sent).mean() + (now - ends.max()))
+        return self._rollout, CollectTimes(now - sent, self._timings.phase_seconds.sum(axis=1), sync_seconds)
 
-    def refresh(self, version: int, timer: PhaseTimer) -> None:
-        """Signal, workers refresh, wait."""
-        signalled = timer.switch("wait")
-        order = Refresh(version)
-        self._signal(self._workers, order)
-        self._await(self._workers, order)
-        timer.add_blocked(timer.switch("other") - signalled, self._seconds)
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        """Send the command, let the workers refresh, wait for them."""
+        sent = timer.switch("wait")
+        self._send_and_wait(self._workers, RefreshStates(version))
+        timer.add_blocked(timer.switch("other") - sent, self._timings.phase_seconds)
+        return state_drift(self._rollout)
 
-    def gradients(self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer) -> None:
-        """Signal, workers and learner compute, wait."""
+    def compute_gradients(
+        self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
+    ) -> float:
+        """Send the command, let the workers and the learner compute, wait for the workers."""
         others = self._workers[1:]
-        signalled = timer.switch("wait")
-        order = Gradients(version, epoch, minibatch)
-        self._signal(others, order)
+        sent = timer.switch("wait")
+        command = ComputeGradients(version, epoch, minibatch)
+        self._send(others, command)
         own_start = timer.switch("gradient")
         own()
         own_end = timer.switch("wait")
-        if not (self._setup.spins and spin_wait(self._desk.settled)):
-            self._await(others, order)
+        if not (self._setup.spins and spin_wait(self._mailbox.all_acknowledged)):
+            self._wait(others, command)
         now = timer.switch("other")
-        starts, ends = self._stamps[1:].T
-        waited = (own_start - signalled) + float((starts - signalled).sum())
-        self.sync_seconds += waited / len(self._workers) + now - float(ends.max(initial=own_end))
+        starts, ends = self._timings.command_interval[1:].T
+        delays = (own_start - sent) + float((starts - sent).sum())
+        return delays / len(self._workers) + now - float(ends.max(initial=own_end))
 
-    def _signal(self, workers: list[WorkerProcess], order: Order) -> None:
+    def _send(self, workers: list[WorkerProcess], command: Command) -> None:
         for worker in workers:
-            self._desk.give(worker.index, order, worker.ring)
+            self._mailbox.send(worker.index, command)
 
-    def _await(self, workers: list[WorkerProcess], order: Order) -> None:
-        """Return when every worker has carried the order out; those that fail are replaced and told again."""
-        while workers:  # those still to be heard from
+    def _send_and_wait(self, workers: list[WorkerProcess], command: Command) -> None:
+        self._send(workers, command)
+        self._wait(workers, command)
+
+    def _wait(self, workers: list[WorkerProcess], command: Command) -> None:
+        """Return when every worker has carried out the command. Replace workers that fail, and send it again."""
+        while workers:
             replaced = []
-            for worker, fault in self._reports(workers, self._config.worker_timeout, ordered=True):
-                if isinstance(fault, WorkerError):
-                    replaced.append(self._replace(worker, fault))
-            self._signal(replaced, order)
+            for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True):
+                if isinstance(report, WorkerError):
+                    replaced.append(self._replace(worker, report))
+            self._send(replaced, command)
             workers = replaced
 
-    def _replace(self, worker: WorkerProcess, fault: WorkerError) -> WorkerProcess:
-        """End a worker that failed and start another in its place.
+    def _replace(self, worker: WorkerProcess, error: WorkerError) -> WorkerProcess:
+        """End a failed worker and start another one in its place.
 
-        What the old one wrote since the last commit is written again from the committed carry; it is reaped before,
-        so that a process that was only stopped cannot wake up and write too.
+        The new worker overwrites what the old one has written since the last commit. The old one is reaped first, so
+        that a process that was only stopped cannot continue and write, too.
 
         Raises:
-            WorkerError: `fault`, if this worker has been replaced too often.
+            WorkerError: `error`, if this worker has been replaced too often.
         """
         while True:
             worker.end(deadline=0.0)
@@ -261,42 +301,42 @@ class WorkerPool:
             self._deaths[worker.index] = [*deaths, now]
             if len(deaths) >= self._config.max_restarts:
                 self._workers = [w for w in self._workers if w is not worker]
-                raise fault
-            log.warning("%s; starting another (%d of %d)", fault, len(deaths) + 1, self._config.max_restarts)
+                raise error
+            log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, self._config.max_restarts)
             self.restarts += 1
-            new = self._start(worker.index, replay=True)
+            new = self._start(worker.index, restore=True)
             self._workers[self._workers.index(worker)] = worker = new
             try:
                 for _, report in self._reports([new], self._start_seconds):
                     self._accept(report)
             except WorkerError as again:
-                fault = again
+                error = again
             else:
                 return new
 
     def _reports(
-        self, workers: list[WorkerProcess], timeout: float, *, ordered: bool = False
+        self, workers: list[WorkerProcess], timeout: float, *, commanded: bool = False
     ) -> Iterator[tuple[WorkerProcess, Ready | WorkerError | None]]:
-        """What becomes of each of `workers`, as it becomes known: its report, or the fault that ended it.
+        """The report of each of `workers`, or the error that ended it, in the order in which they come.
 
-        One that takes no step for `timeout` seconds has a fault.
+        A worker that makes no progress for `timeout` seconds gets an error.
 
         Args:
-            ordered: they have been given an order, and None is the report of one that has carried it out.
+            commanded: the workers have a command. The report of a worker that has carried it out is None.
         """
         waiting = {worker.index: worker for worker in workers}
         silent_since, progress = time.monotonic(), self._progress.copy()
         while waiting:
-            ready, heard = self._wait(list(waiting.values()), timeout / 4, ordered), False
+            ready, heard = self._block(list(waiting.values()), timeout / 4, commanded), False
             for index, worker in list(waiting.items()):
                 report: Ready | WorkerError | None = None
-                if not (ordered and self._desk.answered(index)):
-                    if not worker.speaks(ready):
+                if not (commanded and self._mailbox.is_acknowledged(index)):
+                    if not worker.has_news(ready):
                         continue
-                    said = worker.next_report()
-                    if isinstance(said, Ring):  # it has answered; looked at before the next sleep
+                    message = worker.next_report()
+                    if isinstance(message, WakeUp):  # an acknowledgement, which the next round finds
                         continue
-                    report = said
+                    report = message
                 del waiting[index]
                 heard = True
                 yield worker, report
@@ -305,32 +345,33 @@ class WorkerPool:
             elif time.monotonic() - silent_since >= timeout:
                 for index, worker in list(waiting.items()):
                     del waiting[index]
-                    yield (
-                        worker,
-                        WorkerError(
-                            f"worker {index} (pid {worker.process.pid}) has not taken a step for {timeout:g} s; if its "
-                            "environment is that slow, raise --worker-timeout"
-                        ),
-                    )
+                    yield worker, _stalled(worker, timeout)
 
-    def _wait(self, workers: list[WorkerProcess], timeout: float, ordered: bool) -> list[Any]:
-        """Sleep until one of the workers may have something to say; the queues and sentinels that have."""
-        channels = [channel for worker in workers for channel in worker.channels]
-        if not ordered:
-            return wait(channels, timeout)
-        with self._desk.asleep():
-            if any(self._desk.answered(worker.index) for worker in workers):
+    def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
+        """Block until one of the workers may have news; returns the handles that are ready."""
+        handles = [handle for worker in workers for handle in worker.handles]
+        if not commanded:
+            return wait(handles, timeout)
+        with self._mailbox.blocking():
+            if any(self._mailbox.is_acknowledged(worker.index) for worker in workers):
                 return []
-            return wait(channels, min(timeout, NAP_SECONDS))
+            return wait(handles, min(timeout, BLOCK_SECONDS))
 
     def close(self, grace: float = 2.0) -> None:
-        """Ask every worker to stop, kill those that have not after `grace` seconds, and reap them all."""
+        """Ask every worker to stop, kill those that have not ended after `grace` seconds, and reap them all."""
         for worker in self._workers:
             try:
                 worker.commands.put(Stop())
             except OSError:
-                log.info("worker %d is gone already", worker.index)
+                log.info("worker %d has ended already", worker.index)
         deadline = time.monotonic() + grace
         for worker in self._workers:
             worker.end(deadline)
         self._workers = []
+
+
+def _stalled(worker: WorkerProcess, timeout: float) -> WorkerError:
+    return WorkerError(
+        f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {timeout:g} s; if its environment "
+        "is that slow, raise --worker-timeout"
+    )

@@ -1,4 +1,4 @@
-"""A worker process as its starter holds it: its queues, its sentinel, its end; and what processes are forked from."""
+"""A worker process as the learner sees it: queues, sentinel, end. Also, how processes are started."""
 
 from __future__ import annotations
 
@@ -13,31 +13,26 @@ from typing import Any
 import torch.multiprocessing
 
 from shmppo.errors import WorkerError
-from shmppo.parallel.mailbox import Failed, Ready, Ring
+from shmppo.parallel.mailbox import Failed, Ready, WakeUp
+from shmppo.parallel.queues import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 
-# Imported once by the fork server, so that all workers share the pages. multiprocessing runs the main module again
-# in each child: what `shmppo.train` imports is among them.
-PRELOAD = [
-    "shmppo.sampling.worker",
-    "shmppo.ppo.learner",
-    "shmppo.runs.checkpoint",
-    "shmppo.loggers.metrics",
-    "shmppo.runs.session",
-]
+PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
+"""The fork server imports these modules once, so that all workers share their memory pages. A worker imports the main
+module again, and with it what `shmppo.train` imports."""
 
 START_TRIES, RETRY_SECONDS = 3, 0.2
 
 
 class WorkerProcess:
-    """One worker process with its channels."""
+    """One worker process with its two queues."""
 
     def __init__(self, context: Any, setup: WorkerSetup) -> None:
+        """Start the process. context: from `start_context`."""
         self.index = setup.index
         self._ended = False
         for tries_left in reversed(range(START_TRIES)):
-            self.commands = context.SimpleQueue()
-            self.reports = context.SimpleQueue()
+            self.commands, self.reports = PipeQueue(context), PipeQueue(context)
             self.process = context.Process(
                 target=run_worker,
                 args=(setup, self.commands, self.reports),
@@ -47,39 +42,36 @@ class WorkerProcess:
             try:
                 self.process.start()
                 break
-            except (EOFError, ConnectionError):  # a signal to all of the group has ended the fork server: start another
+            except (EOFError, ConnectionError):
+                # A signal to the whole process group has ended the fork server. The next try starts another one.
                 if not tries_left:
                     raise
                 time.sleep(RETRY_SECONDS)
-        self.channels = [self.reports._reader, self.process.sentinel]
+        self.handles = [self.reports.reader, self.process.sentinel]
+        """What to wait for: a report, or the end of the process."""
 
-    def speaks(self, ready: list[Any]) -> bool:
-        """Whether its queue or its sentinel is among those that are ready."""
-        return any(channel in ready for channel in self.channels)
+    def has_news(self, ready: list[Any]) -> bool:
+        """Whether a report has come or the process has ended, given the handles that are ready."""
+        return any(handle in ready for handle in self.handles)
 
-    def ring(self) -> None:
-        """Wake it up. One that cannot be reached is dead: its sentinel says so when it is waited for."""
-        with contextlib.suppress(OSError):
-            self.commands.put(Ring())
-
-    def next_report(self) -> Ready | Ring | WorkerError:
-        """What is in its queue, as that or its sentinel is ready; a WorkerError if it failed or died."""
-        # A worker that failed reports first and ends afterwards: look at the report before the death.
-        if not self.reports._reader.poll():
+    def next_report(self) -> Ready | WakeUp | WorkerError:
+        """Read a report. Returns a WorkerError if the worker failed or died. Call it only if `has_news`."""
+        # A worker that failed reports first and ends afterwards: read the report before checking for its end.
+        if not self.reports.has_message():
             self.process.join()
-            return WorkerError(f"worker {self.index} died: {_how(self.process.exitcode)}")
+            return WorkerError(f"worker {self.index} died: {_exit_reason(self.process.exitcode)}")
         try:
             report = self.reports.get()
         except (EOFError, OSError):
-            return WorkerError(f"worker {self.index} died in the middle of a report")
+            return WorkerError(f"worker {self.index} died while it was writing a report")
         if isinstance(report, Failed):
             where = "" if report.env_index is None else f" in environment {report.env_index}"
             return WorkerError(f"worker {self.index} failed{where}:\n{report.traceback}", report.env_index)
-        assert isinstance(report, (Ready, Ring)), report
+        assert isinstance(report, (Ready, WakeUp)), report
         return report
 
     def end(self, deadline: float) -> None:
-        """End and reap the process: wait until `deadline`, then kill. Safe to call twice."""
+        """Wait for the process until `deadline` (monotonic seconds), then kill it, and reap it. Safe to call twice."""
         if self._ended:
             return
         self.process.join(max(0.0, deadline - time.monotonic()))
@@ -92,19 +84,20 @@ class WorkerProcess:
         self.reports.close()
 
 
-def _how(exitcode: int | None) -> str:
+def _exit_reason(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         return f"killed by signal {-exitcode}"
     return f"exit code {exitcode}"
 
 
 def start_context() -> Any:
-    """How a run's processes are started: by a fork server that has imported what they need, or spawned."""
+    """The multiprocessing context of a run: a fork server that has imported what workers need, else spawn."""
     methods = torch.multiprocessing.get_all_start_methods()
     context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
         context.set_forkserver_preload(PRELOAD)
-        # Clusters and terminals send them to every process of a job; who ignores them passes that on.
+        # Terminals and clusters send these signals to every process of a job. The fork server inherits that they are
+        # ignored.
         with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
             forkserver.ensure_running()
     return context
@@ -112,7 +105,7 @@ def start_context() -> Any:
 
 @contextlib.contextmanager
 def _ignored(number: int) -> Iterator[None]:
-    """Ignore a signal; only the main thread can, others do not try."""
+    """Ignore a signal. Only the main thread can do this; in other threads nothing happens."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

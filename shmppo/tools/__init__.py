@@ -1,1 +1,1 @@
-"""What the commands call."""
+"""Implementations of the commands export, replay, and tune."""

@@ -1,9 +1,13 @@
-"""Export: `python -m shmppo.export RUN_DIR --format onnx` writes one step of the policy for other runtimes.
+"""Export one step of a policy to a file for other runtimes. The batch size n is free.
 
-Inputs: obs [n, D] as the environment gives it (each leaf of a Dict or Tuple by itself, a Discrete counted from 0 as
-[n, 1]), state [n, S] (zeros where an episode begins). Outputs: action [n, …] for
-the environment, the most likely one (parts of Tuple, Dict and MultiDiscrete flat and side by side); params [n, P], to
-draw from; value [n]; next_state [n, S]. Without a recurrent core there is neither state nor next_state. n is free.
+The input obs [n, D] is the observation of the environment. Each leaf of a Dict or Tuple is a separate input. A Discrete
+leaf counts from 0 and has the shape [n, 1]. The input state [n, S] is the recurrent state, zero at an episode's start.
+
+The output action [n, …] is the most likely action for the environment. The parts of Tuple, Dict, and MultiDiscrete
+actions are flattened and concatenated. The output params [n, P] has the parameters of the action distribution, for
+sampling. The output value [n] is the value estimate. The output next_state [n, S] is the state after the step.
+
+A policy without a recurrent core has neither state nor next_state.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
 
 
 class ExportedPolicy(nn.Module):
-    """One step as the exported file takes it."""
+    """One step of a policy, with the inputs and outputs of the exported file."""
 
     def __init__(self, trained: TrainedPolicy) -> None:
         super().__init__()
@@ -37,7 +41,10 @@ class ExportedPolicy(nn.Module):
         self._recurrent = trained.model.state_size > 0
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Leaves [n, …], state [n, S] → (action, params, value, next_state); no states without a recurrent core."""
+        """Compute (action, params, value, next_state) from the leaves [n, …] and the state [n, S].
+
+        A policy without a recurrent core has neither state nor next_state.
+        """
         if not self._recurrent:
             inputs = (*inputs, inputs[0].new_zeros(inputs[0].shape[0], 0))
         params, value, after = self.network(*inputs)
@@ -46,7 +53,15 @@ class ExportedPolicy(nn.Module):
 
 
 def export(run_dir: Path, *, format: str = "onnx", out: Path | None = None) -> Path:
-    """Write the policy of a run's newest checkpoint; returns the file.
+    """Write the policy of a run's newest checkpoint to a file.
+
+    Args:
+        run_dir: directory of the run.
+        format: "onnx" or "torchscript".
+        out: file to write. None: policy.onnx or policy.pt in the run directory.
+
+    Returns:
+        The path of the file.
 
     Raises:
         ConfigError: if there is no usable checkpoint, a library is missing, or the file cannot be written.
@@ -62,22 +77,22 @@ def export(run_dir: Path, *, format: str = "onnx", out: Path | None = None) -> P
         inputs["state"] = torch.zeros(2, trained.model.state_size)
     path = out or run_dir / f"policy{SUFFIXES[format]}"
     try:
-        with _without_notices():
+        with _without_warnings():
             if format == "onnx":
-                _write_onnx(policy, inputs, path, _facts(trained))
+                _write_onnx(policy, inputs, path, _metadata(trained))
             else:
-                _write_torchscript(policy, inputs, path, _facts(trained))
+                _write_torchscript(policy, inputs, path, _metadata(trained))
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
     return path
 
 
-def _facts(trained: TrainedPolicy) -> dict[str, Any]:
-    """What a user of the file may want to know, kept in it under "shmppo"."""
+def _metadata(trained: TrainedPolicy) -> dict[str, Any]:
+    """Return the metadata that the file stores under the key "shmppo"."""
     return {"env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size}
 
 
-def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, facts: dict[str, Any]) -> None:
+def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: dict[str, Any]) -> None:
     rows = torch.export.Dim("n")
     program = torch.onnx.export(
         policy,
@@ -89,19 +104,20 @@ def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, f
         verbose=False,
     )
     assert program is not None
-    program.model.metadata_props["shmppo"] = json.dumps(facts)
+    program.model.metadata_props["shmppo"] = json.dumps(metadata)
     program.save(str(path))
 
 
-def _write_torchscript(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, facts: dict[str, Any]) -> None:
-    traced = torch.jit.trace(policy, tuple(inputs.values()))
+def _write_torchscript(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: dict[str, Any]) -> None:
+    trace: Any = torch.jit.trace  # it has no type annotations
+    traced = trace(policy, tuple(inputs.values()))
     with open(path, "wb") as file:
-        torch.jit.save(traced, file, _extra_files={"shmppo": json.dumps(facts)})
+        torch.jit.save(traced, file, _extra_files={"shmppo": json.dumps(metadata)})
 
 
 @contextmanager
-def _without_notices() -> Iterator[None]:
-    """Keep torch's exporters from telling of their own deprecations and of libraries that are not needed here."""
+def _without_warnings() -> Iterator[None]:
+    """Hide warnings of torch's exporters about deprecations and about optional libraries."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

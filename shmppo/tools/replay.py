@@ -1,4 +1,4 @@
-"""Replay a failed episode: `python -m shmppo.replay RUN_DIR/failed_episode.json`, under a debugger if you like."""
+"""Replay an episode in which an environment failed, for example in a debugger."""
 
 from __future__ import annotations
 
@@ -15,22 +15,30 @@ from shmppo.errors import ConfigError
 
 
 def replay(file: Path) -> int:
-    """Take the episode's actions again, the failing one last, and begin the next where it ends; returns its steps.
+    """Reset the environment with the episode's seed and repeat its actions. The last action is the one that failed.
+
+    Args:
+        file: failed_episode.json of a run.
+
+    Returns:
+        The number of steps, if all of them succeed.
 
     Raises:
         ConfigError: if the file cannot be read.
-        EnvError: as in the run, where the environment raises or returns what is not finite or of another shape.
+        EnvError: if the environment fails again: it raises, or returns an observation or reward that is invalid.
     """
     try:
         content = json.loads(file.read_text())
         config, index, episode = from_json(content["config"]), content["env_index"], content["episode"]
         actions = np.array(content["actions"], np.float32)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{file} is not the record of an episode ({error}); name a failed_episode.json") from error
+        raise ConfigError(
+            f"{file} is not a recorded episode ({error}); name the failed_episode.json of a run"
+        ) from error
     task = inspect_task(config)
     batch = SyncVectorEnv(dataclasses.replace(config, skip_bad_episodes=False), task, index, index + 1)
     reward, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
-    batch.begin(episode)
+    batch.reset_all(episode)
     for action in task.distribution.to_env(actions):
         batch.step([action], reward, terminated, truncated)
     batch.close()

@@ -1,4 +1,4 @@
-"""Finding fast flags: `python -m shmppo.tune --env …` times whole iterations of the trainer, for a given batch."""
+"""Search for the fastest flags for a given batch size. Each measurement is a short training run."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shmppo.bench.measured_run import JobOptions, measured_run
-from shmppo.config.options import flag, require
+from shmppo.config.checks import flag, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory, write_json
 from shmppo.utils.machine import usable_cores
 
 Dimension = Literal["workers", "envs", "shards"]
-LEAST_ROLLOUT = 8  # steps; shorter rollouts are not tried
-FINALISTS = 3
+MIN_ROLLOUT_STEPS = 8  # shorter rollouts are not tried
+FINALISTS = 3  # number of fastest configurations that are measured again
 
 
 @dataclass(frozen=True)
 class Tune(JobOptions):
-    """Try numbers of workers, environments × rollout steps, and gradient shards, one after the other, keep the fastest.
+    """Search for the fastest number of workers, environments × rollout steps, and gradient shards.
 
-    The batch, --num-envs × --rollout-steps, stays as it is. Workers change only the speed; environments × rollout steps
-    and shards change the run too: look at the returns.
+    The batch size, --num-envs × --rollout-steps, does not change. The number of workers affects only the speed.
+    Environments × rollout steps and shards also affect the weights, so compare the returns before you use them.
     """
 
     vary: tuple[Dimension, ...] = ("workers", "envs", "shards")
-    """What to try. workers alone leaves every run's weights as they are."""
+    """What to vary. workers does not change the weights of a run; envs and shards do."""
     minutes: float = 3.0
-    """Time to spend; at least one measurement is made."""
+    """Minutes to search. At least one measurement is made."""
     iterations: int = 9
-    """Iterations of a measurement, the first 3 of which are not counted."""
+    """Iterations per measurement. The first 3 are not counted."""
     out: Path | None = None
-    """File to write the best configuration to, for train --config. None: none."""
+    """File for the fastest configuration, which train --config reads. None: no file."""
 
 
 @dataclass
 class Candidate:
-    """A configuration and what was measured of it."""
+    """A configuration and its measurements."""
 
     config: TrainConfig
     rates: list[float] = dataclasses.field(default_factory=list)
@@ -52,20 +52,24 @@ class Candidate:
 
     @property
     def rate(self) -> float:
+        """Median of the measurements, in environment steps per second."""
         return statistics.median(self.rates)
 
 
 class Search:
-    """Coordinate search from the configuration given: each dimension in turn, as long as it helps and time is left."""
+    """Coordinate search: improve one dimension after the other while there is time.
+
+    The search starts at the configuration in `options`.
+    """
 
     def __init__(self, options: Tune) -> None:
         self._options = options
         self._until = time.monotonic() + 60 * options.minutes
-        self._measured: dict[str, Candidate] = {}  # by what `describe` says of it
+        self._measured: dict[str, Candidate] = {}  # by the text of `describe`
         self._start = options.config(workers=min(usable_cores(), options.num_envs))
 
     def run(self) -> None:
-        """Measure until nothing helps or time is up, then the fastest ones again while time is left."""
+        """Measure neighbors until none is faster, then the fastest configurations again. Stop at the time limit."""
         self._measure(self._start)
         improved = True
         while improved:
@@ -83,10 +87,11 @@ class Search:
 
     @property
     def best(self) -> Candidate:
+        """The fastest configuration."""
         return self.ranking()[0]
 
     def ranking(self) -> list[Candidate]:
-        """What was measured, the fastest first."""
+        """Return the measured configurations, fastest first."""
         return sorted(self._measured.values(), key=lambda candidate: -candidate.rate)
 
     def _time_is_left(self) -> bool:
@@ -99,28 +104,28 @@ class Search:
 
 
 def neighbors(config: TrainConfig, dimension: Dimension) -> Iterator[TrainConfig]:
-    """Configurations of the same batch that differ in one dimension, those that can run."""
+    """Yield the valid configurations of the same batch size that differ in one dimension."""
     changes: list[dict[str, Any]] = []
     if dimension == "workers":
         cores = usable_cores()
         changes = [{"workers": w} for w in sorted({0, 1, 2, cores // 2, cores}) if w <= cores]
     elif dimension == "envs":
         for n in (config.num_envs // 2, config.num_envs * 2):
-            if n and config.batch_steps % n == 0 and config.batch_steps // n >= LEAST_ROLLOUT:
+            if n and config.batch_steps % n == 0 and config.batch_steps // n >= MIN_ROLLOUT_STEPS:
                 changes.append({"num_envs": n, "rollout_steps": config.batch_steps // n})
     else:
-        # A shard for each process costs least, since each has fixed costs; more only serve more workers.
+        # Each shard has a fixed cost, so one shard per process is usually fastest.
         counts = {max(config.num_workers, 1), config.shards // 2, config.shards * 2} - {0, config.shards}
         changes = [{"grad_shards": g} for g in sorted(counts)]
     for change in changes:
         try:
             yield dataclasses.replace(config, **change)
         except ConfigError:
-            continue  # more workers than environments, or fewer rows than minibatches
+            continue  # for example more workers than environments
 
 
 def describe(config: TrainConfig) -> str:
-    """The numbers that are searched over, in one line."""
+    """Return the values of all dimensions in one line."""
     learning = "sharded" if config.sharded else "central"
     return (
         f"{config.num_workers:3} workers {config.num_envs:5} environments × {config.rollout_steps:5} steps "
@@ -129,14 +134,13 @@ def describe(config: TrainConfig) -> str:
 
 
 def differences(config: TrainConfig) -> dict[str, Any]:
-    """Fields in which a configuration differs from the defaults."""
+    """Return the fields of a configuration that differ from the defaults."""
     default = TrainConfig()
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return {name: value for name, value in fields.items() if value != getattr(default, name)}
+    return {name: value for name, value in config.fields().items() if value != getattr(default, name)}
 
 
 def command(config: TrainConfig) -> str:
-    """The command line that trains this configuration."""
+    """Return the command line that trains a configuration."""
     words = ["python", "-m", "shmppo.train"]
     for name, value in differences(config).items():
         if isinstance(value, bool):
@@ -151,9 +155,16 @@ def command(config: TrainConfig) -> str:
 
 
 def tune(options: Tune) -> TrainConfig:
-    """Search, print the table and the best command line; returns the fastest configuration.
+    """Search, then print a table of all measurements and the command line of the fastest configuration.
 
-    A signal ends the search, with what has been measured until then; KeyboardInterrupt if that is nothing.
+    A signal ends the search early.
+
+    Returns:
+        The fastest configuration.
+
+    Raises:
+        ConfigError: if an option is invalid, or --out cannot be written.
+        KeyboardInterrupt: if a signal ends the search before its first measurement.
     """
     require(options.minutes > 0, f"--minutes is {options.minutes}; it must be positive")
     if options.out is not None:

@@ -1,4 +1,4 @@
-"""The command `python -m shmppo.train`. This module imports no torch."""
+"""The command `python -m shmppo.train`. The module does not import torch, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def main(default: TrainConfig | None = None) -> int:
-    """Train or resume as the command line says.
+    """Train a policy or resume a run, as the flags on the command line say.
 
     Args:
-        default: the configuration without flags. None: the default job.
+        default: configuration that the flags override. None: the default job.
 
     Returns:
         The exit code.

@@ -1,4 +1,4 @@
-"""`python -m shmppo.train`."""
+"""Run `python -m shmppo.train`."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of reinforcement learning."""
+"""Utilities that are independent of reinforcement learning."""

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all."""
+"""Helpers to write files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ log = logging.getLogger(__name__)
 
 
 def make_parent_directory(path: Path, flag: str) -> None:
-    """Make the directory of a file that `flag` names. Raises ConfigError if it cannot be written."""
+    """Make the parent directory of a file.
+
+    Args:
+        path: the file.
+        flag: the flag that names the file, for the error message.
+
+    Raises:
+        ConfigError: if the directory cannot be made or is read-only.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -27,15 +35,15 @@ def make_parent_directory(path: Path, flag: str) -> None:
 
 @contextmanager
 def warn_on_os_error() -> Iterator[None]:
-    """A full disk costs the file that is written here, not the run."""
+    """Log an OSError of the body as a warning, so that a full disk does not end the run."""
     try:
         yield
     except OSError as error:
-        log.warning("not written: %s", error)
+        log.warning("could not write a file: %s", error)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically: other processes see either the old or the new content."""
     temporary = path.with_suffix(".partial")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""The run's log file: records of this package and Python's warnings, from the learner and all workers."""
+"""The run's log file. It receives this package's log records and Python's warnings from the learner and all workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 _FORMAT = "%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"
 
 
-class _Remembering(logging.Handler):
+class _BufferHandler(logging.Handler):
+    """Appends each log record to a list."""
+
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
@@ -21,15 +23,22 @@ class _Remembering(logging.Handler):
 
 @contextmanager
 def remembered() -> Iterator[list[logging.LogRecord]]:
-    """Keep the records of a time at which there is no log file yet; `log_to` takes them."""
-    handler = _Remembering()
+    """Collect log records in a list while there is no log file yet. Pass the list to `log_to` later."""
+    handler = _BufferHandler()
     with _handled(handler):
         yield handler.records
 
 
 @contextmanager
 def log_to(path: Path, earlier: Iterable[logging.LogRecord] = ()) -> Iterator[None]:
-    """While open, append records to `path`, the `earlier` ones first; several processes may, a record is one write."""
+    """Append log records to a file while the context is open.
+
+    Several processes may write to the same file, because each record is a single write.
+
+    Args:
+        path: the log file.
+        earlier: records to write first (see `remembered`).
+    """
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter(_FORMAT))
     for record in earlier:
@@ -40,7 +49,7 @@ def log_to(path: Path, earlier: Iterable[logging.LogRecord] = ()) -> Iterator[No
 
 @contextmanager
 def _handled(handler: logging.Handler) -> Iterator[None]:
-    """Let a handler have the records of this package and Python's warnings, and nobody else; then close it."""
+    """Send this package's log records and Python's warnings only to `handler`. At the end, close the handler."""
     loggers = [logging.getLogger("shmppo"), logging.getLogger("py.warnings")]
     before = [(logger.level, logger.propagate) for logger in loggers]
     logging.captureWarnings(True)

@@ -1,4 +1,4 @@
-"""What a run records of the machine: versions, processor, revision, memory."""
+"""Facts about the machine: library versions, processor, git revision, memory, and cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that decide a run's bits."""
+    """Return the versions of Python and of the libraries that can change the bits of a run's weights."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's model name, or the architecture where the system does not tell."""
+    """Return the processor's model name, or its architecture if the model name is unknown."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def git_revision() -> str | None:
-    """Revision of the checkout that this package runs from, or None where it is installed."""
+    """Return the git revision of this package, or None if it does not run from a git checkout."""
     try:
         result = subprocess.run(
             ["git", "rev-parse", "HEAD"],
@@ -51,7 +51,11 @@ def git_revision() -> str | None:
 
 
 def proportional_memory(pids: Iterable[int]) -> int:
-    """Bytes of memory of several processes together, each shared page counted once (PSS); 0 off Linux."""
+    """Return the memory of several processes in bytes.
+
+    A page that several processes share counts once (proportional set size). Only Linux reports it; elsewhere the result
+    is 0.
+    """
     total = 0
     for pid in pids:
         try:
@@ -64,7 +68,7 @@ def proportional_memory(pids: Iterable[int]) -> int:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Where the time goes: a stopwatch that is always in exactly one phase, so the parts sum to the whole."""
+"""A timer for the phases of training. It is always in exactly one phase, so the phases add up to the total time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from time import monotonic
 import numpy as np
 
 PHASES = (
-    "environment",  # stepping and resetting environments
-    "inference",  # the policy's forward pass while sampling
-    "advantage",  # reward scaling, GAE, rows and the plan of the update
-    "wait",  # the learner blocked on workers that are not busy: stragglers and signalling
-    "publish",  # giving weights and statistics a new version
+    "environment",  # step and reset environments
+    "inference",  # compute the policy while sampling
+    "advantage",  # scale rewards, compute advantages, build minibatches
+    "wait",  # the learner waits for workers that are idle: stragglers and synchronization
+    "publish",  # copy weights and statistics to shared memory
     "gradient",  # forward and backward passes of the update
-    "reduce",  # summing the shards of a minibatch
-    "optimizer",  # the gradient's norm, clipping, the step
+    "reduce",  # sum the gradient shards of a minibatch
+    "optimizer",  # clip the gradient and update the weights
     "other",  # everything else
 )
 SAMPLING = ("environment", "inference")
@@ -25,7 +25,7 @@ _INDEX = {name: i for i, name in enumerate(PHASES)}
 
 
 class PhaseTimer:
-    """Seconds per phase since `reset`. Starts in "other"; `switch` closes one phase and opens the next."""
+    """Measures seconds per phase since the last `reset`. The first phase is "other"."""
 
     def __init__(self) -> None:
         self._seconds = [0.0] * len(PHASES)
@@ -33,7 +33,7 @@ class PhaseTimer:
         self._since = monotonic()
 
     def switch(self, phase: str) -> float:
-        """Open `phase`; returns the time of the switch, in seconds of the machine's monotonic clock."""
+        """Start `phase` and end the phase before. Return the current time of the monotonic clock, in seconds."""
         now = monotonic()
         self._seconds[self._phase] += now - self._since
         self._phase = _INDEX[phase]
@@ -41,7 +41,7 @@ class PhaseTimer:
         return now
 
     def reset(self) -> np.ndarray:
-        """Seconds per phase [len(PHASES)], up to now; counting starts again, in the phase that is open."""
+        """Return the seconds per phase [len(PHASES)] up to now, and set them to 0. The current phase stays."""
         now = monotonic()
         self._seconds[self._phase] += now - self._since
         self._since = now
@@ -50,14 +50,14 @@ class PhaseTimer:
         return seconds
 
     def add_blocked(self, blocked: float, workers: np.ndarray) -> None:
-        """Explain time spent blocked on workers by what they did meanwhile.
+        """Attribute time that the learner waited for workers to the phases in which the workers were.
+
+        The mean over workers of each phase is moved from "wait" to that phase. The rest of "wait" is idle time. The
+        total does not change.
 
         Args:
-            blocked: seconds that the learner's "wait" holds for this stretch.
-            workers: [W, len(PHASES)] seconds of each worker in the same stretch.
-
-        The mean over workers of each phase moves out of "wait"; what is left there is idle time.
-        The total is unchanged.
+            blocked: seconds that the learner waited.
+            workers: [W, len(PHASES)] seconds of each worker in the same period.
         """
         busy = workers.mean(axis=0)
         busy *= min(1.0, blocked / max(busy.sum(), 1e-12))
@@ -67,7 +67,11 @@ class PhaseTimer:
 
 
 def as_dict(seconds: np.ndarray) -> dict[str, float]:
-    """Seconds per phase by name, with the totals "sampling", "learning" and "communication"."""
+    """Return seconds per phase by name, and the totals "sampling", "learning", and "communication".
+
+    Args:
+        seconds: [len(PHASES)] from `PhaseTimer.reset`.
+    """
     parts = {name: float(s) for name, s in zip(PHASES, seconds, strict=True)}
     totals = {"sampling": SAMPLING, "learning": LEARNING, "communication": COMMUNICATION}
     return parts | {total: sum(parts[name] for name in names) for total, names in totals.items()}

@@ -1,4 +1,4 @@
-"""Being asked to stop by a signal: by Ctrl-C, another process, or a cluster that wants its machine back."""
+"""Requests to stop a run: signals from Ctrl-C, another process, or a cluster scheduler."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """Set by the first of STOP_SIGNALS, or by `make`; at the second signal a KeyboardInterrupt is raised."""
+    """A request to stop after the current iteration. A second signal raises KeyboardInterrupt.
+
+    Attributes:
+        made: whether the request has been made, by a signal or by `make`.
+    """
 
     def __init__(self) -> None:
         self.made = False
 
     def make(self) -> None:
-        """Ask to stop."""
+        """Request the stop."""
         self.made = True
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """Listen to signals while open. Only the main thread can; elsewhere this does nothing."""
+        """Handle STOP_SIGNALS while the context is open. Outside the main thread, this does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._hear) for number in STOP_SIGNALS}
+        before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.made:
             raise KeyboardInterrupt
         self.made = True
-        log.info("signal %d: stopping after this iteration", number)
+        log.info("received signal %d; stopping after this iteration", number)

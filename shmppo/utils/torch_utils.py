@@ -1,20 +1,23 @@
-"""Helpers around torch: aligned memory, threads."""
+"""Helpers for torch: number of threads, aligned memory, optimizer steps with less overhead."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads in this process, for as long as the context is open; acting is at one."""
+    """Let torch use `count` threads in this process while the context is open."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -24,8 +27,25 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Zeros at a 64-byte boundary, whatever the allocator does."""
+    """Return a tensor of zeros whose memory starts at a multiple of ALIGNMENT."""
     size = math.prod(shape)
     raw = torch.zeros(size + ALIGNMENT // dtype.itemsize, dtype=dtype)
     skip = -raw.data_ptr() % ALIGNMENT // dtype.itemsize
     return raw[skip : skip + size].view(shape)
+
+
+def bare_optimizer_step(optimizer: torch.optim.Optimizer) -> None:
+    """Call the `step` method of an optimizer without the profiling and graph-capture hooks that torch wraps around it.
+
+    The hooks take as long as the step itself. torch has no public way to skip them.
+    """
+    kind: Any = type(optimizer)  # mypy does not accept an optimizer class as an argument of a cached function
+    with torch.no_grad():
+        _unwrapped_step(kind)(optimizer)
+
+
+@functools.cache
+def _unwrapped_step(kind: Any) -> Callable[[torch.optim.Optimizer], object]:
+    """Return the `step` method of an optimizer class without its wrappers."""
+    step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(kind.step)
+    return step

@@ -1,0 +1,207 @@
+"""Measure how fast an update converges with the number of environments.
+
+    python -m figures.assumption4.measure --seeds 1 2
+
+One policy collects one rollout of N environments. An update on the data of n environments gives the policy π^n, and an
+update on all data gives π^N. The table has KL(π^N ‖ π^n) for n = 1, 2, 4, …: the mean over all observations of the
+rollout. There are four orders of the environments, and subset n is the first n of an order. With fewer environments,
+either the minibatches become smaller ("same number") or there are fewer of them ("same size"). The row with n = N is a
+control: an update on the same data in other minibatches. Writes assumption4.csv.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from figures.common.command_line import script_parser
+from figures.common.provenance import record_provenance
+from figures.common.tables import append_rows
+from shmppo import TrainConfig, resume, train
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.spec import Task
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.learner import Learner
+from shmppo.ppo.minibatches import build_minibatches, cut_sequences
+from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.runs.train_state import TrainState
+from shmppo.sampling.worker_pool import InProcessPool
+from shmppo.utils.phase_timer import PhaseTimer
+
+TABLE = Path(__file__).with_name("assumption4.csv")
+JOB = TrainConfig(
+    core="none", encoder_sizes=(64, 64), separate_critic=True, epochs=10, learning_rate=3e-4, value_clip=True,
+    num_envs=64, rollout_steps=64, minibatches=32, workers=0, quiet=True, total_steps=1_000_000,
+)  # fmt: skip
+ORDERS = 4
+
+
+class LocalGradients:
+    """Computes the gradients of all shards in this process; a `GradientSource` for `Learner.update`."""
+
+    def __init__(self, config: TrainConfig, task: Task, learner: Learner, buffers: SharedBuffers) -> None:
+        self._shards = range(config.shards)
+        self._gradients = ShardGradients(config, task.distribution, learner.model, buffers)
+
+    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+        self._gradients.compute(epoch, minibatch, self._shards)
+        return 0.0
+
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        raise NotImplementedError("the job has no recurrent states")
+
+
+def new_buffers(config: TrainConfig, task: Task) -> SharedBuffers:
+    """Allocate the shared buffers of a run."""
+    snapshot_bytes = 0 if task.snapshot is None else task.snapshot.bytes
+    fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
+    return SharedBuffers(fields, allocate(fields))
+
+
+def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[SharedBuffers, dict[str, Any]]:
+    """Collect the rollout that follows the newest checkpoint of a run.
+
+    Returns:
+        The buffers with the rollout, and the state of the learner in the checkpoint.
+    """
+    checkpoint = load_newest_checkpoint(run_dir)
+    buffers = new_buffers(config, task)
+    state = TrainState(config, task, buffers)
+    state.restore(checkpoint)
+    learner = Learner(config, task, buffers)
+    learner.load(checkpoint["learner"])
+    pool = InProcessPool(config, task, learner.model, buffers, state.actions)
+    try:
+        learner.publish_statistics()
+        learner.publish()
+        pool.collect(learner.version, state.iteration, PhaseTimer())
+    finally:
+        pool.close()
+    return buffers, load_newest_checkpoint(run_dir)["learner"]  # the learner may use the tensors of the first one
+
+
+def update_on(
+    config: TrainConfig, task: Task, source: SharedBuffers, envs: np.ndarray, state: dict[str, Any], iteration: int
+) -> tuple[torch.Tensor, float]:
+    """Update the policy on the data of some environments.
+
+    Args:
+        config: of the run.
+        task: of the run.
+        source: buffers with a rollout of all environments.
+        envs: indices [n] of the environments to use.
+        state: of the learner before the update.
+        iteration: number of the update.
+
+    Returns:
+        The weights [P] after the update, and the number of optimizer steps.
+    """
+    config = dataclasses.replace(config, num_envs=len(envs))
+    buffers = new_buffers(config, task)
+    for field in buffers.fields:
+        if field.group == "rollout":
+            axis = field.axes.split().index("N")
+            buffers.arrays[field.path][...] = np.take(source.arrays[field.path], envs, axis)
+    learner = Learner(config, task, buffers)
+    # A copy, because the optimizer continues to use the tensors of the state that it loads.
+    learner.load(copy.deepcopy(state) | {"discounted_return": state["discounted_return"][envs]})
+    learner.publish_statistics()
+    learner.publish()
+    minibatches = build_minibatches(
+        config,
+        buffers.rollout,
+        buffers.minibatches,
+        iteration=iteration,
+        advantages=learner.advantages(buffers.rollout),
+        coefficients=learner.schedule.coefficients(iteration),
+    )
+    gradients = LocalGradients(config, task, learner, buffers)
+    statistics = learner.update(iteration, minibatches, gradients, PhaseTimer())
+    return torch.from_numpy(buffers.published.weights.copy()), statistics.optimizer_steps
+
+
+class Policies:
+    """Evaluates policies at all observations of a rollout."""
+
+    def __init__(self, config: TrainConfig, task: Task, buffers: SharedBuffers, state: dict[str, Any]) -> None:
+        self._distribution = task.distribution
+        self._weights = torch.from_numpy(buffers.published.weights)
+        learner = Learner(config, task, buffers)
+        learner.load(state)
+        learner.publish_statistics()
+        self.start = self._weights.clone()
+        self._gradients = ShardGradients(config, task.distribution, learner.model, buffers)
+        self._sequences = cut_sequences(buffers.rollout.first, config.sequence_steps).astype(np.int64)
+
+    def parameters(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the policy parameters [steps, P] of the policy with these weights."""
+        self._weights.copy_(weights)
+        params, valid = self._gradients.policy(self._sequences)
+        return params[valid].double()
+
+    def kl(self, p: torch.Tensor, q: torch.Tensor) -> float:
+        """Return the mean KL(p ‖ q) of two policies, given by their parameters."""
+        return float(self._distribution.kl(p, q).mean())
+
+
+def measure(config: TrainConfig, run_dir: Path, iteration: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table for the policy in the newest checkpoint of a run."""
+    task, N = inspect_task(config), config.num_envs
+    rollout, state = collect_rollout(config, task, run_dir)
+    policies = Policies(config, task, rollout, state)
+    start = policies.parameters(policies.start)
+    for kind in ("same number", "same size"):
+        for first in range(0, N, N // ORDERS):
+            order = np.roll(np.arange(N), -first)
+            whole = policies.parameters(update_on(config, task, rollout, order, state, iteration)[0])
+            for n in (2**k for k in range(N.bit_length())):
+                minibatches = config.minibatches if kind == "same number" else max(1, config.minibatches * n // N)
+                # The control uses all environments in another order, so that the minibatches differ.
+                envs = order[:n] if n < N else np.roll(order, N // 2)
+                part = dataclasses.replace(config, minibatches=minibatches)
+                weights, steps = update_on(part, task, rollout, envs, state, iteration)
+                yield {
+                    "env": config.env_id,
+                    "seed": config.seed,
+                    "iteration": iteration,
+                    "minibatches": kind,
+                    "first_env": first,
+                    "environments": n,
+                    "kl_to_all": f"{policies.kl(whole, policies.parameters(weights)):.5g}",
+                    "kl_of_update": f"{policies.kl(whole, start):.5g}",
+                    "optimizer_steps": int(steps),
+                }
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("--env", default="HalfCheetah-v5")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--iterations", nargs="+", type=int, default=[5, 40], help="ages of the policies, in updates")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    TABLE.unlink(missing_ok=True)
+    for seed in options.seeds:
+        with tempfile.TemporaryDirectory() as directory:
+            run_dir = Path(directory) / "run"
+            config = dataclasses.replace(JOB, env=options.env, seed=seed, run_dir=str(run_dir))
+            for i, iteration in enumerate(sorted(options.iterations)):
+                if i == 0:
+                    train(dataclasses.replace(config, stop_at_iteration=iteration))
+                else:
+                    resume(run_dir, stop_at_iteration=iteration)
+                append_rows(TABLE, list(measure(config, run_dir, iteration)), note=None)
+                print(f"seed {seed}, after {iteration} updates", flush=True)
+    record_provenance(TABLE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Drawing of learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from figures.common.tables import Row
+from shmppo.plotting.curves import Run, aggregate, read_columns
+from shmppo.plotting.plots import SEEDS_CAPTION, draw_aggregate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOTE = f"{SEEDS_CAPTION} Circles: deterministic evaluation of the final policy."
+
+
+def draw_curve(axis: Axes, folder: Path, name: str, column: str, label: str, color: str) -> None:
+    """Draw a column of the curves NAME-sSEED.csv of a folder against environment steps, aggregated over the seeds."""
+    runs = [Run(file, {}, read_columns(file)) for file in sorted(folder.glob(f"{name}-s*.csv"))]
+    curve = aggregate(runs, column, "env_steps") if runs else None
+    if curve is not None:
+        draw_aggregate(axis, curve, label, color)
+
+
+def draw_evaluations(axis: Axes, rows: Sequence[Row], color: str) -> None:
+    """Draw the return of the final evaluation of each run as a circle."""
+    steps, returns = ([float(row[column]) for row in rows] for column in ("env_steps", "evaluate_return"))
+    axis.plot(steps, returns, "o", color=color, markersize=4, fillstyle="none")

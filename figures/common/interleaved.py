@@ -1,0 +1,145 @@
+"""Training runs that are compared with each other run interleaved, in time slices of a few seconds.
+
+A machine that slows down for a minute then slows all of them down alike, so the ratios of their rates stay correct.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from figures.common.paths import ROOT
+from shmppo.plotting.curves import read_columns
+
+START_TIMEOUT = 120.0  # seconds within which every run must write its first rows
+MASTER_PORT = 29611
+
+
+class RunGroup:
+    """Training runs that execute at the same time, but only within the time slices of their group.
+
+    Outside the slices, signals stop all processes of the group.
+    """
+
+    def __init__(self, commands: Sequence[Sequence[str]], directory: Path, *, ranks: bool = False) -> None:
+        """Start the runs.
+
+        Args:
+            commands: for each run, the arguments of `python -m shmppo.train`.
+            directory: parent of the run directories.
+            ranks: whether the commands are the ranks of one run. Rank 0 then writes the metrics.
+        """
+        run_dirs = [directory / f"run{i}" for i in range(len(commands))]
+        self._run_dirs = run_dirs[:1] if ranks else run_dirs
+        variables = [_rank_variables(i, len(commands)) if ranks else {} for i in range(len(commands))]
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "shmppo.train", *command, "--quiet", "--run-dir", str(run_dir)],
+                cwd=ROOT,
+                env=os.environ | extra,
+                start_new_session=True,
+            )
+            for command, run_dir, extra in zip(commands, run_dirs, variables, strict=True)
+        ]
+
+    def wait_until_running(self) -> None:
+        """Wait until each run has written a few rows of metrics, then stop the group."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while any(self._row_count(run_dir) < 3 for run_dir in self._run_dirs):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no metrics in {self._run_dirs} after {START_TIMEOUT:g} s")
+            time.sleep(0.1)
+        self._signal(signal.SIGSTOP)
+
+    def run_slice(self, seconds: float) -> float:
+        """Let the group run for some seconds.
+
+        Returns:
+            Environment steps per second, summed over the runs. Only iterations that lie within the slice count.
+        """
+        before = [self._row_count(run_dir) for run_dir in self._run_dirs]
+        self._signal(signal.SIGCONT)
+        time.sleep(seconds)
+        self._signal(signal.SIGSTOP)
+        return sum(self._rate(run_dir, count) for run_dir, count in zip(self._run_dirs, before, strict=True))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of metrics.csv of the first run, each [iterations]."""
+        return read_columns(self._run_dirs[0] / "metrics.csv")
+
+    def kill(self) -> None:
+        """Kill all processes of the group."""
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"{process.args!r} ended with code {process.returncode}")
+            os.killpg(process.pid, number)
+
+    def _rate(self, run_dir: Path, first: int) -> float:
+        """Steps per second after row `first`, the row of the iteration that was in progress when the slice began."""
+        columns = read_columns(run_dir / "metrics.csv")
+        steps, wall = columns["env_steps"][first:], columns["wall_seconds"][first:]
+        return float((steps[-1] - steps[0]) / (wall[-1] - wall[0]))
+
+    def _row_count(self, run_dir: Path) -> int:
+        file = run_dir / "metrics.csv"
+        return max(file.read_bytes().count(b"\n") - 1, 0) if file.exists() else 0
+
+
+def _rank_variables(rank: int, size: int) -> dict[str, str]:
+    """Return the environment variables that torchrun sets for a rank."""
+    return {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+
+
+@contextmanager
+def started(
+    commands: Mapping[str, Sequence[Sequence[str]]], directory: Path, ranks: Sequence[str] = ()
+) -> Iterator[dict[str, RunGroup]]:
+    """Start groups of runs, stopped until their first slice, and kill them at the end.
+
+    Args:
+        commands: name of each group -> the commands of its runs.
+        directory: parent of the run directories.
+        ranks: names of the groups whose commands are the ranks of one run.
+    """
+    with ExitStack() as stack:
+        groups = {}
+        for name, group_commands in commands.items():
+            group = RunGroup(group_commands, directory / name.replace(" ", "_"), ranks=name in ranks)
+            stack.callback(group.kill)
+            group.wait_until_running()
+            groups[name] = group
+        yield groups
+
+
+def rounds(groups: Mapping[str, RunGroup], count: int, seconds: float) -> Iterator[dict[str, float]]:
+    """Give each group one slice per round; yield the steps per second of each group, round by round."""
+    for _ in range(count):
+        yield {name: group.run_slice(seconds) for name, group in groups.items()}
+
+
+def add_slice_flags(parser: argparse.ArgumentParser, slices: int, seconds: float) -> None:
+    """Add --slices and --seconds with these defaults."""
+    parser.add_argument("--slices", type=int, default=slices, help="time slices of each group of runs")
+    parser.add_argument("--seconds", type=float, default=seconds, help="length of a time slice")

@@ -1,0 +1,1 @@
+"""Efficiency of lock-step sampling when environment steps sleep instead of computing."""

@@ -1,0 +1,1 @@
+"""Time that action recording, hashing, and checkpoints add to an iteration."""

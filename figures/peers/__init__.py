@@ -1,0 +1,1 @@
+"""Throughput of shmppo and of other PPO implementations."""

@@ -1,0 +1,1 @@
+"""Share of an iteration that two ranks spend on communication."""

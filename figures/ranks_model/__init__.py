@@ -1,0 +1,1 @@
+"""Predicted and measured speedup over the number of ranks."""

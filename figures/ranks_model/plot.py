@@ -1,0 +1,65 @@
+"""Plot ranks_model.csv: python -m figures.ranks_model.plot"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from figures.common.command_line import picture_path
+from figures.common.provenance import caption
+from figures.common.tables import read_rows
+from figures.ranks_model.model import UPDATES, all_reduce_seconds
+from shmppo.plotting.plots import COLORS, label, new_figure, save
+
+TABLE = Path(__file__).with_name("ranks_model.csv")
+GPU_RANK = (0.1, 25e-6, 1e-10)
+"""Assumptions about a rank with a GPU: its share of the CPU rank's iteration time, seconds per message, seconds per
+byte."""
+PUBLISHED = (128, 107.0)  # speedup of DD-PPO on 128 GPUs: Wijmans et al., arXiv 1911.00357
+
+
+def gpu_speedup(ranks: np.ndarray, one_rank: dict[str, float]) -> np.ndarray:
+    """Predict the speedup of several ranks with a GPU each over one of them.
+
+    Args:
+        ranks: [n].
+        one_rank: the row of the table for one rank.
+
+    Returns:
+        [n].
+    """
+    share, message, per_byte = GPU_RANK
+    seconds = share * one_rank["measured_seconds"]
+    communication = UPDATES * all_reduce_seconds(ranks, one_rank["gradient_bytes"], message, per_byte)
+    speedup: np.ndarray = ranks * seconds / (seconds + communication)
+    return speedup
+
+
+def main() -> None:
+    out = picture_path(TABLE.with_suffix(".svg"), __doc__)
+    table = [{name: float(value) for name, value in row.items()} for row in read_rows(TABLE)]
+    one_rank = table[0]
+    ranks = np.array([row["ranks"] for row in table])
+    measured = np.array([row["ranks"] * one_rank["measured_seconds"] / row["measured_seconds"] for row in table])
+    figure, (axis,) = new_figure(1, 1, width=6.5, height=3.6)
+    axis.plot(ranks, ranks, color="#888888", linewidth=0.8, linestyle=":", label="linear speedup")
+    axis.plot(ranks, [row["speedup"] for row in table], color=COLORS[0], label="model")
+    axis.plot(ranks, gpu_speedup(ranks, one_rank), "--", color=COLORS[0], label="model, one GPU per rank")
+    axis.plot(ranks, measured, "o", color=COLORS[1], label="measured")
+    axis.plot(*PUBLISHED, "s", color=COLORS[2], label="DD-PPO as published (other task, GPUs)")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.legend()
+    label(axis, "ranks", "speedup", "Fixed work per rank: iteration of one rank plus 16 all-reduces")
+    share, message, per_byte = GPU_RANK
+    note = (
+        f"Fitted all-reduce: {one_rank['message_seconds'] * 1e6:.0f} µs per message, "
+        f"{1e-9 / one_rank['seconds_per_byte']:.2f} GB/s. Assumed with GPUs: {share:.0%} of the iteration time, "
+        f"{message * 1e6:.0f} µs per message, {1e-9 / per_byte:.0f} GB/s."
+    )
+    save(figure, out, caption(TABLE, note=note))
+
+
+if __name__ == "__main__":
+    main()

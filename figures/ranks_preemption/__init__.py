@@ -1,0 +1,1 @@
+"""Throughput of four ranks, one of them slow, with and without preemption."""

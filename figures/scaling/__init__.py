@@ -1,0 +1,1 @@
+"""Speedup and efficiency over the number of workers."""

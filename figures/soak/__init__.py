@@ -1,0 +1,1 @@
+"""Memory and open file descriptors of a half-hour training run."""

@@ -1,0 +1,1 @@
+"""Throughput of central, sharded, and decentralized learning on one machine."""

@@ -1,0 +1,1 @@
+"""Returns and KL of three PPO objectives."""

@@ -1,0 +1,53 @@
+"""Checks of option values, with error messages that name the flag and its value."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from shmppo.errors import ConfigError
+
+TOO_LARGE = 1e30
+"""Bound of positive options. Products of smaller numbers with ordinary numbers stay finite in float32."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError with `message` unless `condition` is true."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], bool], rule: str) -> None:
+    """Raise ConfigError for the first named field whose value does not pass `holds`. None always passes.
+
+    Args:
+        options: the object with the fields.
+        names: names of the fields to check.
+        holds: the check of one value.
+        rule: completes the sentence "it must …" in the error message.
+    """
+    for name in names:
+        value = getattr(options, name)
+        require(value is None or holds(value), f"{flag(name)} is {value}; it must {rule}")
+
+
+def flag(name: str) -> str:
+    """Return the command-line flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name most similar to `name`, or an empty string if none is similar."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def at_least_1(value: float) -> bool:
+    """Check that a number is 1 or more."""
+    return value >= 1
+
+
+def positive(value: float) -> bool:
+    """Check that a number is positive and below `TOO_LARGE`."""
+    return 0 < value < TOO_LARGE

@@ -1,0 +1,117 @@
+"""The start of a run of several ranks: they connect and check that their configurations agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from shmppo.config.options import flag
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, RankError
+from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.utils import machine
+from shmppo.utils.machine import usable_cores
+
+PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track", "eval_every", "eval_videos")
+"""Fields of the configuration that may differ between ranks, because they do not change the weights."""
+_connections = itertools.count()  # numbers the connections of this process; all ranks count alike
+
+
+@contextmanager
+def connect(timeout: float) -> Iterator[ProcessGroup]:
+    """Connect the ranks that torchrun started, or that RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT describe.
+
+    Without these variables the group consists of this process alone.
+
+    Args:
+        timeout: of a collective operation, in seconds.
+
+    Raises:
+        ConfigError: if some of the variables are missing.
+        RankError: if the ranks cannot connect within the timeout.
+    """
+    group = _connect(timeout)
+    try:
+        yield group
+    except BaseException as error:
+        # The other ranks raise the same ConfigError or RankError themselves.
+        if not isinstance(error, (ConfigError, RankError)):
+            group.report_failure(str(error).splitlines()[0] if str(error) else repr(error))
+        raise
+    finally:
+        group.close()
+
+
+def _connect(timeout: float) -> ProcessGroup:
+    """Create the group of all ranks, or return SINGLE_PROCESS; arguments and errors as in `connect`."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return SINGLE_PROCESS
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"WORLD_SIZE is {size}, but the environment lacks {', '.join(missing)}; start the ranks with torchrun"
+        )
+    limit = timedelta(seconds=timeout)
+    try:
+        root_store, rank, size = next(rendezvous("env://", timeout=limit))
+        # The store of torchrun survives a restart of the ranks (--max-restarts). The prefix separates their keys.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"shmppo/{attempt}/{next(_connections)}", root_store)
+        # Functions of torch.distributed.nn have the default group as a default argument, and bind it at import. Import
+        # the module before the group exists. Otherwise an optimizer imports it later, and the module keeps our group
+        # and its threads alive after `close`. Such threads sometimes abort the process when it exits.
+        importlib.import_module("torch.distributed.nn")
+        # gloo, also with a GPU: gradients are in shared memory of the CPU.
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+    except RuntimeError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise RankError(
+            f"rank {os.environ['RANK']} of {size} could not connect to the other ranks at {address} within "
+            f"{timeout:g} s ({str(error).splitlines()[0]}); check that all ranks were started with this address"
+        ) from error
+    return ProcessGroup(rank, size, PrefixStore("messages", store), timeout)
+
+
+def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
+    """Check that all ranks have the same configuration, and set the fields that belong to this rank.
+
+    Args:
+        group: the ranks.
+        config: what the user asked for on this rank. Only PER_RANK_FIELDS may differ between ranks.
+
+    Returns:
+        The configuration with rank, ranks, and workers. Only rank 0 prints, tracks, and evaluates.
+
+    Raises:
+        ConfigError: on all ranks, with the first field or library version that differs.
+    """
+    if group.size == 1:
+        return dataclasses.replace(config, rank=0, ranks=1)
+    mine = {name: value for name, value in config.to_json().items() if name not in PER_RANK_FIELDS} | machine.versions()
+    for rank, theirs in enumerate(group.gather_objects(mine)):
+        for name, value in mine.items():
+            if theirs[name] != value:
+                label = flag(name) if hasattr(config, name) else name
+                raise ConfigError(
+                    f"rank {rank} has {label} {theirs[name]}, but rank {group.rank} has {label} {value}; "
+                    "start all ranks with the same value"
+                )
+    workers = config.workers
+    if workers is None:
+        # The cores of the machine, divided by its ranks. A rank with one core samples in the learner's process.
+        cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        workers = min(cores, config.num_envs) if cores > 1 else 0
+    own = dataclasses.replace(config, rank=group.rank, ranks=group.size, workers=workers)
+    if group.rank == 0:
+        return own
+    return dataclasses.replace(own, quiet=True, track=(), eval_every=None, eval_videos=False)

@@ -1,0 +1,177 @@
+"""The state of a run besides the learner: counters, statistics, and the action log. Checkpoints store it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
+from shmppo.loggers.metrics import EpisodeStatistics
+from shmppo.loggers.step_times import waiting_share
+from shmppo.parallel.process_group import ProcessGroup
+from shmppo.parallel.shared_buffers import Field, LossCoefficients, Rollout, SharedBuffers
+from shmppo.ppo.learner import Learner, UpdateStatistics
+from shmppo.sampling.action_log import ActionLog
+from shmppo.sampling.worker_pool import CollectTimes
+from shmppo.utils import machine
+from shmppo.utils.phase_timer import PHASES
+
+log = logging.getLogger(__name__)
+
+
+class TrainState:
+    """Counters of a run, and whether it is reproducible.
+
+    Attributes:
+        iteration: finished iterations.
+        env_steps: finished environment steps of all ranks.
+        updating: the learner is between two iterations' states, so a checkpoint would be inconsistent.
+        phase_seconds: [phases] seconds of the run by phase.
+        sync_seconds: seconds of the run spent on signaling.
+        best_return: highest mean return at which a checkpoint was saved.
+        inexact_reasons: why the run is not a function of its configuration and seed; empty for an exact run.
+        actions: what restores environments.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, buffers: SharedBuffers) -> None:
+        self._config, self._buffers = config, buffers
+        self.iteration = self.env_steps = self.failed_episodes = 0
+        self.updating = False
+        self.phase_seconds = np.zeros(len(PHASES))
+        self.sync_seconds = 0.0
+        self.best_return = -math.inf
+        self.inexact_reasons: list[str] = []
+        self.episodes = EpisodeStatistics()
+        self.fingerprint = machine.versions() | {"processor": machine.processor()}
+        replayed = task.seeding == "episode" and task.snapshot is None
+        limit = config.replay_limit if replayed else 0
+        self.actions = ActionLog(config.num_envs, task.distribution.action_size, limit)
+        if task.seeding == "never":
+            self.mark_inexact("the environment raises on reset(seed=…), so its episodes begin at random")
+        if config.env_backend == "envpool":
+            self.mark_inexact("--env-backend envpool cannot replay an episode")
+
+    def mark_inexact(self, reason: str) -> None:
+        """Record, permanently, that this run is not a function of its configuration and seed."""
+        if reason not in self.inexact_reasons:
+            log.warning("not exact: %s", reason)
+            self.inexact_reasons.append(reason)
+
+    def reset_lost(self, lost: list[int], learner: Learner) -> None:
+        """Record environments that could not be restored and began their next episode."""
+        for n in lost:
+            learner.discounted_return[n] = 0.0
+            self.mark_inexact(f"environment {n}: its episode could not be replayed and was restarted")
+
+    def commit(self, rollout: Rollout) -> None:
+        """Make a complete rollout the point from which environments are restored."""
+        self.updating = True
+        ended = rollout.terminated | rollout.truncated
+        numbers = self._buffers.carry(self.iteration + 1).episode
+        self.actions.commit(rollout.actions, ended, numbers, rollout.valid_steps)
+
+    def finish_iteration(
+        self,
+        rollout: Rollout,
+        times: CollectTimes,
+        statistics: UpdateStatistics,
+        coefficients: LossCoefficients,
+        explained_variance: float,
+        phase_seconds: np.ndarray,
+        process_group: ProcessGroup,
+    ) -> dict[str, float]:
+        """Count an iteration; returns its row of metrics.csv."""
+        self.iteration += 1
+        self.updating = False
+        self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_env, process_group)
+        steps = int(process_group.gather(rollout.valid_steps).sum())
+        self.env_steps += steps
+        self.phase_seconds += phase_seconds
+        sync_seconds = times.sync_seconds + statistics.sync_seconds
+        self.sync_seconds += sync_seconds
+        allreduce_seconds, process_group.allreduce_seconds = process_group.allreduce_seconds, 0.0
+        return {
+            **dataclasses.asdict(statistics),
+            **coefficients._asdict(),
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+            "wall_seconds": self.phase_seconds.sum(),
+            "steps_per_second": steps / phase_seconds.sum(),
+            "episodes": self.episodes.count,
+            "failed_episodes": self.failed_episodes,
+            "return_mean_100": self.episodes.return_mean,
+            "length_mean_100": self.episodes.length_mean,
+            "explained_variance": explained_variance,
+            "sync_seconds": sync_seconds,
+            "collect_seconds": times.seconds,
+            "allreduce_seconds": allreduce_seconds,
+            "straggler_wait": waiting_share(times.worker_seconds),
+            "preempted_steps": self._config.batch_steps - steps,
+            "slowest_worker": int(times.worker_seconds.argmax()),
+            **{f"{phase}_seconds": s for phase, s in zip(PHASES, phase_seconds, strict=True)},
+        }
+
+    def to_checkpoint(self, learner: Learner) -> dict[str, Any]:
+        """Everything that the next iteration depends on."""
+        return {
+            "config": json.dumps(self._config.to_json()),
+            "fingerprint": self.fingerprint,
+            "inexact_reasons": self.inexact_reasons,
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+            "learner": learner.state(),
+            "carry": {
+                name: torch.from_numpy(array.copy())
+                for name, array in carry_arrays(self._buffers, self.iteration).items()
+            },
+            "actions": {name: torch.from_numpy(array) for name, array in self.actions.state().items()},
+            "episodes": self.episodes.state(),
+            "seconds": torch.from_numpy(self.phase_seconds.copy()),
+            "sync_seconds": self.sync_seconds,
+            "best_return": max(self.best_return, self.mean_return),
+            "failed_episodes": self.failed_episodes,
+        }
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last 100 episodes; −∞ before the first has ended."""
+        return self.episodes.return_mean if self.episodes.count else -math.inf
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """The inverse of `to_checkpoint`, without the learner's part."""
+        self.iteration = checkpoint["iteration"]
+        self.env_steps = checkpoint["env_steps"]
+        log.info("resumed at iteration %d", self.iteration)
+        self.inexact_reasons[:0] = checkpoint["inexact_reasons"]
+        self.inexact_reasons = list(dict.fromkeys(self.inexact_reasons))
+        for name, value in self.fingerprint.items():
+            before = checkpoint["fingerprint"].get(name)
+            if before != value:
+                self.mark_inexact(f"resumed with {name} {value}, started with {before}")
+        for name, array in carry_arrays(self._buffers, self.iteration).items():
+            array[:] = checkpoint["carry"][name].numpy()
+        self.actions.load({name: tensor.numpy() for name, tensor in checkpoint["actions"].items()}, self.iteration)
+        self.episodes.load(checkpoint["episodes"])
+        self.phase_seconds = checkpoint["seconds"].numpy().copy()
+        self.sync_seconds = checkpoint["sync_seconds"]
+        self.best_return = checkpoint["best_return"]
+        self.failed_episodes = checkpoint["failed_episodes"]
+
+
+def carry_arrays(buffers: SharedBuffers, iteration: int) -> dict[str, np.ndarray]:
+    """The arrays of the carry that `iteration` reads, by name; the leaves of the observation by their own."""
+    group = "carry_odd" if iteration % 2 else "carry_even"
+    return {field.name: buffers.arrays[field.path] for field in buffers.fields if field.group == group}
+
+
+def carry_shapes(fields: Iterable[Field]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays of a carry by name, from the layout table."""
+    return {field.name: field.shape for field in fields if field.group == "carry_even"}

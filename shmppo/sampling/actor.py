@@ -1,0 +1,313 @@
+"""Acting: observations to actions, in inference batches of a fixed size, on preallocated memory.
+
+`Actor` is the only acting path: normalize, encode, recurrent core, heads, sample. The collector, the state refresh, the
+values of truncated steps, evaluation, and the policy API use it.
+
+An inference batch has B rows. Environment n always uses row n mod B, and rows of other processes are zero. So the
+numbers of an environment come from calls of one shape, at one row, whichever process makes them. `batch_invariance`
+checks that the other rows then do not matter, and whether several batches may share one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.models.actor_critic import ActorCritic, Trunk
+from shmppo.models.cores import CORES, ActingLinear, Cell
+from shmppo.models.custom import CustomNetwork
+from shmppo.models.distributions import Distribution, mask_logits
+from shmppo.models.encoders import LeafEncoder, TanhLayers
+from shmppo.models.normalization import leaf_statistics, normalize_leaf
+from shmppo.utils.torch_utils import aligned_zeros
+
+
+@dataclass(frozen=True)
+class InferenceSlice:
+    """The part of one inference batch that a range of environments uses."""
+
+    index: int
+    """Number of the batch."""
+    rows: slice
+    """Rows of the batch."""
+    own: slice
+    """The same environments, counted from the beginning of the range."""
+
+
+def inference_slices(low: int, high: int, rows: int) -> list[InferenceSlice]:
+    """The inference batches that environments low … high − 1 use, if environment n has row n mod `rows`."""
+    slices = []
+    for index, batch in enumerate(range(low // rows, (high - 1) // rows + 1)):
+        begin, end = max(low, batch * rows), min(high, (batch + 1) * rows)
+        slices.append(
+            InferenceSlice(index, slice(begin - batch * rows, end - batch * rows), slice(begin - low, end - low))
+        )
+    return slices
+
+
+class _ActingMlp:
+    """The tanh layers of a vector encoder."""
+
+    def __init__(self, layers: TanhLayers, rows: int) -> None:
+        self.layers = layers
+        self.linears = [ActingLinear(rows, layer.in_features, layer.out_features) for layer in layers.linear_list]
+
+    def load(self) -> None:
+        for linear, layer in zip(self.linears, self.layers.linear_list, strict=True):
+            linear.load([layer.weight], [layer.bias])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for linear in self.linears:
+            x = linear(x).tanh_()
+        return x
+
+
+class _ActingEncoder:
+    """Any other encoder: the module of the learning network, whose weights do not change during a rollout."""
+
+    def __init__(self, encoder: LeafEncoder) -> None:
+        self.encoder = encoder
+
+    def load(self) -> None:
+        pass
+
+    def __call__(self, stored: Tensor) -> Tensor:
+        features: Tensor = self.encoder(stored)
+        return features
+
+
+def _acting_encoder(encoder: LeafEncoder, rows: int) -> _ActingMlp | _ActingEncoder:
+    layers = encoder.network
+    if encoder.leaf.kind == "vector" and isinstance(layers, TanhLayers) and not layers.normalized:
+        return _ActingMlp(layers, rows)
+    return _ActingEncoder(encoder)
+
+
+class _ActingTrunk:
+    """Encoders, and the layers of a recurrent core over a slice of each batch's packed state."""
+
+    def __init__(self, trunk: Trunk, states: Tensor) -> None:
+        """states: [batches, B, S of this trunk], updated in place."""
+        self.trunk = trunk
+        batches, rows, _ = states.shape
+        self.encoders = [_acting_encoder(encoder, rows) for encoder in trunk.encoder_list]
+        self.encoded = aligned_zeros(rows, trunk.encoded)
+        self.cells: list[Cell] = []
+        self.states: list[list[list[Tensor]]] = [[] for _ in range(batches)]  # [batch][layer][part]: [B, H]
+        if trunk.core is None:
+            return
+        hidden, cell = trunk.features, CORES[trunk.core_name].cell
+        for k in range(trunk.layers):
+            self.cells.append(cell(rows, trunk.encoded if k == 0 else hidden, hidden))
+            starts = [(part * trunk.layers + k) * hidden for part in range(trunk.parts)]
+            for batch in range(batches):
+                self.states[batch].append([states[batch, :, start : start + hidden] for start in starts])
+
+    def load(self) -> None:
+        for encoder in self.encoders:
+            encoder.load()
+        for k, cell in enumerate(self.cells):
+            assert self.trunk.core is not None
+            cell.load(self.trunk.core, k)
+
+    def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
+        if len(obs) == 1:
+            x = self.encoders[0](obs[0])
+        else:
+            parts = [encoder(leaf) for encoder, leaf in zip(self.encoders, obs, strict=True)]
+            x = torch.cat(parts, 1, out=self.encoded)
+        for cell, state in zip(self.cells, self.states[batch], strict=True):
+            cell.step(x, *state)
+            x = state[0]
+        return x
+
+
+class _ActingCustomNetwork:
+    """A custom network: the module of the learning network, one step at a time."""
+
+    def __init__(self, trunk: CustomNetwork, states: Tensor) -> None:
+        """states: [batches, B, S of this trunk], updated in place."""
+        self.trunk = trunk
+        self.states = list(states)
+
+    def load(self) -> None:
+        pass
+
+    def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
+        state = self.states[batch]
+        features: Tensor
+        features, after = self.trunk([leaf.unsqueeze(0) for leaf in obs], state.contiguous())
+        state.copy_(after)
+        return features[0]
+
+
+class ActingNetwork:
+    """The actor-critic for acting: one step of a batch of B rows. `load` copies the weights once per publication.
+
+    Attributes:
+        obs: per leaf [batches, B, …], written by the caller: vectors normalized, the others as stored.
+        state: [batches, B, S] packed recurrent states, updated by `step`.
+        params: [B, P] policy parameters of the last step.
+        values: [B, 1] values of the last step.
+    """
+
+    def __init__(self, model: ActorCritic, distribution: Distribution, *, batches: int, rows: int) -> None:
+        self._model = model
+        self.distribution = distribution
+        self.leaves = model.observation.leaves
+        self.obs = [aligned_zeros(batches, rows, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in self.leaves]
+        self.state = aligned_zeros(batches, rows, model.state_size)
+        trunks = model.trunk_list
+        size = model.state_size // len(trunks)
+        parts = [self.state[:, :, i * size : (i + 1) * size] for i in range(len(trunks))]
+        self._trunks = [
+            (_ActingCustomNetwork(trunk, part) if isinstance(trunk, CustomNetwork) else _ActingTrunk(trunk, part))
+            for trunk, part in zip(trunks, parts, strict=True)
+        ]
+        shown = len(model.observation.network_leaves)
+        self._obs_of = [[leaf[batch] for leaf in self.obs[:shown]] for batch in range(batches)]
+        self._masks = list(self.obs[-1]) if model.has_mask else None
+        # One memory for value, outputs, and state-independent parameters: the heads of one trunk are one product.
+        outputs, features = distribution.num_outputs, trunks[0].features
+        heads = aligned_zeros(rows, 1 + distribution.num_params)
+        self.values, self.params = heads[:, :1], heads[:, 1:]
+        self._state_independent = heads[:, 1 + outputs :]
+        if len(trunks) == 1:
+            self._heads = [ActingLinear(rows, features, 1 + outputs, out=heads[:, : 1 + outputs])]
+        else:
+            policy = ActingLinear(rows, features, outputs, out=heads[:, 1 : 1 + outputs])
+            self._heads = [policy, ActingLinear(rows, features, 1, out=self.values)]
+
+    @torch.inference_mode()
+    def load(self) -> None:
+        """Copy the model's present weights."""
+        model = self._model
+        for trunk in self._trunks:
+            trunk.load()
+        policy, value = model.policy_head, model.value_head
+        if len(self._heads) == 1:
+            self._heads[0].weight.copy_(torch.cat([value.weight, policy.weight]).t())
+            self._heads[0].bias.copy_(torch.cat([value.bias, policy.bias]))
+        else:
+            for linear, head in zip(self._heads, (policy, value), strict=True):
+                linear.load([head.weight], [head.bias])
+        if model.log_std is not None:
+            self._state_independent.copy_(model.log_std.expand_as(self._state_independent))
+
+    def step(self, batch: int) -> None:
+        """One forward pass: reads `obs[…][batch]`, updates `state[batch]`, fills `params` and `values`.
+
+        Call it in inference mode.
+        """
+        obs = self._obs_of[batch]
+        for trunk, head in zip(self._trunks, self._heads, strict=True):
+            head(trunk(obs, batch))
+        if self._masks is not None:
+            self.params.copy_(mask_logits(self.params, self._masks[batch]))
+
+
+@dataclass(frozen=True)
+class InferenceBatches:
+    """How a range of environments is divided into inference batches."""
+
+    slices: list[InferenceSlice]
+    rows: int
+    """B, rows of a batch."""
+
+
+class Actor:
+    """Acts for a range of environments whose observations lie in one memory.
+
+    Attributes:
+        states: [own, S] float32, recurrent states; the caller may write them.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: ActorCritic,
+        distribution: Distribution,
+        obs: Sequence[np.ndarray],
+        batches: InferenceBatches,
+        *,
+        noise_steps: int = 1,
+    ) -> None:
+        """obs: per leaf [own, …], read at each step; noise_steps: steps of noise that `load_noise` takes."""
+        self._distribution = distribution
+        self._obs = [torch.from_numpy(leaf) for leaf in obs]
+        self._slices, rows = batches.slices, batches.rows
+        # The last batch is scratch memory, for values of observations that are not acted on.
+        self._network = ActingNetwork(model, distribution, batches=len(self._slices) + 1, rows=rows)
+        self._params, self._values = self._network.params.numpy(), self._network.values.numpy()
+        # Batches lie one after the other in memory, so the rows of this range are contiguous.
+        first_row, count = self._slices[0].rows.start, len(obs[0])
+        self.states: np.ndarray = self._network.state.flatten(0, 1)[first_row : first_row + count].numpy()
+        self._noise = torch.zeros(len(self._slices), noise_steps, rows, distribution.noise_size)
+        spec = model.observation
+        self._obs_mean, self._obs_scale = torch.zeros(spec.normalized_size), torch.ones(spec.normalized_size)
+        self._statistics = leaf_statistics(
+            spec.normalized_slices, self._obs_mean, self._obs_scale, config.normalize_obs
+        )
+        self._inputs = [
+            [
+                (leaf[batch.own], statistics, given[batch.index, batch.rows])
+                for leaf, statistics, given in zip(self._obs, self._statistics, self._network.obs, strict=True)
+            ]
+            for batch in self._slices
+        ]
+        self._noise_of = [self._noise[batch.index].unbind(0) for batch in self._slices]
+
+    def load(self, obs_mean: np.ndarray, obs_scale: np.ndarray) -> None:
+        """Copy the model's present weights and the statistics [D] that normalize observations."""
+        self._network.load()
+        self._obs_mean.copy_(torch.from_numpy(obs_mean))
+        self._obs_scale.copy_(torch.from_numpy(obs_scale))
+
+    def load_noise(self, noise: np.ndarray) -> None:
+        """Copy the noise of the next steps, float32 [noise_steps, own, noise size]."""
+        drawn = torch.from_numpy(noise)
+        for batch in self._slices:
+            self._noise[batch.index, :, batch.rows] = drawn[:, batch.own]
+
+    def act(self, actions: np.ndarray, params: np.ndarray, values: np.ndarray, step: int | None = 0) -> None:
+        """Act on the present observations, and update the recurrent states.
+
+        Args:
+            actions: [own, A]; params: [own, P], policy parameters; values: [own]. All three are written.
+            step: which step's noise to sample with. None: take the most likely actions.
+        """
+        network, distribution = self._network, self._distribution
+        for batch, inputs, noise in zip(self._slices, self._inputs, self._noise_of, strict=True):
+            for obs, statistics, given in inputs:
+                normalize_leaf(obs, statistics, out=given)
+            network.step(batch.index)
+            chosen = (
+                distribution.mode(network.params) if step is None else distribution.sample(network.params, noise[step])
+            )
+            actions[batch.own] = chosen.numpy()[batch.rows]
+            params[batch.own] = self._params[batch.rows]
+            values[batch.own] = self._values[batch.rows, 0]
+
+    def advance(self) -> None:
+        """Update the recurrent states by the present observations, without acting."""
+        for batch, inputs in zip(self._slices, self._inputs, strict=True):
+            for obs, statistics, given in inputs:
+                normalize_leaf(obs, statistics, out=given)
+            self._network.step(batch.index)
+
+    def values_of(self, obs: Sequence[Tensor]) -> np.ndarray:
+        """V of observations, per leaf [own, …], with the present recurrent states, which do not change; [own]."""
+        values, scratch = np.empty(len(self.states), np.float32), len(self._slices)
+        for batch in self._slices:
+            self._network.state[scratch] = self._network.state[batch.index]
+            for leaf, statistics, given in zip(obs, self._statistics, self._network.obs, strict=True):
+                given[scratch].zero_()
+                normalize_leaf(leaf[batch.own], statistics, out=given[scratch, batch.rows])
+            self._network.step(scratch)
+            values[batch.own] = self._values[batch.rows, 0]
+        return values

@@ -1,0 +1,144 @@
+"""Hashes of trained weights, recorded once per processor and set of library versions.
+
+The other tests compare runs of the same code with each other. These tests compare the code with its own past, so they
+find a change of results that affects all runs alike.
+
+    python tests/test_reference_hashes.py --record    # add or replace the entry of this machine
+
+Record new hashes only with new libraries, on a new processor, or after an intended change of results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo import TrainConfig, train
+
+FILE = Path(__file__).parent / "reference_hashes.json"
+LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium")
+REQUIRED = "CI_REQUIRE_REFERENCE_HASHES"
+"""If this environment variable is set, a skip on a known processor counts as a failure."""
+
+SMALL: dict[str, Any] = {
+    "num_envs": 6, "rollout_steps": 32, "seq_len": 8, "minibatches": 2, "epochs": 2, "grad_shards": 2,
+    "hidden_size": 16, "encoder_sizes": (16,), "workers": 2, "quiet": True, "stop_at_iteration": 8,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "lstm": {"env": "CartPole-v1", "hide_obs": (1, 3), "value_clip": True, "entropy_coef": 0.01},
+    "gru": {
+        "env": "Pendulum-v1", "core": "gru", "num_layers": 2, "burn_in": 3, "refresh_states": True,
+        "squash_actions": True, "clip_reward": 5.0,
+    },
+    "feed-forward": {
+        "env": "HalfCheetah-v5", "core": "none", "separate_critic": True, "layer_norm": True, "optimizer": "adamw",
+        "weight_decay": 0.01, "env_block": 3,
+    },
+    "dict-observations": {
+        "env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True, "prev_reward": True,
+    },
+    "image": {"env": "environments:Shaped", "env_kwargs": {"space": "image"}, "core": "gru", "rollout_steps": 16},
+    "multi-discrete": {
+        "env": "environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True, "anneal_clip": True,
+        "lr_schedule": "kl-adaptive",
+    },
+    "penalty": {"env": "Pendulum-v1", "objective": "penalty", "optimizer": "rmsprop", "warmup_steps": 300},
+    "per-dimension": {
+        "env": "Hopper-v5", "ratio": "per-dimension", "dual_clip": 3.0, "target_kl": 0.05, "log_std_min": -1.0,
+    },
+}  # fmt: skip
+
+
+def this_machine() -> dict[str, str]:
+    """Processor and versions: everything outside this package that decides the bits of the weights."""
+    versions = {name: metadata.version(name) for name in LIBRARIES}
+    return {"processor": processor(), "python": ".".join(platform.python_version_tuple()[:2]), **versions}
+
+
+def processor() -> str:
+    """The processor's name with the numbers of its family and model: virtual machines often shorten the name."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in found:
+        return platform.processor() or platform.machine()
+    return f"{found['model name']} (family {found.get('cpu family')}, model {found.get('model')})"
+
+
+def recorded() -> list[dict[str, Any]]:
+    """The entries of the file. Each has the keys of `this_machine` and `hashes`, the SHA-256 of the weights by case."""
+    entries: list[dict[str, Any]] = json.loads(FILE.read_text()) if FILE.exists() else []
+    return entries
+
+
+def is_same(entry: dict[str, Any], machine: dict[str, str]) -> bool:
+    return all(entry[name] == value for name, value in machine.items())
+
+
+def reason_to_skip(entries: list[dict[str, Any]], machine: dict[str, str]) -> str | None:
+    """Why no entry fits this machine, or None if one does."""
+    same_processor = [entry for entry in entries if entry["processor"] == machine["processor"]]
+    if not same_processor:
+        return f"no reference hashes for the processor {machine['processor']}"
+    if any(is_same(entry, machine) for entry in same_processor):
+        return None
+    newest = same_processor[-1]
+    changed = [f"{name} {newest[name]} (here {value})" for name, value in machine.items() if newest[name] != value]
+    return f"the reference hashes are for {', '.join(changed)}; record new ones with {Path(__file__).name} --record"
+
+
+def weights_of(case: str, run_dir: Path) -> str:
+    """Train one case and return the hash of its weights."""
+    summary = train(TrainConfig(**{**SMALL, **CASES[case], "run_dir": str(run_dir)}))
+    assert summary["exact"]
+    return str(summary["weights_sha256"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_the_reference(case: str, tmp_path: Path) -> None:
+    entries, machine = recorded(), this_machine()
+    reason = reason_to_skip(entries, machine)
+    if reason is not None:
+        if os.environ.get(REQUIRED) and any(entry["processor"] == machine["processor"] for entry in entries):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    expected = next(entry["hashes"] for entry in entries if is_same(entry, machine))
+    assert weights_of(case, tmp_path / "run") == expected[case]
+
+
+def test_every_entry_has_every_case() -> None:
+    assert recorded()
+    for entry in recorded():
+        assert set(entry["hashes"]) == set(CASES)
+        assert all(len(value) == 64 for value in entry["hashes"].values())
+
+
+def test_the_reason_names_what_differs() -> None:
+    entry = {"processor": "P", "python": "3.11", "torch": "2.6.0"}
+    assert reason_to_skip([entry], {"processor": "P", "python": "3.11", "torch": "2.6.0"}) is None
+    assert "torch 2.6.0 (here 2.7.0)" in str(reason_to_skip([entry], {**entry, "torch": "2.7.0"}))
+    assert "processor Q" in str(reason_to_skip([entry], {**entry, "processor": "Q"}))
+
+
+def record() -> None:
+    """Train all cases and write their hashes as the entry of this machine."""
+    machine = this_machine()
+    with tempfile.TemporaryDirectory() as root:
+        hashes = {case: weights_of(case, Path(root) / case) for case in CASES}
+    others = [entry for entry in recorded() if not is_same(entry, machine)]
+    FILE.write_text(json.dumps([*others, {**machine, "hashes": hashes}], indent=1) + "\n")
+    print(f"{FILE.name}: {len(hashes)} hashes of {machine}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--record"]:
+        sys.exit("usage: python tests/test_reference_hashes.py --record")
+    record()

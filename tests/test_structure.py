@@ -1,0 +1,159 @@
+"""The layout of the package, and the limits of its files, functions and classes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "shmppo"
+FIGURES = ROOT / "figures"
+
+FILE_LINES, FUNCTION_LINES, CLASS_ATTRIBUTES = 400, 60, 15
+PACKAGES = {
+    "bench", "config", "envs", "loggers", "models", "parallel", "plotting", "ppo", "runs", "sampling", "tools",
+    "train", "utils",
+}  # fmt: skip
+COMMANDS = {"evaluate", "export", "plot", "replay", "tune"}
+"""Commands that are modules. `train` is a package, and `bench` has a `__main__`."""
+OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
+PUBLIC = {
+    "ConfigError", "EnvError", "RankError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
+    "load_policy", "resume", "train",
+}  # fmt: skip
+OPTION_CLASSES = re.compile(r"\w+Options|TrainConfig")
+"""Classes whose attributes are command-line flags. They may have any number."""
+SHARED_MEMORY_VIEWS = PACKAGE / "parallel" / "shared_buffers.py"
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def attributes_of(definition: ast.ClassDef) -> set[str]:
+    """Attributes of an object: annotated fields of the class, and names that its methods assign to `self`."""
+    fields = {s.target.id for s in definition.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+    methods = [s for s in definition.body if isinstance(s, ast.FunctionDef) and s.args.args]
+    for method in methods:
+        this = method.args.args[0].arg
+        stored = [n for n in ast.walk(method) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+        fields |= {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == this}
+    return fields
+
+
+def definitions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function with its docstring, without its decorators."""
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_files_functions_and_classes_are_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= FILE_LINES
+    for node in definitions(path):
+        if not isinstance(node, ast.ClassDef):
+            assert lines_of(node) <= FUNCTION_LINES, f"{node.name} has {lines_of(node)} lines"
+        elif path != SHARED_MEMORY_VIEWS and not OPTION_CLASSES.fullmatch(node.name):
+            found = attributes_of(node)
+            assert len(found) <= CLASS_ATTRIBUTES, f"{node.name} has {len(found)} attributes: {sorted(found)}"
+
+
+def test_attributes_are_counted() -> None:
+    source = """
+class Sample(Base):
+    field: int
+    constant = 1
+
+    def __init__(self, other):
+        self.a, (self.b, self._c) = 1, (2, 3)
+        self.a += 1
+        other.d = self.e
+
+    def method(self):
+        for self.f in ():
+            self.g[0] = self.h.i = 1
+"""
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.ClassDef)
+    assert attributes_of(node) == {"field", "a", "b", "_c", "f"}
+
+
+def test_the_top_level_holds_only_packages_and_commands() -> None:
+    entries = {path for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert {path.name for path in entries if path.is_dir()} == PACKAGES
+    assert {path.name for path in entries if path.is_file()} == {
+        "py.typed",
+        *(f"{name}.py" for name in COMMANDS | OTHER_MODULES),
+    }
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_each_package_says_what_it_is_for(package: str) -> None:
+    assert ast.get_docstring(ast.parse((PACKAGE / package / "__init__.py").read_text()))
+
+
+IMPORT_ORDERS = {
+    "the root first": "import shmppo, shmppo.train, shmppo.runs.trainer",
+    "the command first": "import shmppo.train; import shmppo.runs.trainer; import shmppo",
+    "the trainer first": "import shmppo.runs.trainer; import shmppo.train; import shmppo",
+    "by name": "import importlib; importlib.import_module('shmppo.train'); import shmppo",
+    "main first": "from shmppo.train import main; import shmppo; assert callable(main)",
+    "train first": "from shmppo import train; import shmppo.train; import shmppo; assert train is shmppo.train",
+}
+
+
+@pytest.mark.parametrize("order", IMPORT_ORDERS)
+def test_the_public_names_do_not_depend_on_the_order_of_imports(order: str) -> None:
+    script = f"""
+{IMPORT_ORDERS[order]}
+import inspect, sys
+missing = {PUBLIC!r} - set(dir(shmppo))
+assert not missing, missing
+assert set(shmppo.__all__) == {PUBLIC!r} | {{"__version__"}}, shmppo.__all__
+assert inspect.isfunction(shmppo.train), shmppo.train
+from shmppo.train import main
+assert inspect.isfunction(main) and sys.modules["shmppo.train"] is not shmppo.train
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    script = "import sys, shmppo, shmppo.train, shmppo.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def experiments() -> list[str]:
+    """Folders of figures/ that hold an experiment; `common` holds what they share."""
+    folders = (path.name for path in FIGURES.iterdir() if path.is_dir())
+    return sorted(name for name in folders if name not in ("common", "__pycache__"))
+
+
+@pytest.mark.parametrize("experiment", experiments())
+def test_every_experiment_has_a_row_in_the_table(experiment: str) -> None:
+    lines = (FIGURES / "README.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith(f"| [{experiment}]({experiment}) |")]
+    assert len(rows) == 1, f"figures/README.md has {len(rows)} rows for {experiment}"
+
+
+def test_experiments_are_folders() -> None:
+    assert len(experiments()) > 10
+    assert {path.name for path in FIGURES.glob("*.py")} <= {"__init__.py"}
+    for name in experiments():
+        scripts = {path.name for path in (FIGURES / name).glob("*.py")}
+        assert scripts & {"measure.py", "plot.py", "draw.py"}, f"figures/{name} has no script"
