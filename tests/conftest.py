@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.envs.spec import Task
-from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.parallel.shared_buffers import Field, SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.learner import Learner, arena_fields
+from shmppo.ppo.learner import Learner
+from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.worker_pool import InProcessPool
@@ -26,6 +28,24 @@ from shmppo.utils.phase_timer import PhaseTimer
 
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-case-each",
+        action="store_true",
+        help="run only the first case of each parametrized test; .ci/run measures coverage with it",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after -m has removed tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--one-case-each"):
+        return
+    first = {(item.parent, getattr(item, "originalname", item.name)): item for item in reversed(items)}
+    kept = {id(item) for item in first.values()}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -72,24 +92,57 @@ def summary_of(run_dir: Path) -> dict[str, Any]:
 
 
 def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
-    """An arena and a learner that has published its first weights and statistics."""
-    fields = arena_fields(config, task)
-    arena = SharedBuffers(fields, allocate(fields))
-    learner = Learner(config, task, arena)
+    """Shared buffers, and a learner that has published its first weights and statistics."""
+    fields = fields_of(config, task)
+    buffers = SharedBuffers(fields, allocate(fields))
+    learner = Learner(config, task, buffers)
     learner.publish_statistics()
     learner.publish()
-    return arena, learner
+    return buffers, learner
+
+
+def fields_of(config: TrainConfig, task: Task) -> tuple[Field, ...]:
+    """The layout table of the shared memory of a run."""
+    return run_fields(config, task.observation, task.distribution, task.snapshot.bytes if task.snapshot else 0)
 
 
 def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner, ShardGradients]:
-    """One rollout in the arena, by a policy that has not learned yet."""
+    """One rollout in the shared buffers, by a policy that has not learned yet."""
     task = inspect_task(config)
-    arena, learner = published(config, task)
+    buffers, learner = published(config, task)
     actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-    pool = InProcessPool(config, task, learner.model, arena, actions)
+    pool = InProcessPool(config, task, learner.model, buffers, actions)
     pool.collect(learner.version, 0, PhaseTimer())
     pool.close()
-    return arena, learner, ShardGradients(config, task.distribution, learner.model, arena)
+    return buffers, learner, ShardGradients(config, task.distribution, learner.model, buffers)
+
+
+def planned(config: TrainConfig, buffers: SharedBuffers, learner: Learner, iteration: int = 0) -> np.ndarray:
+    """Build the minibatches of an update from the rollout in the buffers; returns the advantages [T, N]."""
+    advantages = learner.advantages(buffers.rollout)
+    build_minibatches(
+        config,
+        buffers.rollout,
+        buffers.minibatches,
+        iteration=iteration,
+        advantages=advantages,
+        coefficients=learner.schedule.coefficients(iteration),
+    )
+    return advantages
+
+
+class LocalGradients:
+    """A source of gradients that computes every shard in this process."""
+
+    def __init__(self, config: TrainConfig, gradients: ShardGradients) -> None:
+        self._shards, self._gradients = range(config.shards), gradients
+
+    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+        self._gradients.compute(epoch, minibatch, self._shards)
+        return 0.0
+
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        raise NotImplementedError
 
 
 def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:

@@ -143,11 +143,3 @@ class VectorEnv(ABC):
             if part.dtype == np.float32 and not np.isfinite(part).all():
                 raise self._error(i, f"step returned the last observation {part.tolist()}, which is not finite")
         return EpisodeEnd(i, final, bool(terminated), False, self.returns[i], self.lengths[i])
-
-
-# TEMPORARY ALIASES (removed when all callers use the new names)
-EpisodeEnd.bad = property(lambda end: end.failed)  # type: ignore[attr-defined]
-EpisodeEnd.total = property(lambda end: end.episode_return)  # type: ignore[attr-defined]
-EnvHandle.keep = lambda handle, snapshot: handle.save_snapshot(snapshot)  # type: ignore[attr-defined]
-VectorEnv.begin = lambda envs, episode: envs.reset_all(episode)  # type: ignore[attr-defined]
-VectorEnv.begin_one = lambda envs, i, episode: envs.reset_env(i, episode)  # type: ignore[attr-defined]

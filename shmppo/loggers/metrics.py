@@ -30,9 +30,9 @@ GLOSSARY: dict[str, str] = {
     "policy_loss": "policy loss, mean over the minibatches of the update",
     "value_loss": "½(V − R)², mean over the minibatches of the update",
     "entropy": "policy entropy in nats, mean over the minibatches of the update",
-    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; each minibatch "
-    "is measured before its optimizer step, and the metric is their mean",
-    "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
+    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; mean over the "
+    "minibatches, each measured before its optimizer step",
+    "approx_kl_last_epoch": "approx_kl over the last M minibatches; β and `--lr-schedule kl-adaptive` follow it",
     "clip_fraction": "fraction of ratios outside 1 ± clip, mean over the minibatches of the update",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",

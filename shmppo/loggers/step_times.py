@@ -17,15 +17,6 @@ _EDGES = np.logspace(-7, 4, 11 * PER_DECADE + 1)  # seconds
 _MIDDLES = np.sqrt(_EDGES[1:] * _EDGES[:-1])
 
 
-def waiting_share(worker_seconds: np.ndarray) -> float:
-    """Compute for what share of the slowest worker's time the mean worker waits for it.
-
-    Args:
-        worker_seconds: [W] seconds that each worker took to sample.
-    """
-    return float(1 - worker_seconds.mean() / max(worker_seconds.max(), 1e-12))
-
-
 class StepTimes:
     """Statistics of the step times of each environment: a histogram, the sum, and the maximum."""
 

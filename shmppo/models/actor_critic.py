@@ -200,8 +200,3 @@ def parameter_shapes(
         name: tuple(tensor.shape)
         for name, tensor in build_meta_model(config, observation, distribution).state_dict().items()
     }
-
-
-# TEMPORARY ALIASES (removed when all callers use the new names)
-parameter_views = parameter_views
-build_meta_model = build_meta_model

@@ -191,14 +191,3 @@ def _leaves(space: spaces.Space[Any], keys: tuple[str | int, ...], where: str) -
         f"{where} has the observation space {type(space).__name__}{part}, which is not supported; supported are "
         f"{SUPPORTED}: convert or remove it with a wrapper, such as FilterObservation"
     )
-
-
-# TEMPORARY ALIASES (removed when all callers use the new names)
-Leaf.of = Leaf.extract  # type: ignore[attr-defined]
-Leaf.stored = Leaf.to_storage  # type: ignore[attr-defined]
-Leaf.largest = property(lambda leaf: leaf.max_value)  # type: ignore[attr-defined]
-Leaf.numbers = Leaf.input_size  # type: ignore[attr-defined]
-ObservationSpec.numbers = ObservationSpec.normalized_size  # type: ignore[attr-defined]
-ObservationSpec.normalized = ObservationSpec.normalized_slices  # type: ignore[attr-defined]
-ObservationSpec.shown = ObservationSpec.network_leaves  # type: ignore[attr-defined]
-ObservationSpec.masked = ObservationSpec.has_mask  # type: ignore[attr-defined]

@@ -11,23 +11,73 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Iterator
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmppo.parallel.queues import PipeQueue
 from shmppo.parallel.shared_buffers import Control
-from shmppo.parallel.spin_wait import fence, spin_wait
 
+SPIN_SECONDS = 2e-3
+"""Longer than the pause between two minibatches, and too short to load a core noticeably."""
+_LOCK = threading.Lock()
+_yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has no sched_yield
 BLOCK_SECONDS = 0.2
 """The longest block before a process looks again by itself. A wake-up is missed only if a processor reorders a read
 before an earlier write."""
 MAX_TEXT = 3000
 """Characters of a traceback in a message, so that the message stays below PIPE_BUF (4096 bytes on Linux)."""
+
+
+def fence() -> None:
+    """Order memory accesses: other processes see earlier writes before later ones, on every processor."""
+    with _LOCK:
+        pass
+
+
+def spin_wait(done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
+    """Wait for `done` without blocking, but let other processes use the core.
+
+    Returns:
+        Whether it came within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        _yield_core()
+    return True
+
+
+class PipeQueue:
+    """Messages from one process to one other, in order. Nothing is locked, so a killed process blocks no other."""
+
+    def __init__(self, context: Any) -> None:
+        """context: of multiprocessing; the queue can be passed to a process that this context starts."""
+        self.reader, self._writer = context.Pipe(duplex=False)
+
+    def put(self, message: Any) -> None:
+        """Send a message. Raises OSError if the queue is closed."""
+        self._writer.send(message)
+
+    def get(self) -> Any:
+        """Wait for a message. Raises EOFError or OSError if it is incomplete."""
+        return self.reader.recv()
+
+    def has_message(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self.reader.poll())
+
+    def close(self) -> None:
+        self.reader.close()
+        self._writer.close()
 
 
 class Collect(NamedTuple):

@@ -353,6 +353,7 @@ class SharedBuffers:
     """Typed views of the shared memory of one run.
 
     Attributes:
+        carries: the carry that even iterations read, and the one that odd iterations read.
         arrays: every array by its path `group.name`, for code that treats all fields alike.
     """
 
@@ -378,7 +379,3 @@ class SharedBuffers:
         obs = tuple(array for name, array in arrays.items() if name.partition("/")[0] == "obs")
         plain: dict[str, Any] = {name: array for name, array in arrays.items() if name.partition("/")[0] != "obs"}
         return view(**plain, obs=obs) if obs else view(**plain)
-
-    def carry(self, iteration: int) -> Carry:
-        """The carry that `iteration` reads, and that the iteration before it writes."""
-        return self.carries[iteration % 2]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.parallel.spin_wait import fence, spin_wait
+from shmppo.parallel.mailbox import fence, spin_wait
 
 POLL_SECONDS = 1e-4  # between two checks after the spin-wait
 LIVENESS_CHECK_SECONDS = 1.0  # between two checks of whether the missing ranks still run

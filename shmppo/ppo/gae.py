@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shmppo.models.normalization import CLIP, RunningMoments, column_moments
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 
 
@@ -115,3 +116,52 @@ def last_steps(valid_steps: np.ndarray, steps: int) -> np.ndarray:
     """
     mask: np.ndarray = np.arange(1, steps + 1)[:, None] == valid_steps
     return mask
+
+
+def merge_moments(
+    moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
+) -> None:
+    """Merge the moments of every environment into running ones, over all ranks in the order of environments.
+
+    Args:
+        by_env: [N, 2, size], mean and sum of squared deviations of each environment.
+        valid_steps: [N], number of samples of each environment.
+    """
+    counts, parts = (np.concatenate(list(group.gather(array))) for array in (valid_steps, by_env))
+    for count, (mean, m2) in zip(counts.tolist(), parts, strict=True):
+        moments.merge(count, mean, m2)
+
+
+class RewardNormalizer:
+    """Divides rewards by the running standard deviation of the discounted return, and clips them.
+
+    Attributes:
+        moments: of the discounted return.
+        discounted_return: [N], of the episodes in progress.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self._gamma = gamma
+        self.moments = RunningMoments(1)
+        self.discounted_return = np.zeros(num_envs)
+
+    def normalize(
+        self, rewards: np.ndarray, ended: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
+    ) -> np.ndarray:
+        """Update the statistics with a rollout, and normalize its rewards.
+
+        Args:
+            rewards: [T, N].
+            ended: [T, N] bool, whether an episode ended with the step.
+            valid_steps: [N].
+
+        Returns:
+            [T, N], clipped to ± CLIP.
+        """
+        returns = discounted_returns(rewards, ended, self.discounted_return, self._gamma)
+        last, columns = valid_steps - 1, np.arange(rewards.shape[1])
+        self.discounted_return = np.where(ended[last, columns], 0.0, returns[last, columns])
+        by_env = np.array([column_moments(returns[:steps, n : n + 1]) for n, steps in enumerate(valid_steps)])
+        merge_moments(self.moments, by_env, valid_steps, group)
+        scaled: np.ndarray = np.clip(rewards / self.moments.std, -CLIP, CLIP)
+        return scaled

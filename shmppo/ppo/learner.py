@@ -16,10 +16,10 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
-from shmppo.models.normalization import CLIP, RunningMoments, column_moments
+from shmppo.models.normalization import RunningMoments
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout, SharedBuffers
-from shmppo.ppo.gae import discounted_returns, generalized_advantages, last_steps
+from shmppo.ppo.gae import RewardNormalizer, generalized_advantages, last_steps, merge_moments
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.schedules import Schedule
@@ -99,8 +99,7 @@ class Learner:
         self.version = 0
         self.schedule = Schedule(config)
         self.obs_moments = RunningMoments(task.observation.normalized_size)
-        self.return_moments = RunningMoments(1)
-        self.discounted_return = np.zeros(config.num_envs)
+        self.reward_normalizer = RewardNormalizer(config.num_envs, config.gamma)
         # The model's parameters are the shared weights, so an optimizer step publishes them without a copy. No worker
         # reads them at that time.
         weights = torch.from_numpy(buffers.published.weights)
@@ -114,6 +113,7 @@ class Learner:
             gradients = ShardGradients(config, task.distribution, self.model, buffers)
             self._recorder = KLRecorder(config, task.distribution, gradients)
         self.optimizer = build_optimizer(config, self._flat)
+        self._optimizer_step = bare_optimizer_step(self.optimizer)
 
     def weights_sha256(self) -> str:
         return weights_sha256(self.model.state_dict().values())
@@ -139,13 +139,7 @@ class Learner:
         if config.clip_reward is not None:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
-            returns = discounted_returns(rewards, ended, self.discounted_return, config.gamma)
-            columns = np.arange(config.num_envs)
-            last = valid_steps - 1
-            self.discounted_return = np.where(ended[last, columns], 0.0, returns[last, columns])
-            by_env = np.array([column_moments(returns[:steps, n : n + 1]) for n, steps in enumerate(valid_steps)])
-            self._merge_moments(self.return_moments, rollout, by_env)
-            rewards = np.clip(rewards / self.return_moments.std, -CLIP, CLIP)
+            rewards = self.reward_normalizer.normalize(rewards, ended, valid_steps, self._process_group)
         return generalized_advantages(
             rewards=rewards,
             values=rollout.value,
@@ -159,17 +153,7 @@ class Learner:
     def update_obs_normalizer(self, rollout: Rollout) -> None:
         """Add the observations of a rollout to the statistics that normalize the next one."""
         if self.config.normalize_obs:
-            self._merge_moments(self.obs_moments, rollout, rollout.obs_moments)
-
-    def _merge_moments(self, moments: RunningMoments, rollout: Rollout, by_env: np.ndarray) -> None:
-        """Merge mean and M2 of every environment, [N, 2, size], over all ranks in the order of environments."""
-        counts, parts = self._of_all_ranks(rollout.valid_steps), self._of_all_ranks(by_env)
-        for count, (mean, m2) in zip(counts.tolist(), parts, strict=True):
-            moments.merge(count, mean, m2)
-
-    def _of_all_ranks(self, by_env: np.ndarray) -> np.ndarray:
-        """Numbers of every environment of every rank, [R·N, …], from those of this rank, [N, …]."""
-        return np.concatenate(list(self._process_group.gather(by_env)))
+            merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
 
     def update(
         self, iteration: int, minibatches: Minibatches, gradients: GradientSource, timer: PhaseTimer
@@ -280,7 +264,7 @@ class Learner:
             )
         if norm > self.config.max_grad_norm:
             gradient.mul_(self.config.max_grad_norm / norm)
-        bare_optimizer_step(self.optimizer)
+        self._optimizer_step()
         if self.config.log_std_min is not None and self.model.log_std is not None:
             # Clamp the parameter itself, not its use in the network: then its gradient can raise it again.
             self.model.log_std.data.clamp_(min=self.config.log_std_min)
@@ -294,8 +278,8 @@ class Learner:
             "version": self.version,
             "schedule": self.schedule.state(),
             "obs_moments": _tensors(self.obs_moments.state()),
-            "return_moments": _tensors(self.return_moments.state()),
-            "discounted_return": torch.from_numpy(self.discounted_return.copy()),
+            "return_moments": _tensors(self.reward_normalizer.moments.state()),
+            "discounted_return": torch.from_numpy(self.reward_normalizer.discounted_return.copy()),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -307,9 +291,12 @@ class Learner:
             self.optimizer.param_groups[0][name] = configured[name]
         self.version = state["version"]
         self.schedule.load(state["schedule"])
-        for moments, name in ((self.obs_moments, "obs_moments"), (self.return_moments, "return_moments")):
+        for moments, name in (
+            (self.obs_moments, "obs_moments"),
+            (self.reward_normalizer.moments, "return_moments"),
+        ):
             moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
-        self.discounted_return = state["discounted_return"].numpy().copy()
+        self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
 
 
 def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ from shmppo.errors import EnvError, TrainingError, WorkerError
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.device_gradients import DeviceGradients
-from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.learner import GradientSource, Learner
+from shmppo.ppo.learner import Learner
 from shmppo.runs.checkpoint import CheckpointSchedule
 from shmppo.runs.failure_dump import write_failed_episode, write_failed_minibatch
 from shmppo.runs.outputs import Outputs
@@ -24,40 +22,15 @@ from shmppo.runs.run_directory import LOG
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.batch_invariance import is_row_independent
+from shmppo.sampling.pool import CollectTimes, InProcessPool, Pool, partition
 from shmppo.sampling.preemption import Preemption
-from shmppo.sampling.worker_pool import CollectTimes, InProcessPool, Pool, WorkerPool, partition
+from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.utils.files import warn_on_os_error
 from shmppo.utils.phase_timer import PhaseTimer, as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
 
 log = logging.getLogger(__name__)
-
-
-class PoolGradients:
-    """Computes gradients: all shards in this process, or a part of them here and the others in the workers."""
-
-    def __init__(self, config: TrainConfig, task: Task, learner: Learner, buffers: SharedBuffers, pool: Pool) -> None:
-        self._pool = pool
-        self._sharded = config.sharded
-        self._shards = partition(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
-        source = ShardGradients if config.device == "cpu" else DeviceGradients
-        self._gradients = source(config, task.distribution, learner.model, buffers)
-
-    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        """See `GradientSource`."""
-
-        def own() -> None:
-            self._gradients.compute(epoch, minibatch, self._shards)
-
-        if self._sharded:
-            return self._pool.compute_gradients(version, epoch, minibatch, own, timer)
-        own()
-        return 0.0
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """See `GradientSource`."""
-        return self._pool.refresh_states(version, timer)
 
 
 class Session:
@@ -109,10 +82,13 @@ class Session:
             in_process = InProcessPool(config, task, self.learner.model, buffers, actions)
             stack.callback(in_process.close)
         self.pool: Pool = workers or in_process
-        self.gradients: GradientSource = PoolGradients(config, task, self.learner, buffers, self.pool)
         self._mark_inexact_options(task)
         self.pool.wait_ready()
         self.state.reset_lost(self.pool.pop_lost(), self.learner)
+        self.preemption: Preemption | None = None
+        if config.preempt_fraction is not None:
+            first_columns = [columns.start for columns in self._columns]
+            self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers)
         stack.callback(self.outputs.close)
         self._agree()
@@ -135,14 +111,6 @@ class Session:
             )
         if config.preempt_fraction is not None:
             self.state.mark_inexact("--preempt-fraction ends rollouts by the clock")
-
-    def preemption(self, iteration: int) -> AbstractContextManager[None]:
-        """Surround the collection of a rollout: it ends the rollout early, if configured."""
-        fraction = self.config.preempt_fraction
-        if fraction is None:
-            return nullcontext()
-        first_columns = [columns.start for columns in self._columns]
-        return Preemption(fraction, self.buffers.control, self.process_group, first_columns).watch(iteration)
 
     @property
     def _columns(self) -> list[range]:

@@ -15,12 +15,11 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import EpisodeStatistics
-from shmppo.loggers.step_times import waiting_share
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field, LossCoefficients, Rollout, SharedBuffers
 from shmppo.ppo.learner import Learner, UpdateStatistics
 from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.worker_pool import CollectTimes
+from shmppo.sampling.pool import CollectTimes
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 
@@ -68,14 +67,14 @@ class TrainState:
     def reset_lost(self, lost: list[int], learner: Learner) -> None:
         """Record environments that could not be restored and began their next episode."""
         for n in lost:
-            learner.discounted_return[n] = 0.0
+            learner.reward_normalizer.discounted_return[n] = 0.0
             self.mark_inexact(f"environment {n}: its episode could not be replayed and was restarted")
 
     def commit(self, rollout: Rollout) -> None:
         """Make a complete rollout the point from which environments are restored."""
         self.updating = True
         ended = rollout.terminated | rollout.truncated
-        numbers = self._buffers.carry(self.iteration + 1).episode
+        numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
         self.actions.commit(rollout.actions, ended, numbers, rollout.valid_steps)
 
     def finish_iteration(
@@ -175,3 +174,12 @@ def carry_arrays(buffers: SharedBuffers, iteration: int) -> dict[str, np.ndarray
 def carry_shapes(fields: Iterable[Field]) -> dict[str, tuple[int, ...]]:
     """Shapes of the arrays of a carry by name, from the layout table."""
     return {field.name: field.shape for field in fields if field.group == "carry_even"}
+
+
+def waiting_share(worker_seconds: np.ndarray) -> float:
+    """Compute for what share of the slowest worker's time the mean worker waits for it.
+
+    Args:
+        worker_seconds: [W] seconds that each worker took to sample.
+    """
+    return float(1 - worker_seconds.mean() / max(worker_seconds.max(), 1e-12))

@@ -7,20 +7,24 @@ import json
 import multiprocessing
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from logging import LogRecord
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.envs.factory import inspect_task
+from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import parameter_shapes
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
-from shmppo.ppo.device_gradients import check_device
+from shmppo.ppo.device_gradients import DeviceGradients, check_device
 from shmppo.ppo.gae import explained_variance
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.learner import GradientSource, Learner
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.checkpoint import check_shapes, load_common_checkpoint
 from shmppo.runs.preflight import check_resources
@@ -28,12 +32,14 @@ from shmppo.runs.run_directory import LOG, create_run_directory, default_name, d
 from shmppo.runs.session import Session
 from shmppo.runs.train_state import carry_shapes
 from shmppo.runs.video import check_video
+from shmppo.sampling.pool import Pool, partition
 from shmppo.utils.files import make_parent_directory
-from shmppo.utils.logs import log_to, remembered
+from shmppo.utils.logs import buffer_records, log_to
+from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
 
 
-def _train_iterations(session: Session) -> None:
+def _train_iterations(session: Session, gradients: GradientSource) -> None:
     """Train until the last iteration, or until a request to stop: rollout → minibatches → update → metrics."""
     config, state, timer = session.config, session.state, session.timer
     learner, pool, process_group = session.learner, session.pool, session.process_group
@@ -42,7 +48,7 @@ def _train_iterations(session: Session) -> None:
         timer.switch("publish")
         learner.publish_statistics()
         learner.publish()
-        with session.preemption(iteration):
+        with session.preemption.watch(iteration) if session.preemption else nullcontext():
             rollout, times = pool.collect(learner.version, iteration, timer)
         state.reset_lost(pool.pop_lost(), learner)
         state.commit(rollout)
@@ -59,13 +65,39 @@ def _train_iterations(session: Session) -> None:
             process_group=process_group,
         )
         timer.switch("other")
-        statistics = learner.update(iteration, minibatches, session.gradients, timer)
+        statistics = learner.update(iteration, minibatches, gradients, timer)
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, process_group)
         learner.update_obs_normalizer(rollout)
         state.reset_lost(pool.pop_lost(), learner)
         row = state.finish_iteration(rollout, times, statistics, coefficients, explained, timer.reset(), process_group)
         session.outputs.metrics.write(row)
         session.after_iteration(row, times)
+
+
+class PoolGradients:
+    """Computes gradients: all shards in this process, or a part of them here and the others in the workers."""
+
+    def __init__(self, config: TrainConfig, task: Task, learner: Learner, buffers: SharedBuffers, pool: Pool) -> None:
+        self._pool = pool
+        self._sharded = config.sharded
+        self._shards = partition(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
+        source = ShardGradients if config.device == "cpu" else DeviceGradients
+        self._gradients = source(config, task.distribution, learner.model, buffers)
+
+    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+        """See `GradientSource`."""
+
+        def own() -> None:
+            self._gradients.compute(epoch, minibatch, self._shards)
+
+        if self._sharded:
+            return self._pool.compute_gradients(version, epoch, minibatch, own, timer)
+        own()
+        return 0.0
+
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        """See `GradientSource`."""
+        return self._pool.refresh_states(version, timer)
 
 
 class Receivers(NamedTuple):
@@ -124,7 +156,7 @@ def _resume(
     process_group: ProcessGroup, run_dir: Path, receivers: Receivers, changes: dict[str, Any]
 ) -> dict[str, Any]:
     own = directory_of(run_dir.absolute(), process_group.rank)
-    with remembered() as records:
+    with buffer_records() as records:
         checkpoint = load_common_checkpoint(own, process_group)
     fields_before = json.loads(checkpoint["config"])
     fields = fields_before | {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
@@ -164,7 +196,7 @@ def _run(
 
     records: earlier log records, for the run's log file.
     """
-    with remembered() as more, process_group.config_errors_on_all_ranks():
+    with buffer_records() as more, process_group.config_errors_on_all_ranks():
         check_device(config.device)
         loggers = receivers.of_rank(config)
         if config.eval_videos:
@@ -184,7 +216,7 @@ def _run(
         torch_threads(config.learner_threads),
         Session(config, task, buffers, run_dir, checkpoint, loggers, process_group) as session,
     ):
-        _train_iterations(session)
+        _train_iterations(session, PoolGradients(config, task, session.learner, buffers, session.pool))
         return session.finish()
 
 

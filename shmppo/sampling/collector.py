@@ -118,11 +118,12 @@ class Collector:
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         self._params = np.zeros((steps, count, task.distribution.num_params), np.float32)
         self._sequences = SequenceStarts(config, count)
+        self._normalized = task.observation.normalized_slices if config.normalize_obs else []
 
     def start(self) -> None:
         """Begin episode 0 of every environment, and write the carry that iteration 0 reads."""
         self._envs.reset_all(0)
-        self._write_carry(self._buffers.carry(0))
+        self._write_carry(self._buffers.carries[0])
 
     @torch.inference_mode()
     def restore(self, iteration: int, episodes: list[EpisodeInProgress]) -> tuple[int, ...]:
@@ -132,7 +133,7 @@ class Collector:
             Indices of the environments that could not be restored. Their next episode has begun, and their carry says
             so.
         """
-        carry, lost = self._buffers.carry(iteration), []
+        carry, lost = self._buffers.carries[iteration % 2], []
         self._progress[:] = iteration * self._config.rollout_steps, 0
         for i, episode in enumerate(episodes):
             n = episode.env_index
@@ -198,7 +199,7 @@ class Collector:
         timer.switch("inference")
         self._finish_rollout(t + 1)
         timer.switch("other")
-        self._write_carry(self._buffers.carry(iteration + 1))
+        self._write_carry(self._buffers.carries[(iteration + 1) % 2])
         self._buffers.control.finished_rollouts[self._own] = iteration + 1
 
     def _steps(self, iteration: int) -> Iterable[int]:
@@ -211,7 +212,7 @@ class Collector:
 
     def _begin_rollout(self, iteration: int) -> None:
         """Load weights, statistics, and carry; draw the rollout's noise."""
-        config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carry(iteration)
+        config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
         self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
             obs[:] = carried[own]
@@ -266,7 +267,6 @@ class Collector:
             array[valid_steps:] = 0
         if self._config.objective == "penalty":
             rollout.policy_params[:] = self._params
-        parts = self._task.observation.normalized_slices if self._config.normalize_obs else []
         for i in range(len(self._first)):
             params = torch.from_numpy(self._params[:, i].copy())
             actions = torch.from_numpy(rollout.actions[:, i].copy())
@@ -274,7 +274,7 @@ class Collector:
             if self._config.ratio == "joint":
                 log_prob = log_prob.sum(-1, keepdim=True)
             rollout.log_prob[:, i] = log_prob.numpy()
-            for leaf, part in zip(rollout.obs, parts, strict=False):
+            for leaf, part in zip(rollout.obs, self._normalized, strict=False):
                 if part is not None:
                     mean, m2 = column_moments(leaf[:valid_steps, i])
                     rollout.obs_moments[i, 0, part], rollout.obs_moments[i, 1, part] = mean, m2

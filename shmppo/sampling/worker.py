@@ -20,8 +20,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError
 from shmppo.models.actor_critic import ActorCritic, move_parameters
-from shmppo.parallel.mailbox import MAX_TEXT, Collect, Failed, Ready, RefreshStates, WorkerMailbox
-from shmppo.parallel.queues import PipeQueue, close_fork_server_pipe
+from shmppo.parallel.fork_server import close_fork_server_pipe
+from shmppo.parallel.mailbox import MAX_TEXT, Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.action_log import EpisodeInProgress

@@ -1,4 +1,4 @@
-"""The workers as the learner sees them: start, lock-step, liveness, replacement, end; and a pool without processes.
+"""The workers as the learner sees them: start, lock-step, liveness, replacement, end.
 
 Each worker has its own row of commands, its own pair of queues, and its own sentinel. No two workers share anything
 that is locked, so a killed worker blocks no other.
@@ -8,157 +8,40 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import WorkerError
-from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.mailbox import (
     BLOCK_SECONDS,
     Collect,
     Command,
     ComputeGradients,
+    Failed,
     LearnerMailbox,
     Ready,
     RefreshStates,
     Stop,
     WakeUp,
+    spin_wait,
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.parallel.spin_wait import spin_wait
 from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.collector import Collector
-from shmppo.sampling.state_refresh import StateRefresh
+from shmppo.sampling.pool import CollectTimes, partition, state_drift
 from shmppo.sampling.worker import WorkerSetup
 from shmppo.sampling.worker_process import WorkerProcess, start_context
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.torch_utils import torch_threads
 
 log = logging.getLogger(__name__)
 
 RESTART_WINDOW_SECONDS = 3600.0
 MIN_START_SECONDS = 120.0  # minimum timeout of a worker's start: environments may compile code or load models
-
-
-@dataclass(frozen=True)
-class CollectTimes:
-    """What collecting one rollout took."""
-
-    seconds: float
-    """Until the slowest worker had finished."""
-    worker_seconds: np.ndarray
-    """[W] seconds that each worker was busy ([1] without workers)."""
-    sync_seconds: float
-    """Seconds spent on signaling alone (see `WorkerPool`)."""
-
-
-class Pool(Protocol):
-    """The processes that collect rollouts."""
-
-    restarts: int
-    """Workers replaced so far."""
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers."""
-
-    def wait_ready(self) -> None:
-        """Return when every environment has begun its first episode. Raises WorkerError."""
-
-    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
-        """Collect a rollout with the weights of `version`. Raises WorkerError or EnvError."""
-
-    def compute_gradients(
-        self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
-    ) -> float:
-        """Compute all shards of a minibatch; the learner's part of them is `own`. Returns the seconds of signaling.
-
-        Raises WorkerError.
-        """
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """Recompute the stored states. Returns the root mean square of their change. Raises WorkerError."""
-
-    def pop_lost(self) -> list[int]:
-        """Environments that could not be restored since the last call."""
-
-    def close(self, grace: float = 2.0) -> None:
-        """End everything that was started, with force after `grace` seconds. Safe to call twice and after an error."""
-
-
-def partition(count: int, parts: int, index: int) -> range:
-    """Part `index` of `count` things that are dealt out in contiguous ranges of nearly equal size."""
-    return range(index * count // parts, (index + 1) * count // parts)
-
-
-def state_drift(rollout: Rollout) -> float:
-    """Root mean square change of the stored states in the last refresh."""
-    squares, numbers = rollout.state_drift.sum(axis=0)
-    return math.sqrt(squares / max(numbers, 1.0))
-
-
-class InProcessPool:
-    """The pool of `--workers 0`: the same collector for all environments, in the learner's process, with one thread."""
-
-    def __init__(
-        self, config: TrainConfig, task: Task, model: ActorCritic, buffers: SharedBuffers, actions: ActionLog
-    ) -> None:
-        self.restarts = 0
-        self._lost: list[int] = []
-        self._rollout = buffers.rollout
-        part = {"low": 0, "high": config.num_envs, "progress": buffers.control.progress[0]}
-        with torch_threads(1):
-            self._collector = Collector(config, task, model, buffers, **part)
-        self._states = StateRefresh(config, task.distribution, model, buffers, **part)
-        if actions.iteration:
-            self._lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
-            for n in self._lost:
-                actions.forget(n)
-        else:
-            self._collector.start()
-
-    @property
-    def pids(self) -> list[int]:
-        return []
-
-    def wait_ready(self) -> None:
-        pass
-
-    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
-        began = timer.switch("inference")
-        with torch_threads(1):
-            self._collector.collect(iteration, timer)
-        seconds = timer.switch("other") - began
-        return self._rollout, CollectTimes(seconds, np.array([seconds]), 0.0)
-
-    def compute_gradients(
-        self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
-    ) -> float:
-        raise RuntimeError("there are no workers to compute gradients")
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        timer.switch("inference")
-        with torch_threads(1):
-            self._states.refresh()
-        timer.switch("other")
-        return state_drift(self._rollout)
-
-    def pop_lost(self) -> list[int]:
-        lost, self._lost = self._lost, []
-        return lost
-
-    def close(self, grace: float = 2.0) -> None:
-        self._collector.close()
 
 
 class WorkerPool:
@@ -331,9 +214,9 @@ class WorkerPool:
             for index, worker in list(waiting.items()):
                 report: Ready | WorkerError | None = None
                 if not (commanded and self._mailbox.is_acknowledged(index)):
-                    if not worker.has_news(ready):
+                    if not any(handle in ready for handle in worker.handles):
                         continue
-                    message = worker.next_report()
+                    message = _next_report(worker)
                     if isinstance(message, WakeUp):  # an acknowledgement, which the next round finds
                         continue
                     report = message
@@ -375,3 +258,26 @@ def _stalled(worker: WorkerProcess, timeout: float) -> WorkerError:
         f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {timeout:g} s; if its environment "
         "is that slow, raise --worker-timeout"
     )
+
+
+def _next_report(worker: WorkerProcess) -> Ready | WakeUp | WorkerError:
+    """Read a report of a worker with news. Returns a WorkerError if the worker failed or died."""
+    # A worker that failed reports first and ends afterwards: read the report before checking for its end.
+    if not worker.reports.has_message():
+        worker.process.join()
+        return WorkerError(f"worker {worker.index} died: {_exit_reason(worker.process.exitcode)}")
+    try:
+        report = worker.reports.get()
+    except (EOFError, OSError):
+        return WorkerError(f"worker {worker.index} died while it was writing a report")
+    if isinstance(report, Failed):
+        where = "" if report.env_index is None else f" in environment {report.env_index}"
+        return WorkerError(f"worker {worker.index} failed{where}:\n{report.traceback}", report.env_index)
+    assert isinstance(report, (Ready, WakeUp)), report
+    return report
+
+
+def _exit_reason(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"killed by signal {-exitcode}"
+    return f"exit code {exitcode}"

@@ -12,9 +12,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from shmppo.errors import WorkerError
-from shmppo.parallel.mailbox import Failed, Ready, WakeUp
-from shmppo.parallel.queues import PipeQueue
+from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 
 PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
@@ -50,26 +48,6 @@ class WorkerProcess:
         self.handles = [self.reports.reader, self.process.sentinel]
         """What to wait for: a report, or the end of the process."""
 
-    def has_news(self, ready: list[Any]) -> bool:
-        """Whether a report has come or the process has ended, given the handles that are ready."""
-        return any(handle in ready for handle in self.handles)
-
-    def next_report(self) -> Ready | WakeUp | WorkerError:
-        """Read a report. Returns a WorkerError if the worker failed or died. Call it only if `has_news`."""
-        # A worker that failed reports first and ends afterwards: read the report before checking for its end.
-        if not self.reports.has_message():
-            self.process.join()
-            return WorkerError(f"worker {self.index} died: {_exit_reason(self.process.exitcode)}")
-        try:
-            report = self.reports.get()
-        except (EOFError, OSError):
-            return WorkerError(f"worker {self.index} died while it was writing a report")
-        if isinstance(report, Failed):
-            where = "" if report.env_index is None else f" in environment {report.env_index}"
-            return WorkerError(f"worker {self.index} failed{where}:\n{report.traceback}", report.env_index)
-        assert isinstance(report, (Ready, WakeUp)), report
-        return report
-
     def end(self, deadline: float) -> None:
         """Wait for the process until `deadline` (monotonic seconds), then kill it, and reap it. Safe to call twice."""
         if self._ended:
@@ -82,12 +60,6 @@ class WorkerProcess:
         self.process.close()
         self.commands.close()
         self.reports.close()
-
-
-def _exit_reason(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"killed by signal {-exitcode}"
-    return f"exit code {exitcode}"
 
 
 def start_context() -> Any:

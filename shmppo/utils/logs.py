@@ -22,7 +22,7 @@ class _BufferHandler(logging.Handler):
 
 
 @contextmanager
-def remembered() -> Iterator[list[logging.LogRecord]]:
+def buffer_records() -> Iterator[list[logging.LogRecord]]:
     """Collect log records in a list while there is no log file yet. Pass the list to `log_to` later."""
     handler = _BufferHandler()
     with _handled(handler):
@@ -37,7 +37,7 @@ def log_to(path: Path, earlier: Iterable[logging.LogRecord] = ()) -> Iterator[No
 
     Args:
         path: the log file.
-        earlier: records to write first (see `remembered`).
+        earlier: records to write first (see `buffer_records`).
     """
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter(_FORMAT))

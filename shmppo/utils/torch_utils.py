@@ -7,7 +7,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,18 +33,11 @@ def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return raw[skip : skip + size].view(shape)
 
 
-def bare_optimizer_step(optimizer: torch.optim.Optimizer) -> None:
-    """Call the `step` method of an optimizer without the profiling and graph-capture hooks that torch wraps around it.
+def bare_optimizer_step(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    """Return a function that steps an optimizer without the wrappers of `step`.
 
-    The hooks take as long as the step itself. torch has no public way to skip them.
+    The wrappers, for profiling and graph capture, take as long as the step itself. torch has no public way to avoid
+    them, so the method of the class is unwrapped here.
     """
-    kind: Any = type(optimizer)  # mypy does not accept an optimizer class as an argument of a cached function
-    with torch.no_grad():
-        _unwrapped_step(kind)(optimizer)
-
-
-@functools.cache
-def _unwrapped_step(kind: Any) -> Callable[[torch.optim.Optimizer], object]:
-    """Return the `step` method of an optimizer class without its wrappers."""
-    step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(kind.step)
-    return step
+    step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(type(optimizer).step)
+    return functools.partial(torch.no_grad()(step), optimizer)

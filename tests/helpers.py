@@ -1,0 +1,102 @@
+"""Helpers that several test modules share: collectors, pools of real workers, and a saboteur of workers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import published
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.learner import Learner
+from shmppo.sampling.action_log import ActionLog
+from shmppo.sampling.collector import Collector
+from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.utils.phase_timer import PhaseTimer
+
+
+class Saboteur:
+    """Sends a signal to a worker in a given round (one COLLECT or LEARN command) of a run in this process.
+
+    Attributes:
+        hit: process id of the worker that got the signal; 0 until then.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_round: int, number: int, delay: float) -> None:
+        """at_round: counted from 1; number: of the signal; delay: seconds between the command and the signal."""
+        self.hit = 0
+        rounds = 0
+        original = WorkerPool._send
+
+        def send_and_strike(pool: WorkerPool, workers: list[Any], command: Any) -> None:
+            nonlocal rounds
+            rounds += bool(workers)
+            original(pool, workers, command)
+            if rounds == at_round and not self.hit:
+                self.hit = workers[-1].process.pid
+                time.sleep(delay)
+                os.kill(self.hit, number)
+
+        monkeypatch.setattr(WorkerPool, "_send", send_and_strike)
+
+
+def make_collectors(config: TrainConfig) -> tuple[SharedBuffers, Learner, Callable[[int, int], Collector]]:
+    """Shared buffers with published weights, their learner, and a function that starts a collector for a range."""
+    task = inspect_task(config)
+    buffers, learner = published(config, task)
+
+    def collector(low: int, high: int) -> Collector:
+        made = Collector(config, task, learner.model, buffers, low=low, high=high, progress=np.zeros(2, np.int64))
+        made.start()
+        return made
+
+    return buffers, learner, collector
+
+
+def collected(config: TrainConfig, *ranges: tuple[int, int]) -> SharedBuffers:
+    """The shared buffers after two rollouts, each sampled by one collector per range of environments."""
+    buffers, _, collector = make_collectors(config)
+    collectors = [collector(low, high) for low, high in ranges]
+    for iteration in range(2):
+        for one in collectors:
+            one.collect(iteration, PhaseTimer())
+    return buffers
+
+
+@contextmanager
+def running_pool(config: TrainConfig, log_file: Path) -> Iterator[tuple[SharedBuffers, Learner, WorkerPool]]:
+    """A pool of real workers that are ready, with the shared buffers and the learner of the run."""
+    task = inspect_task(config)
+    buffers, learner = published(config, task)
+    actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
+    pool = WorkerPool(config, task, buffers, actions, log_file)
+    try:
+        pool.wait_ready()
+        yield buffers, learner, pool
+    finally:
+        pool.close()
+
+
+def phase_digests(buffers: SharedBuffers) -> dict[str, str]:
+    """Hash of every field, by path, that may be written in certain phases only."""
+    paths = [field.path for field in buffers.fields if not field.phase.startswith("any")]
+    return {path: hashlib.sha256(buffers.arrays[path].tobytes()).hexdigest() for path in paths}
+
+
+def fields_written_in(buffers: SharedBuffers, phase: str) -> set[str]:
+    """Paths of the fields that the layout table allows to be written in a phase."""
+    return {field.path for field in buffers.fields if phase in field.phase}
+
+
+def memory_digest(buffers: SharedBuffers) -> str:
+    """Hash of every byte of the shared memory."""
+    return hashlib.sha256(buffers.memory.numpy().tobytes()).hexdigest()

@@ -1,0 +1,103 @@
+"""The layout table of the shared memory, and the typed views that are made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from conftest import fields_of
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, shared_fields, total_bytes
+
+CONFIG = TrainConfig(
+    env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
+    hidden_size=8, encoder_sizes=(8,), grad_shards=2, tile_rows=8,
+)  # fmt: skip
+
+
+@pytest.fixture
+def buffers() -> SharedBuffers:
+    fields = fields_of(CONFIG, inspect_task(CONFIG))
+    return SharedBuffers(fields, allocate(fields))
+
+
+def test_the_memory_is_as_large_as_its_table_and_every_field_is_aligned(buffers: SharedBuffers) -> None:
+    assert buffers.memory.is_shared()
+    assert buffers.memory.numel() == total_bytes(buffers.fields)
+    addresses = [buffers.arrays[field.path].__array_interface__["data"][0] for field in buffers.fields]
+    assert all(address % 64 == 0 for address in addresses)
+    for (address, field), following in zip(
+        zip(addresses, buffers.fields, strict=True), [*addresses[1:], None], strict=True
+    ):
+        assert following in (None, address + aligned(field.bytes)), "fields overlap, or memory between them is lost"
+
+
+def test_views_and_paths_are_the_same_arrays(buffers: SharedBuffers) -> None:
+    views = dict(zip(GROUPS, [buffers.published, buffers.rollout, *buffers.carries, buffers.minibatches,
+                              buffers.shard_results, buffers.timings, buffers.control], strict=True))  # fmt: skip
+    seen = set()
+    for field in buffers.fields:
+        value = getattr(views[field.group], field.name)
+        (array,) = value if isinstance(value, tuple) else (value,)
+        assert array is buffers.arrays[field.path]
+        assert (array.shape, array.dtype) == (field.shape, field.dtype)
+        seen.add(field.path)
+    assert len(seen) == len(buffers.fields) == len(buffers.arrays)
+    assert seen == {f"{group}.{f.name}" for group, view in GROUPS.items() for f in dataclasses.fields(view)}
+
+
+def test_shapes_by_hand(buffers: SharedBuffers) -> None:
+    # T = 20, N = 5, W = 2, K = 2, M = 2, G = 2, L = 4, so C = 5; an LSTM of 8 units has S = 16 numbers of state
+    shapes = {field.path: field.shape for field in buffers.fields}
+    assert shapes["rollout.obs"] == (20, 5, 2)
+    assert shapes["rollout.sequence_state"] == (5, 5, 16)
+    assert shapes["rollout.obs_moments"] == (5, 2, 2)
+    assert shapes["carry_even.obs"] == shapes["carry_odd.obs"] == (5, 2)
+    assert shapes["minibatches.step_targets"] == (100, 4)
+    assert shapes["minibatches.bounds"] == (2, 2, 3)
+    assert shapes["control.commands"] == (2, 5)
+
+
+def test_carries_alternate(buffers: SharedBuffers) -> None:
+    even, odd = buffers.carry(0), buffers.carry(1)
+    assert even is buffers.carry(2)
+    assert odd is buffers.carry(3)
+    assert (even.episode is buffers.arrays["carry_even.episode"], odd.episode is buffers.arrays["carry_odd.episode"])
+    assert not np.shares_memory(even.state, odd.state)
+
+
+def test_each_leaf_of_a_nested_observation_is_an_array_of_its_type() -> None:
+    config = dataclasses.replace(CONFIG, env="environments:Shaped", env_kwargs={"space": "dict"})
+    task = inspect_task(config)
+    fields = fields_of(config, task)
+    buffers, leaves = SharedBuffers(fields, allocate(fields)), task.observation.leaves
+    assert len(leaves) > 3
+    for leaf, array, carried in zip(leaves, buffers.rollout.obs, buffers.carry(0).obs, strict=True):
+        assert array is buffers.arrays[f"rollout.{leaf.field}"]
+        assert (array.shape, array.dtype) == ((20, 5, *leaf.shape), np.dtype(leaf.dtype))
+        assert (carried.shape, carried.dtype) == ((5, *leaf.shape), np.dtype(leaf.dtype))
+
+
+def test_two_views_of_one_memory_see_the_same_numbers(buffers: SharedBuffers) -> None:
+    other = SharedBuffers(buffers.fields, buffers.memory)
+    buffers.rollout.reward[3, 2] = 7.5
+    assert other.rollout.reward[3, 2] == 7.5
+    assert np.count_nonzero(other.memory.numpy()) == np.count_nonzero(np.array([7.5]).view(np.uint8))
+
+
+def test_lengths_of_axes_are_computed() -> None:
+    sizes = dict(zip("TNWKMGCDAPSQO", itertools.count(2), strict=False)) | {
+        "snapshot": 0,
+        "timed_steps": 0,
+        "phases": 3,
+    }
+    shapes = {field.path: field.shape for field in shared_fields(sizes, [])}
+    T, N, K, M, G, Q = (sizes[axis] for axis in "TNKMGQ")
+    assert shapes["minibatches.step_targets"] == (T * N, 3 + Q)
+    assert shapes["minibatches.bounds"] == (K, M, G + 1)
+    assert shapes["timings.phase_seconds"] == (sizes["W"], 3)
+    assert shapes["timings.step_seconds"] == (0, N)

@@ -1,0 +1,74 @@
+"""A pool of real workers: in each phase they write only what the layout table allows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import planned
+from helpers import fields_written_in, phase_digests, running_pool
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import WorkerError
+from shmppo.utils.phase_timer import PhaseTimer
+
+CONFIG = TrainConfig(
+    env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
+    hidden_size=8, encoder_sizes=(8,), grad_shards=2, tile_rows=8,
+)  # fmt: skip
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {path for path in before if before[path] != after[path]}
+
+
+def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, refresh_states=True)
+    with running_pool(config, tmp_path / "run.log") as (buffers, learner, pool):
+        before = phase_digests(buffers)
+        assert set(before) | fields_written_in(buffers, "any") == set(buffers.arrays)
+        learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
+        learner.publish_statistics()
+        learner.publish()
+        after = phase_digests(buffers)
+        assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - {"published.weights"}
+
+        before = after
+        pool.collect(learner.version, 0, PhaseTimer())
+        after = phase_digests(buffers)
+        written, allowed = changed(before, after), fields_written_in(buffers, "COLLECT")
+        assert written <= allowed, written - allowed
+        assert {
+            "rollout.obs", "rollout.actions", "rollout.value", "rollout.reward", "carry_odd.state",
+        } <= written  # fmt: skip
+        assert not any(path.startswith("carry_even") for path in written), "iteration 0 reads the even carry"
+
+        before = after
+        planned(config, buffers, learner)
+        after = phase_digests(buffers)
+        assert changed(before, after) == {field.path for field in buffers.fields if field.phase == "PLAN"}
+
+        before = after
+        pool.compute_gradients(learner.version, 0, 0, lambda: None, PhaseTimer())
+        after = phase_digests(buffers)
+        written, allowed = changed(before, after), fields_written_in(buffers, "LEARN")
+        assert written <= allowed, written - allowed
+        assert {"shard_results.gradients", "shard_results.loss_terms"} <= written
+
+        buffers.published.weights[:] *= 1.1
+        before = phase_digests(buffers)
+        pool.refresh_states(learner.version, PhaseTimer())
+        after = phase_digests(buffers)
+        written, allowed = changed(before, after), fields_written_in(buffers, "REFRESH")
+        assert written <= allowed, written - allowed
+        assert {"rollout.sequence_state", "rollout.state_drift"} <= written
+
+
+def test_a_version_that_is_not_published_is_refused(tmp_path: Path) -> None:
+    with (
+        running_pool(CONFIG, tmp_path / "run.log") as (_, learner, pool),
+        pytest.raises(WorkerError, match=r"the command names weights version 7, but version 1 is published"),
+    ):
+        pool.collect(learner.version + 6, 0, PhaseTimer())
