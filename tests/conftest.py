@@ -23,7 +23,7 @@ from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.worker_pool import InProcessPool
+from shmppo.sampling.pool import InProcessPool
 from shmppo.utils.phase_timer import PhaseTimer
 
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")

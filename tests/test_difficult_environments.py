@@ -17,7 +17,7 @@ from environments import PutsBack
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
-from shmppo.envs.sync import SyncVectorEnv
+from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import EnvError
 from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.trainer import resume, train

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.envpool import EnvPoolVectorEnv, SingleEnvPoolEnv
+from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv, SingleEnvPoolEnv
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.runs.evaluation import evaluate

@@ -17,7 +17,7 @@ import pytest
 from conftest import worker_processes
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.sync import SyncVectorEnv
+from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.runs import video as video
 from shmppo.runs.checkpoint import load_newest_checkpoint

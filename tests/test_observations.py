@@ -14,6 +14,7 @@ import torch
 from conftest import published
 from environments import SPACES, Shaped
 from gymnasium import spaces
+from shmppo.models.inference import ActingNetwork, is_row_independent
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
@@ -22,7 +23,6 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.encoders import network_input
-from shmppo.models.inference import ActingNetwork, is_row_independent
 from shmppo.models.observations import observation_spec
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import resume, train

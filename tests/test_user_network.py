@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shmppo.models.inference import ActingNetwork
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
-from shmppo.models.inference import ActingNetwork
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import resume, train

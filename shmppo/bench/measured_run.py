@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.config.options import (
-    NetworkOptions,
-    ObjectiveOptions,
-    OptimizerOptions,
-    TaskOptions,
-    UpdateOptions,
-)
+from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
 from shmppo.runs.trainer import train

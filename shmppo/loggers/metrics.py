@@ -30,8 +30,8 @@ GLOSSARY: dict[str, str] = {
     "policy_loss": "policy loss, mean over the minibatches of the update",
     "value_loss": "½(V − R)², mean over the minibatches of the update",
     "entropy": "policy entropy in nats, mean over the minibatches of the update",
-    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; mean over the "
-    "minibatches, each measured before its optimizer step",
+    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; mean over "
+    "the minibatches, each measured before its optimizer step",
     "approx_kl_last_epoch": "approx_kl over the last M minibatches; β and `--lr-schedule kl-adaptive` follow it",
     "clip_fraction": "fraction of ratios outside 1 ± clip, mean over the minibatches of the update",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",

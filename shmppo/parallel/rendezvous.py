@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from shmppo.config.options import flag
+from shmppo.config.checks import flag
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup

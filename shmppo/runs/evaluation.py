@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from shmppo.envs.sync import SyncVectorEnv
+from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.policy import TrainedPolicy, load_trained, single_batch_actor
 from shmppo.runs.video import VideoRecorder, render_without_display

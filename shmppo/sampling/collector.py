@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.envpool import EnvPoolVectorEnv
+from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.spec import Task
-from shmppo.envs.sync import SyncVectorEnv, TimedSyncVectorEnv
-from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
+from shmppo.envs.timed import TimedSyncVectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, SyncVectorEnv, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.normalization import column_moments
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers

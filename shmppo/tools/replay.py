@@ -10,7 +10,7 @@ import numpy as np
 
 from shmppo.config.train_config import from_json
 from shmppo.envs.factory import inspect_task
-from shmppo.envs.sync import SyncVectorEnv
+from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 
 

@@ -8,11 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
-
-from shmppo.config.train_config import TrainConfig
-from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets, parameter_views, weights_sha256
-from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.inference import (
     MOST_ROWS,
     ActingNetwork,
@@ -21,6 +16,11 @@ from shmppo.models.inference import (
     is_batch_size_invariant,
     is_row_independent,
 )
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets, parameter_views, weights_sha256
+from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.observations import observation_spec
 from shmppo.ppo.minibatches import cut_sequences, step_indices
 

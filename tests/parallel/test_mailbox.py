@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import published
+from shmppo.parallel.spin_wait import spin_wait
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.parallel import mailbox as desk_module
 from shmppo.parallel.mailbox import Collect, Gradients, LearnerMailbox, Order, Refresh, Ring, Stop, WorkerMailbox
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.parallel.spin_wait import spin_wait
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 ORDERS: list[Order] = [Collect(1, 0), *(Gradients(version, 0, version % 7) for version in range(2, 40)), Refresh(40)]

@@ -1,9 +1,8 @@
-"""Action masks: what is forbidden is never chosen, and no bit depends on who samples or on a stop."""
+"""Action masks: forbidden actions are never chosen, and results do not depend on workers or on a stop."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import torch
 from conftest import assert_no_bit_changes
 from environments import Masked
 from gymnasium import spaces
+from helpers import collected, memory_digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_actions import collected
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
@@ -52,7 +51,7 @@ def test_a_masked_action_is_never_selected(data: st.DataObject) -> None:
     for number in (distribution.entropy(q), distribution.kl(q, p), distribution.kl(p, q)):
         assert torch.isfinite(number), number
         assert number >= -1e-3
-    # the same as the distribution over what is left
+    # It equals the distribution over the allowed actions.
     left = distribution_for(spaces.MultiDiscrete([sum(part) for part in mask]), "a test")
     torch.testing.assert_close(
         distribution.entropy(q), left.entropy(torch.tensor(others)[allowed]), atol=1e-5, rtol=1e-4
@@ -69,12 +68,12 @@ def test_a_forbidden_logit_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_split_of_the_columns_gives_the_same_bytes(kind: str) -> None:
-    splits = [((0, 5),), ((0, 2), (2, 5)), tuple((n, n + 1) for n in range(5))]
+def test_any_division_of_the_environments_gives_the_same_bytes(kind: str) -> None:
+    divisions = [((0, 5),), ((0, 2), (2, 5)), tuple((n, n + 1) for n in range(5))]
     config = dataclasses.replace(BASE, env_kwargs=KINDS[kind])
-    arenas = [collected(config, *split) for split in splits]
-    assert len({hashlib.sha256(arena.memory.numpy().tobytes()).hexdigest() for arena in arenas}) == 1
-    mask, actions = arenas[0].array("obs/action_mask"), arenas[0].array("actions")
+    runs = [collected(config, *division) for division in divisions]
+    assert len({memory_digest(buffers) for buffers in runs}) == 1
+    mask, actions = runs[0].arrays["rollout.obs/action_mask"], runs[0].rollout.actions
     begins = np.cumsum([0, *sizes_of(kind)[:-1]])
     chosen = np.take_along_axis(mask, actions.astype(np.int64) + begins, axis=-1)
     assert chosen.all()
@@ -87,15 +86,15 @@ def sizes_of(kind: str) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "variant"), [("discrete", {}), ("multi", {"objective": "penalty", "core": "gru"})])
-def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(
+def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(
     kind: str, variant: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Episodes are cut by the stop, so the mask of the present step is among what goes on."""
+    """The stop is inside of episodes, so the resumed run needs the mask of the present step."""
     config = dataclasses.replace(BASE, env_kwargs=KINDS[kind], **variant)
     assert_no_bit_changes(config, tmp_path, stop=4)
 
 
-def test_a_good_allowed_action_is_learned_evaluated_and_acted_with(tmp_path: Path) -> None:
+def test_a_policy_learns_good_allowed_actions_and_evaluation_and_policy_use_the_mask(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     config = dataclasses.replace(BASE, env_kwargs=MULTI, learning_rate=0.02, total_steps=100 * 40)
     train(dataclasses.replace(config, run_dir=str(run_dir)))
@@ -119,31 +118,31 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_mask_that_cannot_be_used_names_the_environment_and_the_step(how: str, tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_mask_names_the_environment_and_the_step(how: str, tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, env_kwargs=MULTI | {"mask": how}, run_dir=str(tmp_path / "run"))
     with pytest.raises(EnvError, match=FAULTS[how] + r".*\(episode 0, after 2 steps\)"):
         train(config)
 
 
-def test_masks_are_refused_before_the_run_where_there_are_none() -> None:
+def test_an_environment_without_masks_is_refused_before_the_run() -> None:
     with pytest.raises(ConfigError, match=r"reset of --env CartPole-v1 failed: info has no action_mask"):
         inspect_task(TrainConfig(env="CartPole-v1", action_masks=True))
     with pytest.raises(ConfigError, match=r"--action-masks needs Discrete or .* --env Pendulum-v1 has Box"):
         inspect_task(TrainConfig(env="Pendulum-v1", action_masks=True))
 
 
-def test_masks_leave_what_is_hidden_and_shown_alone() -> None:
+def test_masks_do_not_change_hidden_and_added_observations() -> None:
     config = dataclasses.replace(BASE, hide_obs=(1,), prev_action=True)
     task = inspect_task(config)
     assert [leaf.field for leaf in task.observation.leaves] == [
         "obs/obs/obs", "obs/obs/prev_action", "obs/action_mask",
     ]  # fmt: skip
     assert [leaf.kind for leaf in task.observation.network_leaves] == ["vector", "bits"]
-    arena = collected(config, (0, 5))
-    assert not arena.array("obs/obs/obs")[..., 1].any()
-    assert arena.array("obs/obs/obs")[..., 2].any()
+    obs = collected(config, (0, 5)).arrays["rollout.obs/obs/obs"]
+    assert not obs[..., 1].any()
+    assert obs[..., 2].any()
 
 
-def test_a_users_network_is_not_shown_the_mask() -> None:
+def test_a_custom_network_does_not_get_the_mask() -> None:
     config = dataclasses.replace(BASE, network="networks:leaky")
     collected(config, (0, 5))

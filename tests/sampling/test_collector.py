@@ -25,7 +25,7 @@ CONFIG = TrainConfig(
 def test_the_steps_of_each_environment_are_in_its_column() -> None:
     buffers, _, collector = make_collectors(CONFIG)
     collector(0, 5).collect(0, PhaseTimer())
-    rollout, carry = buffers.rollout, buffers.carry(1)
+    rollout, carry = buffers.rollout, buffers.carries[1]
     (obs,) = rollout.obs
     for n in range(5):
         for t in range(20):
@@ -56,7 +56,7 @@ def test_a_truncated_step_bootstraps_from_the_final_observation_and_the_state_af
         np.testing.assert_allclose(bootstrap[6], expected[0], atol=1e-5)
         # The episode continues after the rollout: V of the observation that comes next.
         _, _, state = learner.model([torch.from_numpy(obs[14:20].copy())], torch.zeros(5, learner.model.state_size))
-        _, expected, _ = learner.model([torch.from_numpy(buffers.carry(1).obs[0]).unsqueeze(0)], state)
+        _, expected, _ = learner.model([torch.from_numpy(buffers.carries[1].obs[0]).unsqueeze(0)], state)
         np.testing.assert_allclose(bootstrap[-1], expected[0], atol=1e-5)
     assert np.abs(bootstrap[6] - value[7]).min() > 1e-4, "it is the value of the observation after the reset"
 

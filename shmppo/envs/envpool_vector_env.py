@@ -1,0 +1,97 @@
+"""A range of environments in one EnvPool, stepped together in C++.
+
+Such a run is not exact: EnvPool seeds an environment only when it makes it, so a lost episode cannot be replayed. The
+run does not depend on the number of workers, because each environment has a seed of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.envpool import open_pool
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, VectorEnv
+from shmppo.errors import EnvError
+from shmppo.utils.rng import episode_seed
+
+
+class EnvPoolVectorEnv(VectorEnv):
+    """A vector environment whose environments form one EnvPool pool."""
+
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, episodes: Sequence[int]) -> None:
+        """Create the environments low … high − 1.
+
+        Args:
+            config: the configuration of the run.
+            task: the description of the environment.
+            low: index of the first environment.
+            high: index after the last environment.
+            episodes: [high − low], the episodes that each environment has started so far. The number is part of the
+                seed, so that a new pool does not repeat old episodes.
+
+        Raises:
+            EnvError: if the pool cannot be created.
+        """
+        super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
+        streams = range(config.first_env + low, config.first_env + high)
+        seeds = [episode_seed(config.seed, n, episode) for n, episode in zip(streams, episodes, strict=True)]
+        try:
+            self._pool = open_pool(config, seeds)
+        except Exception as error:
+            raise EnvError(low, f"could not be made: {error}") from error
+
+    def step(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> list[EpisodeEnd]:
+        try:
+            observation, rewards[:], terminated[:], truncated[:], _ = self._pool.step(np.asarray(actions))
+        except Exception as error:
+            raise self._error(0, f"step of this environment's pool raised {error!r}") from error
+        self._store(observation, range(len(self.handles)))
+        for i in np.flatnonzero(~np.isfinite(rewards)).tolist():
+            raise self._error(i, f"step returned the reward {rewards[i]}, which is not finite")
+        for _, nonfinite in self._find_nonfinite():
+            raise nonfinite
+        self.returns = [total + reward for total, reward in zip(self.returns, rewards.tolist(), strict=True)]
+        self.lengths = [length + 1 for length in self.lengths]
+        indices = np.flatnonzero(terminated | truncated).tolist()
+        ended = [self._episode_end(i, terminated[i]) for i in indices]
+        if indices:
+            self._reset(indices, [self.handles[i].episode + 1 for i in indices])
+        return ended
+
+    def reset_all(self, episode: int) -> None:
+        self._reset(range(len(self.handles)), [episode] * len(self.handles))
+
+    def reset_env(self, i: int, episode: int) -> None:
+        self._reset([i], [episode])
+
+    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
+        """Start the next episode instead: EnvPool cannot repeat an episode."""
+        self.reset_env(i, episode + 1)
+        return False
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _reset(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
+        """Start one episode in each of the given environments."""
+        observation, _ = self._pool.reset(np.array(indices, np.int32))
+        self._store(observation, indices)
+        for i, episode in zip(indices, episodes, strict=True):
+            self.handles[i].episode = episode
+            self.returns[i], self.lengths[i] = 0.0, 0
+
+    def _store(self, observation: Any, indices: Sequence[int]) -> None:
+        """Store the observations of the given environments."""
+        for leaf, obs in zip(self.observation.leaves, self.obs, strict=True):
+            values = leaf.extract(observation)
+            if leaf.kind == "codes":
+                values = np.stack([leaf.to_storage(value) for value in values])
+            obs[indices] = values.reshape(len(indices), *leaf.shape)
+        for i in self._hidden:
+            self.obs[0][indices, i] = 0.0
