@@ -22,13 +22,13 @@ def shared_memory_table() -> str:
     lines: list[str] = []
     for group, view in GROUPS.items():
         lines += ["", f"### `{group}`: {view.__name__}", "", f"{(view.__doc__ or '').strip()}", ""]
-        lines += ["| field | shape | type | writer | phase | meaning |", "|---|---|---|---|---|---|"]
+        lines += ["| field | shape | type | meaning | writer | phase |", "|---|---|---|---|---|---|"]
         for field in dataclasses.fields(view):
             layout = field.metadata
             per_leaf = layout["dtype"] == np.void
             shape = ", ".join(layout["axes"].split()) + (", …" if per_leaf else "")
             kind = "as the leaf" if per_leaf else str(layout["dtype"])
-            cells = (f"`{field.name}`", f"[{shape}]", kind, layout["writer"], layout["phase"], layout["meaning"])
+            cells = (f"`{field.name}`", f"[{shape}]", kind, layout["meaning"], layout["writer"], layout["phase"])
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines[1:]) + "\n"
 

@@ -26,6 +26,7 @@ from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.pool import InProcessPool
 from shmppo.utils.phase_timer import PhaseTimer
 
+TESTS = Path(__file__).parent
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
 

@@ -8,7 +8,6 @@ Writes display.svg.
 from __future__ import annotations
 
 import io
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,24 @@ from shmppo import TrainConfig, train
 from shmppo.loggers.console import WIDTH, ConsoleDisplay
 
 ITERATION = 60  # in the middle of the run
-RUN_DIR = "runs/cartpole"  # shown in the picture
+RUN_DIR = "runs/cartpole"  # shown in the picture in place of the temporary directory
 
 
 def main() -> None:
-    out = picture_path(Path(__file__).with_name("display.svg"), __doc__).resolve()
+    out = picture_path(Path(__file__).with_name("display.svg"), __doc__)
     original = ConsoleDisplay.show
 
     def show(display: ConsoleDisplay, row: dict[str, float], *shown: Any, **keywords: Any) -> None:
         original(display, row, *shown, **keywords)
         if row["iteration"] == ITERATION:
+            display._run_dir = Path(RUN_DIR)
             console = Console(record=True, width=WIDTH, file=io.StringIO())
             console.print(display.panel(row, *shown))
             console.save_svg(str(out), title="python -m shmppo.train", unique_id="shmppo")
 
     with tempfile.TemporaryDirectory() as directory, mock.patch.object(ConsoleDisplay, "show", show):
-        os.chdir(directory)  # so that the display shows a short path
-        train(TrainConfig(run_dir=RUN_DIR, quiet=True, stop_at_iteration=ITERATION))
+        config = TrainConfig(run_dir=f"{directory}/run", quiet=True)
+        train(config, callback=lambda row: row["iteration"] >= ITERATION)  # True ends the run
     print(out)
 
 

@@ -12,18 +12,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from shmppo.config.checks import TOO_LARGE, at_least_1, flag, nearest, positive, require, require_fields
-
-__all__ = [
-    "NetworkOptions",
-    "ObjectiveOptions",
-    "OptimizerOptions",
-    "TaskOptions",
-    "UpdateOptions",
-    "flag",
-    "nearest",
-    "require",
-]
+from shmppo.config.checks import TOO_LARGE, at_least_1, flag, positive, require, require_fields
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         steps = 2 * summary["env_steps"]
         flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
         more = "".join(f" {flag} {steps}" for flag in flags)
+    lines = [wrapped for line in lines for wrapped in _wrap(line)]
+    # Commands stay in one line, so that they can be copied.
     lines.append(f"next           python -m shmppo.evaluate {run_dir}")
     lines.append(f"               python -m shmppo.plot {run_dir}")
     lines.append(f"resume         python -m shmppo.train --resume {run_dir}{more}")
@@ -68,3 +71,10 @@ def _ranks_lines(config: TrainConfig) -> list[str]:
         f"ranks          {config.ranks}, each with {config.num_envs} environments and {config.rank_steps:,} steps per "
         f"iteration; in total {config.ranks * config.num_envs} and {config.batch_steps:,}"
     ]
+
+
+def _wrap(line: str) -> list[str]:
+    """Break a line at 80 columns; what follows is indented like the text. Paths stay whole."""
+    return textwrap.wrap(
+        line, 80, subsequent_indent=" " * 15, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )

@@ -1,7 +1,8 @@
-"""Orders and answers in shared memory: each order is carried out once, in turn, whoever sleeps meanwhile."""
+"""Commands and acknowledgements in shared memory: every command is carried out once and in order, whatever blocks."""
 
 from __future__ import annotations
 
+import multiprocessing
 import queue
 import threading
 import time
@@ -10,69 +11,89 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import published
-from shmppo.parallel.spin_wait import spin_wait
+from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
-from shmppo.parallel import mailbox as desk_module
-from shmppo.parallel.mailbox import Collect, Gradients, LearnerMailbox, Order, Refresh, Ring, Stop, WorkerMailbox
-from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel import mailbox
+from shmppo.parallel.mailbox import (
+    Collect,
+    Command,
+    ComputeGradients,
+    LearnerMailbox,
+    PipeQueue,
+    RefreshStates,
+    Stop,
+    WakeUp,
+    WorkerMailbox,
+    spin_wait,
+)
+from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
-ORDERS: list[Order] = [Collect(1, 0), *(Gradients(version, 0, version % 7) for version in range(2, 40)), Refresh(40)]
+COMMANDS: list[Command] = [
+    Collect(1, 0), *(ComputeGradients(version, 0, version % 7) for version in range(2, 40)), RefreshStates(40),
+]  # fmt: skip
 
 
 @pytest.fixture
-def arena() -> SharedBuffers:
-    return published(CONFIG, inspect_task(CONFIG))[0]
+def control() -> Control:
+    fields = fields_of(CONFIG, inspect_task(CONFIG))
+    return SharedBuffers(fields, allocate(fields)).control
 
 
-class Channel:
-    """Stands for a queue between threads; `wait` below stands for multiprocessing's."""
+class ThreadQueue:
+    """Stands for a PipeQueue between threads. The function `wait` below stands for that of multiprocessing."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[Any] = queue.Queue()
         self.put, self.get = self.messages.put, self.messages.get
-        self._reader = self
+        self.reader = self
 
 
 @pytest.fixture(autouse=True)
-def channels_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def threads_instead_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     class Learner:
         sentinel = None
 
-    def wait(channels: list[Any], timeout: float) -> list[Any]:
+    def wait(readers: list[Any], timeout: float) -> list[Any]:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            if not channels[0].messages.empty():
-                return channels[:1]
+            if not readers[0].messages.empty():
+                return readers[:1]
             time.sleep(1e-4)
         return []
 
-    monkeypatch.setattr(desk_module, "wait", wait)
-    monkeypatch.setattr(desk_module.multiprocessing, "parent_process", Learner)
+    monkeypatch.setattr(mailbox, "wait", wait)
+    monkeypatch.setattr(mailbox.multiprocessing, "parent_process", Learner)
 
 
 class Worker(threading.Thread):
-    """Carries orders out by writing them down."""
+    """Worker 1. It carries commands out by recording them."""
 
-    def __init__(self, arena: SharedBuffers, *, spins: bool = True, pause: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        control: Control,
+        learner: LearnerMailbox,
+        *,
+        spins: bool = True,
+        connected: bool = True,
+        pause: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """connected: whether the learner can wake this worker up; pause: seconds that each command takes."""
         super().__init__(daemon=True)
-        self.commands, self.reports = Channel(), Channel()
-        self.done: list[Order] = []
+        self.commands, self.reports = ThreadQueue(), ThreadQueue()
+        learner.connect(1, self.commands if connected else ThreadQueue())  # type: ignore[arg-type]
+        self.done: list[Command] = []
         self._pause = pause
-        self._inbox = WorkerMailbox(arena, 1, 0, self.commands, self.reports, spins=spins)
+        self._mailbox = WorkerMailbox(control, 1, 0, self.commands, self.reports, spins=spins)  # type: ignore[arg-type]
         self.start()
 
     def run(self) -> None:
-        while (order := self._inbox.next()) is not None:
+        while (command := self._mailbox.receive()) is not None:
             time.sleep(self._pause())
-            self.done.append(order)
-            self._inbox.answer()
-
-    def ring(self) -> None:
-        self.commands.put(Ring())
+            self.done.append(command)
+            self._mailbox.acknowledge()
 
     def end(self) -> None:
         self.commands.put(Stop())
@@ -81,57 +102,97 @@ class Worker(threading.Thread):
 
 
 @pytest.mark.parametrize("spins", [True, False])
-def test_every_order_is_carried_out_once_and_in_turn(arena: SharedBuffers, spins: bool) -> None:
+def test_every_command_is_carried_out_once_and_in_order(control: Control, spins: bool) -> None:
     draw = np.random.default_rng(0)
-    worker = Worker(arena, spins=spins, pause=lambda: float(draw.choice([0.0, 0.0, 1e-3, 5e-3])))
-    desk, pauses = LearnerMailbox(arena), np.random.default_rng(1)
-    for turn, order in enumerate(ORDERS, start=1):
-        desk.give(1, order, worker.ring)
-        assert spin_wait(lambda: desk.answered(1), seconds=5)
-        assert (desk.turn(1), len(worker.done)) == (turn, turn)
-        time.sleep(float(pauses.choice([0.0, 0.0, 4e-3])))  # longer than it waits awake
+    learner, pauses = LearnerMailbox(control), np.random.default_rng(1)
+    worker = Worker(control, learner, spins=spins, pause=lambda: float(draw.choice([0.0, 0.0, 1e-3, 5e-3])))
+    for number, command in enumerate(COMMANDS, start=1):
+        learner.send(1, command)
+        assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
+        assert (learner.sequence_number(1), len(worker.done)) == (number, number)
+        time.sleep(float(pauses.choice([0.0, 0.0, 4e-3])))  # longer than the worker spins
     worker.end()
-    assert worker.done == ORDERS
+    assert worker.done == COMMANDS
 
 
-def test_a_sleeping_learner_is_rung_and_one_that_looks_is_not(arena: SharedBuffers) -> None:
-    worker, desk = Worker(arena), LearnerMailbox(arena)
-    desk.give(1, ORDERS[0], worker.ring)
-    assert spin_wait(lambda: desk.answered(1), seconds=5)
+def test_an_acknowledgement_wakes_the_learner_up_only_if_it_blocks(control: Control) -> None:
+    learner = LearnerMailbox(control)
+    worker = Worker(control, learner)
+    learner.send(1, COMMANDS[0])
+    assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
     assert worker.reports.messages.empty()
-    with desk.asleep():
-        desk.give(1, ORDERS[1], worker.ring)
-        assert isinstance(worker.reports.messages.get(timeout=5), Ring)
-        assert desk.answered(1)
+    with learner.blocking():
+        learner.send(1, COMMANDS[1])
+        assert isinstance(worker.reports.messages.get(timeout=5), WakeUp)
+        assert learner.is_acknowledged(1)
+    assert not control.learner_blocked[0]
     worker.end()
 
 
-def test_a_ring_that_was_missed_costs_a_nap_only(arena: SharedBuffers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "NAP_SECONDS", 0.05)
-    worker, desk = Worker(arena), LearnerMailbox(arena)
-    desk.give(1, ORDERS[0], lambda: None)
-    assert spin_wait(lambda: desk.answered(1), seconds=5)
+def test_a_command_wakes_a_worker_up_only_if_it_blocks(control: Control) -> None:
+    learner, commands = LearnerMailbox(control), ThreadQueue()
+    learner.connect(1, commands)  # type: ignore[arg-type]
+    learner.send(1, COMMANDS[0])
+    assert commands.messages.empty()
+    control.worker_blocked[1] = 1
+    learner.send(1, COMMANDS[0])
+    assert commands.messages.get_nowait() == WakeUp()
+
+
+def test_a_missed_wake_up_only_delays_the_command(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "BLOCK_SECONDS", 0.05)
+    learner = LearnerMailbox(control)
+    worker = Worker(control, learner, connected=False)
+    learner.send(1, COMMANDS[0])
+    assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
     worker.end()
 
 
-def test_settled_says_whether_all_have_answered(arena: SharedBuffers) -> None:
-    worker, desk = Worker(arena), LearnerMailbox(arena)
-    assert desk.settled()
-    desk.give(0, ORDERS[0], lambda: None)  # nobody there
-    desk.give(1, ORDERS[0], worker.ring)
-    assert spin_wait(lambda: desk.answered(1), seconds=5)
-    assert not desk.settled()
+def test_all_acknowledged_means_every_worker(control: Control) -> None:
+    learner = LearnerMailbox(control)
+    worker = Worker(control, learner)
+    assert learner.all_acknowledged()
+    learner.send(0, COMMANDS[0])  # there is no worker 0
+    learner.send(1, COMMANDS[0])
+    assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
+    assert not learner.all_acknowledged()
     worker.end()
 
 
-def test_a_successor_leaves_its_predecessors_order_alone(arena: SharedBuffers) -> None:
-    """It was begun by a process that is gone, and is given again."""
-    desk = LearnerMailbox(arena)
-    desk.give(1, ORDERS[0], lambda: None)
-    inbox = WorkerMailbox(arena, 1, desk.turn(1), Channel(), Channel(), spins=False)
-    assert not inbox._has_order()
-    desk.give(1, ORDERS[0], lambda: None)
-    assert inbox.next() == ORDERS[0]
-    assert not desk.answered(1)
-    inbox.answer()
-    assert desk.answered(1)
+def test_a_successor_ignores_the_command_to_its_predecessor(control: Control) -> None:
+    """A process that is gone has begun to carry it out. The learner sends it again."""
+    learner = LearnerMailbox(control)
+    learner.send(1, COMMANDS[0])
+    commands, reports = ThreadQueue(), ThreadQueue()
+    successor = WorkerMailbox(control, 1, learner.sequence_number(1), commands, reports, spins=False)  # type: ignore[arg-type]
+    assert not successor._has_command()
+    learner.send(1, COMMANDS[0])
+    assert successor.receive() == COMMANDS[0]
+    assert not learner.is_acknowledged(1)
+    successor.acknowledge()
+    assert learner.is_acknowledged(1)
+
+
+def test_a_worker_ends_when_the_learner_is_gone(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "wait", lambda readers, timeout: readers[1:])  # the learner's sentinel
+    worker = WorkerMailbox(control, 1, 0, ThreadQueue(), ThreadQueue(), spins=False)  # type: ignore[arg-type]
+    assert worker.receive() is None
+
+
+def test_a_command_to_a_dead_worker_raises_nothing(control: Control) -> None:
+    learner, closed = LearnerMailbox(control), PipeQueue(multiprocessing)
+    closed.close()
+    learner.connect(1, closed)
+    control.worker_blocked[1] = 1  # it died while it blocked
+    learner.send(1, COMMANDS[0])
+    assert learner.sequence_number(1) == 1
+    assert not learner.is_acknowledged(1)
+
+
+def test_spin_wait_ends_after_its_time() -> None:
+    assert spin_wait(lambda: True, seconds=0.0)
+    began = time.monotonic()
+    assert not spin_wait(lambda: False, seconds=0.02)
+    assert time.monotonic() - began >= 0.02
+    answers = iter([False, False, True])
+    assert spin_wait(lambda: next(answers), seconds=5)

@@ -1,4 +1,4 @@
-"""A learner on another device: the same gradients from copies of the shared memory."""
+"""Gradients on another device: they are the same, and they come from copies of the shared memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import published, sampled
+from conftest import LocalGradients, planned, published, sampled
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.models.actor_critic import ActorCritic
-from shmppo.ppo.device_gradients import DeviceArena, DeviceGradients
-from shmppo.ppo.gradients import ShardGradients
+from shmppo.models.actor_critic import build_meta_model
+from shmppo.ppo.device_gradients import DeviceCopies, DeviceGradients
+from shmppo.ppo.gradients import GradientInputs, ShardGradients
 from shmppo.runs.trainer import train
 from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer
@@ -29,21 +29,21 @@ PENDULUM = dataclasses.replace(BASE, env="Pendulum-v1", squash_actions=True, ent
 
 @pytest.mark.parametrize("config", [BASE, PENDULUM], ids=["cartpole", "pendulum"])
 def test_copies_give_the_same_weights(config: TrainConfig) -> None:
-    """The copies are on the CPU here: what is missing on the other side shows as well."""
+    """The copies are on the CPU here. A field that is not copied shows as well."""
     weights = []
     for source in (ShardGradients, DeviceGradients):
         task = inspect_task(config)
-        arena, learner = published(config, task)
-        collector = Collector(config, task, learner.model, arena, low=0, high=4, progress=arena.array("progress")[0])
+        buffers, learner = published(config, task)
+        progress = buffers.control.progress[0]
+        collector = Collector(config, task, learner.model, buffers, low=0, high=4, progress=progress)
         collector.start()
-        gradients = source(config, task.distribution, learner.model, arena)
-
-        def compute(version: int, epoch: int, minibatch: int, gradients: ShardGradients = gradients) -> None:
-            gradients.compute(epoch, minibatch, range(config.shards))
-
+        gradients = source(config, task.distribution, learner.model, buffers)
         for iteration in range(3):
             collector.collect(iteration, PhaseTimer())
-            learner.update(iteration, compute, PhaseTimer())
+            planned(config, buffers, learner, iteration)
+            local = LocalGradients(config, gradients)  # type: ignore[arg-type]
+            learner.update(iteration, buffers.minibatches, local, PhaseTimer())
+            learner.update_obs_normalizer(buffers.rollout)
             learner.publish_statistics()
         collector.close()
         weights.append(learner.weights_sha256())
@@ -59,43 +59,80 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
         {"env": "Pendulum-v1", "objective": "penalty", "squash_actions": True, "core": "none"},
     ],
 )
-def test_nothing_of_a_gradient_is_left_on_the_cpu(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tried on torch's device "meta", which has shapes and no numbers, and refuses arithmetic with the CPU."""
+def test_no_part_of_a_gradient_is_computed_on_the_cpu(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is torch's "meta". It has shapes and no numbers, and raises if a CPU tensor takes part."""
     config = dataclasses.replace(BASE, **changes)
     task = inspect_task(config)
-    arena, learner, own = sampled(config)
-    learner.update(0, lambda _, k, m: own.compute(k, m, range(config.shards)), PhaseTimer())  # for its plan
-    with torch.device("meta"):
-        twin = ActorCritic(config, task.observation, task.distribution)
-    there = DeviceArena(arena, "meta")
-    gradients = ShardGradients(config, task.distribution, twin, there)
-    statistics = []
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda t: statistics.append(t) or torch.zeros(t.shape, dtype=t.dtype))
+    buffers, learner, _ = sampled(config)
+    planned(config, buffers, learner)
+    meta_model = build_meta_model(config, task.observation, task.distribution)
+    inputs = DeviceCopies(GradientInputs.of(buffers), "meta").inputs
+    memory = torch.zeros(buffers.shard_results.gradients.shape, device="meta")
+    gradients = ShardGradients(config, task.distribution, meta_model, buffers, inputs, memory)
+    terms = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda t: terms.append(t) or torch.zeros(t.shape, dtype=t.dtype))
     gradients.compute(0, 0, range(config.shards))
-    assert [t.device.type for t in statistics] == ["meta"] * config.shards
+    assert [t.device.type for t in terms] == ["meta"] * config.shards
 
 
-def test_each_field_is_copied_when_it_is_told() -> None:
-    arena, _ = published(BASE, inspect_task(BASE))
-    there = DeviceArena(arena, "cpu")
-    copied, other = there.tensor("value"), there.tensor("weights")
-    before = other.clone()
-    arena.tensor("value").fill_(3.0)
-    arena.tensor("weights").fill_(4.0)
-    assert copied.sum() == 0
-    there.upload(["value"])
-    assert (copied == 3.0).all()
-    assert torch.equal(other, before)
-    there.upload()
-    assert (other == 4.0).all()
-    other.fill_(5.0)
-    there.download("weights")
-    assert (arena.tensor("weights") == 5.0).all()
-    assert there.array("value").sum() == arena.array("value").sum()
+def test_upload_copies_the_named_fields() -> None:
+    buffers, _ = published(BASE, inspect_task(BASE))
+    host = GradientInputs.of(buffers)
+    copies = DeviceCopies(host, "cpu")
+    actions, weights, (obs,) = copies.inputs.actions, copies.inputs.weights, copies.inputs.obs
+    buffers.rollout.actions.fill(3.0)
+    buffers.published.weights.fill(4.0)
+    buffers.rollout.obs[0].fill(5.0)
+    assert not actions.any()
+    copies.upload(["actions"])
+    assert (actions == 3.0).all()
+    assert not weights.any()
+    assert not obs.any()
+    copies.upload()
+    assert (weights == 4.0).all()
+    assert (obs == 5.0).all()
+    for name, value in vars(copies.inputs).items():
+        for copied, original in zip(
+            *(v if isinstance(v, tuple) else (v,) for v in (value, getattr(host, name))), strict=True
+        ):
+            assert torch.equal(copied, original), name
+            assert copied.data_ptr() != original.data_ptr() or not copied.numel(), name
+
+
+@pytest.mark.parametrize("refresh_states", [False, True])
+def test_each_field_is_copied_when_it_may_have_changed(refresh_states: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(BASE, refresh_states=refresh_states)
+    buffers, learner, _ = sampled(config)
+    planned(config, buffers, learner)
+    gradients = DeviceGradients(config, inspect_task(config).distribution, learner.model, buffers)
+    uploads: list[tuple[str, ...]] = []
+    upload = DeviceCopies.upload
+
+    def recorded(copies: DeviceCopies, names: tuple[str, ...] | None = None) -> None:
+        uploads.append(("all",) if names is None else names)
+        upload(copies, names)
+
+    monkeypatch.setattr(DeviceCopies, "upload", recorded)
+    for epoch in range(2):
+        for minibatch in range(2):
+            gradients.compute(epoch, minibatch, range(config.shards))
+    states = ("sequence_state",) if refresh_states else ()
+    assert uploads == [("all",), ("weights",), ("weights", *states), ("weights",)]
+
+
+def test_the_gradients_are_copied_back() -> None:
+    buffers, learner, own = sampled(BASE)
+    planned(BASE, buffers, learner)
+    own.compute(0, 0, range(BASE.shards))
+    expected = buffers.shard_results.gradients.copy()
+    assert expected.any()
+    buffers.shard_results.gradients.fill(0.0)
+    DeviceGradients(BASE, inspect_task(BASE).distribution, learner.model, buffers).compute(0, 0, range(BASE.shards))
+    assert (buffers.shard_results.gradients == expected).all()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_device_that_torch_cannot_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--device cuda cannot be used here \(.+\); use --device cpu"):
         train(dataclasses.replace(BASE, device="cuda", run_dir=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
@@ -103,7 +140,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("config", [BASE, PENDULUM], ids=["cartpole", "pendulum"])
-def test_a_gpu_learns_what_the_cpu_learns(config: TrainConfig, tmp_path: Path) -> None:
+def test_a_gpu_gives_nearly_the_gradients_of_the_cpu(config: TrainConfig, tmp_path: Path) -> None:
     rows: dict[str, list[dict[str, float]]] = {}
     for device in ("cpu", "cuda"):
         rows[device] = []

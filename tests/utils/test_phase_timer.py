@@ -1,4 +1,4 @@
-"""The stopwatch: its parts sum to the whole, always."""
+"""The phase timer: the seconds of the phases add up to the time that has passed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, PHASES, SAMPLING, PhaseTimer, as_dict
 
 
-def test_parts_sum_to_the_whole() -> None:
+def test_the_phases_add_up_to_the_time_that_has_passed() -> None:
     timer = PhaseTimer()
     began = timer.switch("other")
     timer.reset()
@@ -23,7 +23,7 @@ def test_parts_sum_to_the_whole() -> None:
     assert (seconds > 0.0015).all()
 
 
-def test_reset_starts_again_in_the_same_phase() -> None:
+def test_reset_keeps_the_present_phase() -> None:
     timer = PhaseTimer()
     timer.switch("gradient")
     timer.reset()
@@ -33,7 +33,7 @@ def test_reset_starts_again_in_the_same_phase() -> None:
     assert np.count_nonzero(seconds) == 1
 
 
-def test_blocked_time_is_explained_by_the_workers_mean_and_keeps_its_sum() -> None:
+def test_blocked_time_is_divided_by_the_mean_of_the_workers_and_keeps_its_sum() -> None:
     timer = PhaseTimer()
     timer.switch("wait")
     time.sleep(0.02)
@@ -51,7 +51,7 @@ def test_blocked_time_is_explained_by_the_workers_mean_and_keeps_its_sum() -> No
     assert after[PHASES.index("wait")] == pytest.approx(before[PHASES.index("wait")] - 0.011)
 
 
-def test_totals() -> None:
+def test_totals_of_phases() -> None:
     named = as_dict(np.arange(len(PHASES), dtype=float))
     assert set(named) == {*PHASES, "sampling", "learning", "communication"}
     for total, names in (("sampling", SAMPLING), ("learning", LEARNING), ("communication", COMMUNICATION)):

@@ -1,4 +1,4 @@
-"""Environments that break Gymnasium's contract are refused before any process starts, with the rule that is broken."""
+"""Environments that break the Gymnasium API are refused before any process starts. The message names the rule."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ STEPPED = (OBSERVED, 0.0, False, False, {})
 
 
 class Returns(Counter):
-    """Answers what it is told to."""
+    """Returns the given results from every reset and every step."""
 
     def __init__(self, reset: Any = (OBSERVED, {}), step: Any = STEPPED) -> None:
         super().__init__()
-        self.answers = reset, step
+        self.results = reset, step
 
     def reset(self, **arguments: Any) -> Any:
-        return self.answers[0]
+        return self.results[0]
 
     def step(self, action: int) -> Any:
-        return self.answers[1]
+        return self.results[1]
 
 
 BROKEN = [
@@ -52,9 +52,9 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("answers", "message"), BROKEN)
-def test_a_broken_rule_is_named_before_anything_starts(answers: dict[str, Any], message: str, tmp_path: Path) -> None:
-    gymnasium.register("Broken-v0", entry_point=lambda: Returns(**answers))
+@pytest.mark.parametrize(("results", "message"), BROKEN)
+def test_a_broken_rule_is_named_before_anything_starts(results: dict[str, Any], message: str, tmp_path: Path) -> None:
+    gymnasium.register("Broken-v0", entry_point=lambda: Returns(**results))
     try:
         with pytest.raises(ConfigError, match=rf"--env Broken-v0: .*{message}"):
             train(TrainConfig(env="Broken-v0", run_dir=str(tmp_path / "run"), quiet=True))
@@ -63,7 +63,7 @@ def test_a_broken_rule_is_named_before_anything_starts(answers: dict[str, Any], 
     assert not (tmp_path / "run").exists()
 
 
-def test_what_raises_is_refused_with_what_it_raised() -> None:
+def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
     class Explodes(Returns):
         def step(self, action: int) -> Any:
             raise ValueError("boom")
@@ -77,7 +77,7 @@ def test_what_raises_is_refused_with_what_it_raised() -> None:
 def test_the_bounds_and_types_of_a_space() -> None:
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
     assert broken_rule(box, np.array([1.0, -1.0])) is None, "another precision is allowed"
-    assert broken_rule(box, np.array([1.000001, 0.0])) is None, "so is rounding"
+    assert broken_rule(box, np.array([1.000001, 0.0])) is None, "rounding errors are allowed"
     assert broken_rule(box, np.array([1.1, 0.0])) == "it is outside the bounds"
     image = spaces.Box(0, 255, (2,), np.uint8)
     assert broken_rule(image, np.array([0.5, 1.0])) == "its type is float64, not uint8"

@@ -1,4 +1,4 @@
-"""Bad configurations: each is refused in one sentence that names the flag, its numbers and a way out."""
+"""The configuration: derived values, its file, and bad values, each refused in one sentence with flag and advice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)
-def test_refused_with_the_numbers(fields: dict[str, Any], message: str) -> None:
+def test_a_bad_value_is_refused_with_its_numbers(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         TrainConfig(**fields)
     assert "\n" not in str(raised.value)
@@ -73,7 +73,7 @@ def test_environments_are_refused_by_name(fields: dict[str, Any], message: str) 
     assert "\n" not in str(raised.value)
 
 
-def test_no_flags_is_the_default_job_and_an_environment_named_is_taken_whole() -> None:
+def test_the_default_job_hides_indices_and_other_environments_do_not() -> None:
     assert TrainConfig().env_id == "CartPole-v1"
     assert TrainConfig().hidden_indices == (1, 3)
     assert TrainConfig(env="CartPole-v1").hidden_indices == ()
@@ -88,7 +88,7 @@ def test_total_steps_are_rounded_up_to_whole_iterations() -> None:
     assert TrainConfig(num_envs=4, rollout_steps=100, total_steps=1, minibatches=1).iterations == 1
 
 
-def test_shards_and_tiles_do_not_depend_on_workers() -> None:
+def test_shards_and_inference_rows_do_not_depend_on_workers() -> None:
     for workers in (0, 1, 4):
         config = TrainConfig(workers=workers, num_envs=64, minibatches=4)
         assert (config.shards, config.inference_rows) == (8, 8)
@@ -103,13 +103,13 @@ def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> No
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     config = TrainConfig(run_dir=str(tmp_path / "run"))
     create_run_directory(config)
-    create_run_directory(config)  # it failed before its first checkpoint: there is nothing to go on from, or to lose
+    create_run_directory(config)  # without a checkpoint, the directory may be used again
     (tmp_path / "run" / "checkpoint.pt").touch()
     with pytest.raises(ConfigError, match="holds a run already"):
         create_run_directory(config)
 
 
-def test_configuration_survives_its_file(tmp_path: Path) -> None:
+def test_a_configuration_is_the_same_after_a_round_trip_through_its_file(tmp_path: Path) -> None:
     config = TrainConfig(env="Pendulum-v1", hide_obs=(2,), target_kl=0.1, run_dir=str(tmp_path / "run"))
     assert load_config(create_run_directory(config)).to_json() == config.to_json()
     assert from_json(json.loads(json.dumps(config.to_json()))).to_json() == config.to_json()

@@ -29,17 +29,17 @@ def test_clipped_objective_by_hand() -> None:
     torch.testing.assert_close(clipped_objective(ratio, advantages, 0.2), expected)
 
 
-def test_dimension_wise_clipping_by_hand() -> None:
+def test_clipping_by_dimension_by_hand() -> None:
     ratios = torch.tensor([[1.5, 0.5], [1.5, 0.5], [1.1, 0.9]])
     advantages = torch.tensor([2.0, -2.0, -1.0])
     # clip .2: 2 · (1.2 · 0.5) · −2 · (1.5 · 0.8) · −1 · (1.1 · 0.9)
     torch.testing.assert_close(dimension_clipped_objective(ratios, advantages, 0.2), torch.tensor([1.2, -2.4, -0.99]))
-    # a dimension out of range on the side that the advantage asks for has no gradient; the other keeps its own
+    # A dimension that is clipped has no gradient. The other one keeps its gradient.
     expected = torch.tensor([[0.0, 1.2], [-2.4, 0.0], [-0.99, -0.99]])
     torch.testing.assert_close(dimension_clipped_objective_grad(ratios, advantages, 0.2), expected)
 
 
-def test_dimension_wise_clipping_of_one_dimension_is_joint_clipping() -> None:
+def test_clipping_by_dimension_with_one_dimension_is_joint_clipping() -> None:
     generator = torch.Generator().manual_seed(0)
     ratio = torch.randn(500, generator=generator).exp()
     advantages = torch.randn(500, generator=generator)

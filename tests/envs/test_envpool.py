@@ -1,4 +1,4 @@
-"""EnvPool's environments: the same for any number of workers, known as not exact, and like Gymnasium's."""
+"""EnvPool: the weights do not depend on workers, runs are marked as not exact, and HalfCheetah moves as Gymnasium's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv, SingleEnvPoolEnv
+from shmppo.envs.envpool import SingleEnvPoolEnv
+from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.runs.evaluation import evaluate
@@ -31,7 +32,7 @@ def test_workers_change_no_bit(config: TrainConfig, tmp_path: Path) -> None:
     for workers in (0, 1, 2, 3):
         summary = train(dataclasses.replace(config, workers=workers, run_dir=str(tmp_path / str(workers))))
         hashes.add(summary["weights_sha256"])
-        assert summary["inexact_reasons"] == ["--env-backend envpool cannot play an episode again"]
+        assert summary["inexact_reasons"] == ["--env-backend envpool cannot replay an episode"]
     assert len(hashes) == 1
 
 
@@ -45,20 +46,20 @@ def test_a_run_can_be_stopped_resumed_and_evaluated(tmp_path: Path) -> None:
     assert returns == evaluate(tmp_path / "run", episodes=3)
     assert min(returns) > 0
     with pytest.raises(ConfigError, match="cannot render CartPole-v1"):
-        evaluate(tmp_path / "run", episodes=1, video=tmp_path / "film.gif")
+        evaluate(tmp_path / "run", episodes=1, video=tmp_path / "video.gif")
 
 
-def test_episodes_follow_each_other_without_a_row_between() -> None:
-    """EnvPool's own resets cost a step that ignores its action; ours must not be among the rollout's steps."""
+def test_the_next_episode_begins_without_a_step_in_between() -> None:
+    """A reset by EnvPool takes a step that ignores its action. This step must not be part of the rollout."""
     config = dataclasses.replace(BASE, hide_obs=(1,))
-    batch = EnvPoolVectorEnv(config, inspect_task(config), 0, 3, [0, 0, 0])
-    batch.reset_all(0)
-    (obs,) = batch.obs
+    envs = EnvPoolVectorEnv(config, inspect_task(config), 0, 3, [0, 0, 0])
+    envs.reset_all(0)
+    (obs,) = envs.obs
     rewards, terminated, truncated = np.zeros(3, np.float32), np.zeros(3, bool), np.zeros(3, bool)
     lengths = np.zeros(3, int)
     episodes = 0
     for _ in range(100):
-        ended = batch.step([0, 0, 1], rewards, terminated, truncated)  # pushed one way, a pole falls within 12 steps
+        ended = envs.step([0, 0, 1], rewards, terminated, truncated)  # pushed one way, a pole falls within 12 steps
         lengths += 1
         assert (rewards == 1).all()
         assert (obs[:, 1] == 0).all()
@@ -71,12 +72,12 @@ def test_episodes_follow_each_other_without_a_row_between() -> None:
             lengths[one.i] = 0
             episodes += 1
     assert episodes >= 24
-    assert sum(slot.episode for slot in batch.handles) == episodes
-    batch.close()
+    assert sum(handle.episode for handle in envs.handles) == episodes
+    envs.close()
 
 
-def test_its_halfcheetah_moves_as_gymnasiums() -> None:
-    """The reward of the first step from a start of no speed is that of Gymnasium's within the starts' spread."""
+def test_halfcheetah_moves_as_in_gymnasium() -> None:
+    """The reward of 50 steps with constant actions is that of Gymnasium up to the spread of the starts."""
     pooled, plain = SingleEnvPoolEnv(CHEETAH), gymnasium.make("HalfCheetah-v5")
     rewards = []
     for env in (pooled, plain):
@@ -87,7 +88,7 @@ def test_its_halfcheetah_moves_as_gymnasiums() -> None:
     assert rewards[0] == pytest.approx(rewards[1], abs=30)
 
 
-def test_seeded_starts_differ_and_come_again() -> None:
+def test_the_first_observation_is_a_function_of_the_seed() -> None:
     env = SingleEnvPoolEnv(BASE)
     first, again, other = (env.reset(seed=seed)[0] for seed in (1, 1, 2))
     assert np.array_equal(first, again)
@@ -107,6 +108,6 @@ def test_seeded_starts_differ_and_come_again() -> None:
         ({"step_times": True}, "--step-times need --env-backend gymnasium"),
     ],
 )
-def test_what_it_cannot_do_is_said(changes: dict, message: str, tmp_path: Path) -> None:
+def test_unsupported_options_are_refused(changes: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         train(dataclasses.replace(BASE, **changes, run_dir=str(tmp_path / "run")))

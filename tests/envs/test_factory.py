@@ -1,4 +1,4 @@
-"""Making environments: by id, by factory, with arguments and wrappers; what cannot be made is refused in a sentence."""
+"""Environments made by id or by factory, with arguments and wrappers. Others are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 import gymnasium
 import pytest
 import tyro
+from conftest import TESTS
 
 from shmppo.config.plugins import parse_call
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.envs.factory import inspect_task, make_environment
 from shmppo.errors import ConfigError
-
-TESTS = Path(__file__).parent
 
 
 def test_an_environment_by_id_and_by_factory_with_arguments() -> None:
@@ -29,7 +28,7 @@ def test_an_environment_by_id_and_by_factory_with_arguments() -> None:
         assert (env.unwrapped.length, ends) == (3, [False, False, True])
 
 
-def test_wrappers_are_put_on_in_their_order() -> None:
+def test_wrappers_are_applied_in_order() -> None:
     wrappers = ("TimeLimit(max_episode_steps=2)", "gymnasium.wrappers:RescaleObservation(min_obs=0, max_obs=1)")
     env = make_environment(TrainConfig(env="MountainCar-v0", wrappers=wrappers))
     assert isinstance(env, gymnasium.wrappers.RescaleObservation)
@@ -38,7 +37,7 @@ def test_wrappers_are_put_on_in_their_order() -> None:
     assert [env.step(1)[3] for _ in range(2)] == [False, True]
 
 
-def test_calls_as_text() -> None:
+def test_wrapper_calls_are_parsed() -> None:
     assert parse_call("Name", "x") == ("Name", {})
     assert parse_call("a.b:Name(n=4, s='(x', t=(1, 2))", "x") == ("a.b:Name", {"n": 4, "s": "(x", "t": (1, 2)})
     for wrong in ("Name(4)", "Name(a=f())", "Name(a=1", "Name(a=1).b"):
@@ -61,7 +60,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)
-def test_what_cannot_be_made_is_refused_in_a_sentence(fields: dict[str, Any], message: str) -> None:
+def test_an_environment_that_cannot_be_made_is_refused_in_a_sentence(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         inspect_task(TrainConfig(**fields))
     assert "\n" not in str(raised.value)
@@ -76,7 +75,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         inspect_task(TrainConfig(env="LunarLander-v3"))
 
 
-def test_arguments_from_the_command_line_and_through_the_file() -> None:
+def test_arguments_from_the_command_line_and_from_a_file() -> None:
     pairs = ["a=1", "b=false", "c=text", "d=[1,2]", 'e={"x": null}', "f="]
     config = tyro.cli(TrainConfig, args=["--env", "CartPole-v1", "--env-kwargs", *pairs])
     assert config.env_kwargs == {"a": 1, "b": False, "c": "text", "d": [1, 2], "e": {"x": None}, "f": ""}
@@ -84,13 +83,13 @@ def test_arguments_from_the_command_line_and_through_the_file() -> None:
     assert again.env_kwargs == config.env_kwargs
     with pytest.raises(ConfigError, match=r"'4' is not of the form key=value"):
         tyro.cli(TrainConfig, args=["--env-kwargs", "4"])
-    for unfit in ((1, 2), object()):
+    for value in ((1, 2), object()):
         with pytest.raises(ConfigError, match=r"--env-kwargs is .*; its values must be numbers, text, lists"):
-            dataclasses.replace(config, env_kwargs={"a": unfit})
+            dataclasses.replace(config, env_kwargs={"a": value})
 
 
 @pytest.mark.long
-def test_workers_make_the_environment_from_the_configuration(
+def test_workers_make_the_environment_with_its_arguments_and_wrappers(
     run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)

@@ -1,4 +1,4 @@
-"""The live view: every promised number, within 80 columns, for any run."""
+"""The console display shows every number that it documents, and fits into 80 columns for any run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_everything_fits_80_columns(row: dict[str, float], workers: int) -> None
     assert [name for name in NAMES if name not in text] == []
 
 
-def test_the_phase_bar_shares_its_cells_by_time() -> None:
+def test_the_cells_of_the_phase_bar_are_divided_by_time() -> None:
     row = {f"{phase}_seconds": 0.0 for phase in PHASES}
     row |= {"environment_seconds": 0.5, "gradient_seconds": 0.25, "publish_seconds": 0.15, "reduce_seconds": 0.1}
     bar, names = phase_bar(row, 40).plain.split("\n")
@@ -56,14 +56,14 @@ def test_the_phase_bar_shares_its_cells_by_time() -> None:
     assert names == "█environment 50% ▓inference 0 ░wait 0 █gradient 25 ▓optimizer 0 ▒other 25"
 
 
-def test_workers_are_shown_by_how_busy_they_were() -> None:
+def test_the_worker_line_shows_how_busy_each_worker_was() -> None:
     assert "80%  slowest worker 1  0 ████░░ 60%  1 ██████ 100%" in worker_line([0.3, 0.5], 0.5, 76).plain
     many = worker_line([0.1 * w for w in range(11)], 1.0, 76).plain
     assert many.endswith("slowest worker 10  ▁▁▂▃▄▅▅▆▇██")
     assert levels([0, 0.5, 1]) == "▁▅█"
 
 
-def test_a_long_run_is_remembered_by_points_all_over_it(tmp_path: Path) -> None:
+def test_the_history_of_a_long_run_is_thinned_out_evenly(tmp_path: Path) -> None:
     display = ConsoleDisplay(TrainConfig(quiet=True), tmp_path)
     for k in range(10_000):
         display.show({"return_mean_100": float(k)}, [], 0, last=False)
@@ -75,7 +75,7 @@ def test_a_long_run_is_remembered_by_points_all_over_it(tmp_path: Path) -> None:
     assert history[-1] > 10_000 - 2 * steps.pop()
 
 
-def test_small_pictures() -> None:
+def test_sparkline_and_clock() -> None:
     assert sparkline([math.nan, 0, 7], 10) == "▁█"
     assert sparkline([0, 2, 4, 6], 2) == "▁█"
     assert sparkline([math.nan], 5) == ""

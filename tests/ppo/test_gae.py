@@ -12,7 +12,7 @@ def column(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32).reshape(-1, 1)
 
 
-def test_gae_by_hand_with_both_kinds_of_ends_in_the_middle() -> None:
+def test_gae_by_hand_with_a_terminated_and_a_truncated_step() -> None:
     # γ = 0.5, λ = 0.5, so γλ = 0.25. Step 1 terminates, step 3 is truncated with V(final) = 8.
     # The episode continues after step 4.
     advantages = generalized_advantages(

@@ -1,4 +1,4 @@
-"""Action distributions against torch.distributions, Monte Carlo and integrals; every space there and back."""
+"""Action distributions: densities, entropies, divergences, and the actions that environments get."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make(name: str, squash: bool = False) -> Distribution:
 
 
 def drawn(distribution: Distribution, count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Two sets of params, and actions of the first."""
+    """Two sets of policy parameters, and actions sampled from the first."""
     generator = torch.Generator().manual_seed(seed)
     p, q = (0.7 * torch.randn(count, distribution.num_params, generator=generator, dtype=dtype) for _ in range(2))
     noise = torch.from_numpy(distribution.noise(np.random.default_rng(seed), count)).to(dtype)
@@ -75,7 +75,7 @@ def test_closed_forms_agree_with_torch_distributions(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "squash"), CASES)
-def test_shapes_and_the_divergence_from_itself(name: str, squash: bool) -> None:
+def test_shapes_and_that_the_divergence_from_itself_is_zero(name: str, squash: bool) -> None:
     distribution = make(name, squash)
     p, _, actions = drawn(distribution, 7)
     assert actions.shape == distribution.log_prob(p, actions).shape == (7, distribution.action_size)
@@ -122,8 +122,10 @@ def test_entropy_of_a_squashed_action_against_an_integral(mean: float, log_std: 
     std = math.exp(log_std)
     u = np.linspace(mean - 10 * std, mean + 10 * std, 20_001)
     density = np.exp(-0.5 * ((u - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
-    slope = math.log(2.5) + np.log1p(-(np.tanh(u) ** 2), where=np.abs(u) < 15, out=2 * (math.log(2) - np.abs(u)))
-    expected = 0.5 * math.log(2 * math.pi * math.e) + log_std + float((density * slope).sum() * (u[1] - u[0]))
+    log_derivative = math.log(2.5) + np.log1p(
+        -(np.tanh(u) ** 2), where=np.abs(u) < 15, out=2 * (math.log(2) - np.abs(u))
+    )
+    expected = 0.5 * math.log(2 * math.pi * math.e) + log_std + float((density * log_derivative).sum() * (u[1] - u[0]))
     entropy = distribution.entropy(torch.tensor([mean, log_std], dtype=torch.float64))
     assert float(entropy) == pytest.approx(expected, abs=3e-3)
 
@@ -135,7 +137,7 @@ def test_saturated_squashed_actions_keep_finite_densities() -> None:
     assert distribution.to_env(np.array([[40.0], [-40.0]], np.float32)) == [1.0, -1.0]
 
 
-def test_the_params_of_a_joint_are_all_outputs_then_all_free_parameters() -> None:
+def test_the_parameters_of_a_joint_are_all_network_outputs_then_all_state_independent_parameters() -> None:
     joint = distribution_for(spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3)]), "a test")
     assert (joint.num_outputs, joint.num_params, joint.action_size) == (5, 7, 3)
     box, discrete = DiagonalGaussian(spaces.Box(-1, 1, (2,))), Categorical(spaces.Discrete(3))
@@ -170,7 +172,7 @@ def test_actions_by_hand() -> None:
     assert one["gear"] == 1
 
 
-def test_a_joint_is_sent_to_workers() -> None:
+def test_a_joint_can_be_pickled_for_workers() -> None:
     import pickle
 
     distribution = pickle.loads(pickle.dumps(make("nested")))

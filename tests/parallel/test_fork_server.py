@@ -1,0 +1,41 @@
+"""The fork server's pipe, which would keep the fork server alive if a stopped worker held it."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import forkserver
+from typing import Any
+
+from shmppo.parallel.fork_server import close_fork_server_pipe
+from shmppo.parallel.mailbox import PipeQueue
+from shmppo.sampling.worker_process import start_context
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def close_and_report(reports: PipeQueue) -> None:
+    server: Any = vars(forkserver)["_forkserver"]
+    descriptor = server._forkserver_alive_fd
+    before = is_open(descriptor)
+    close_fork_server_pipe()
+    after = is_open(descriptor)
+    close_fork_server_pipe()  # twice is safe
+    reports.put((before, after, server._forkserver_alive_fd))
+
+
+def test_a_worker_lets_go_of_the_pipe() -> None:
+    """That the fork server then ends is tested with a stopped worker whose learner is killed."""
+    context = start_context()
+    reports = PipeQueue(context)
+    process = context.Process(target=close_and_report, args=(reports,), daemon=True)
+    process.start()
+    assert reports.get() == (True, False, None)
+    process.join(10)
+    assert process.exitcode == 0
+    reports.close()

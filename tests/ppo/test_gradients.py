@@ -1,0 +1,106 @@
+"""Gradients of shards: their sum is the gradient of a plain loss over the whole minibatch."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import planned, sampled
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.models.actor_critic import ActorCritic, parameter_views
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.losses import clipped_objective, dimension_clipped_objective, dual_clipped
+
+CONFIG = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
+    encoder_sizes=(16,), grad_shards=2, entropy_coef=0.01, normalize_reward=False,
+)  # fmt: skip
+
+
+SHAPED = {"env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lstm": {},
+    "none": {"core": "none"},
+    "burn-in": {"burn_in": 3},
+    "dict": SHAPED,
+    "dict-none": SHAPED | {"core": "none"},
+    "penalty": {"objective": "penalty", "penalty_coef": 3.0},
+    "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
+    "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
+}
+
+
+def plain_loss(
+    config: TrainConfig,
+    buffers: SharedBuffers,
+    model: ActorCritic,
+    old_model: ActorCritic,
+    sequences: list[list[int]],
+    advantages: np.ndarray,
+) -> Tensor:
+    """The loss, summed over the steps of sequences. It is computed one sequence after the other, without padding."""
+    distribution, rollout = inspect_task(config).distribution, buffers.rollout
+    steps = [(t, n) for start, n, length, _ in sequences for t in range(start, start + length)]
+    chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
+    mean, std = chosen.mean(), chosen.std()
+    total = torch.zeros(())
+    for start, n, length, slot in sequences:
+        span = slice(start, start + length)
+        warm = config.burn_in if slot >= 0 and start > 0 else 0
+        seen = slice(start - warm, start + length)
+        state = torch.zeros(1, model.state_size)
+        if slot >= 0 and model.state_size:
+            state[0] = torch.from_numpy(rollout.sequence_state[slot, n])
+        obs = [torch.from_numpy(leaf[seen, n].copy()).unsqueeze(1) for leaf in rollout.obs]
+        with torch.no_grad():
+            before = old_model(obs, state)[0][warm:]
+        params, values = (out[warm:] for out in model(obs, state)[:2])
+        actions = torch.from_numpy(rollout.actions[span, n].copy())
+        log_prob = distribution.log_prob(params[:, 0], actions)
+        log_ratio = log_prob - distribution.log_prob(before[:, 0], actions)
+        scaled = torch.from_numpy(((advantages[span, n] - mean) / (std + 1e-8)).astype(np.float32))
+        target = torch.from_numpy(advantages[span, n] + rollout.value[span, n])
+        ratio = log_ratio.sum(-1).exp()
+        if config.objective == "penalty":
+            objective = ratio * scaled - 3.0 * distribution.kl(before[:, 0], params[:, 0])
+        elif config.ratio == "per-dimension":
+            objective = dimension_clipped_objective(log_ratio.exp(), scaled, config.clip)
+        else:
+            objective = clipped_objective(ratio, scaled, config.clip)
+        if config.dual_clip is not None:
+            objective = dual_clipped(objective, scaled, config.dual_clip)
+        total = total - objective.sum()
+        total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
+        total = total - config.entropy_coef * distribution.entropy(params[:, 0]).sum()
+    return total
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str) -> None:
+    config = dataclasses.replace(CONFIG, **VARIANTS[variant])
+    buffers, learner, gradients = sampled(config)
+    advantages = planned(config, buffers, learner)
+    old_model = copy.deepcopy(learner.model)
+    with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1
+        for parameter in learner.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    epoch, minibatch = 1, 2
+    gradients.compute(epoch, minibatch, range(config.shards))
+    summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
+
+    plan = buffers.minibatches
+    bounds = plan.bounds[epoch, minibatch]
+    sequences = plan.sequences[plan.order[epoch, bounds[0] : bounds[-1]]].tolist()
+    steps = sum(length for _, _, length, _ in sequences)
+    total = plain_loss(config, buffers, learner.model, old_model, sequences, advantages)
+    plain = torch.autograd.grad(total / steps, list(learner.model.parameters()))
+    assert plan.steps[epoch, minibatch] == steps
+    for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
+        torch.testing.assert_close(actual, expected, atol=2e-6, rtol=2e-4)
