@@ -89,7 +89,8 @@ def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
 
 
 def summary_of(run_dir: Path) -> dict[str, Any]:
-    return json.loads((run_dir / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
 
 
 def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:

@@ -1,4 +1,4 @@
-"""Helpers that several test modules share: collectors, pools of real workers, and a saboteur of workers."""
+"""Helpers that several test modules share: collectors, pools of real workers, networks, a saboteur of workers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,40 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import published
+from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.distributions import DiagonalGaussian
+from shmppo.models.observations import observation_spec
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
 from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.utils.phase_timer import PhaseTimer
+
+OBS_SIZE, ACTION_SIZE = 5, 2
+OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
+DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
+CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("none", 1)]
+"""Recurrent cores and their numbers of layers."""
+
+
+def small_network(core: str, layers: int, separate: bool = False) -> tuple[TrainConfig, ActorCritic]:
+    """A network of 12 units for OBSERVATION and DISTRIBUTION, with random biases as well as weights."""
+    config = TrainConfig(
+        core=core, num_layers=layers, hidden_size=12, encoder_sizes=(9,), separate_critic=separate, seq_len=6,
+    )  # type: ignore[arg-type]  # fmt: skip
+    torch.manual_seed(0)
+    model = ActorCritic(config, OBSERVATION, DISTRIBUTION)
+    with torch.no_grad():  # with biases of 0, a gate in the wrong place might not show
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return config, model
 
 
 class Saboteur:

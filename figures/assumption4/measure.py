@@ -33,7 +33,7 @@ from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import build_minibatches, cut_sequences
 from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.train_state import TrainState
-from shmppo.sampling.worker_pool import InProcessPool
+from shmppo.sampling.pool import InProcessPool
 from shmppo.utils.phase_timer import PhaseTimer
 
 TABLE = Path(__file__).with_name("assumption4.csv")

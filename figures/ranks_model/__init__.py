@@ -1,1 +1,1 @@
-"""Predicted and measured speedup over the number of ranks."""
+"""Predicted and measured speed-up over the number of ranks."""

@@ -1,4 +1,4 @@
-"""Predict the speedup over ranks by a model, and measure it for 1, 2, and 4 ranks.
+"""Predict the speed-up over ranks by a model, and measure it for 1, 2, and 4 ranks.
 
     python -m figures.ranks_model.measure
 

@@ -1,4 +1,4 @@
-"""A model of the speedup over ranks: the iteration of one rank plus the all-reduces of the gradient."""
+"""A model of the speed-up over ranks: the iteration of one rank plus the all-reduces of the gradient."""
 
 from __future__ import annotations
 

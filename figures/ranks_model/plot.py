@@ -16,11 +16,11 @@ TABLE = Path(__file__).with_name("ranks_model.csv")
 GPU_RANK = (0.1, 25e-6, 1e-10)
 """Assumptions about a rank with a GPU: its share of the CPU rank's iteration time, seconds per message, seconds per
 byte."""
-PUBLISHED = (128, 107.0)  # speedup of DD-PPO on 128 GPUs: Wijmans et al., arXiv 1911.00357
+PUBLISHED = (128, 107.0)  # speed-up of DD-PPO on 128 GPUs: Wijmans et al., arXiv 1911.00357
 
 
 def gpu_speedup(ranks: np.ndarray, one_rank: dict[str, float]) -> np.ndarray:
-    """Predict the speedup of several ranks with a GPU each over one of them.
+    """Predict the speed-up of several ranks with a GPU each over one of them.
 
     Args:
         ranks: [n].
@@ -43,7 +43,7 @@ def main() -> None:
     ranks = np.array([row["ranks"] for row in table])
     measured = np.array([row["ranks"] * one_rank["measured_seconds"] / row["measured_seconds"] for row in table])
     figure, (axis,) = new_figure(1, 1, width=6.5, height=3.6)
-    axis.plot(ranks, ranks, color="#888888", linewidth=0.8, linestyle=":", label="linear speedup")
+    axis.plot(ranks, ranks, color="#888888", linewidth=0.8, linestyle=":", label="linear speed-up")
     axis.plot(ranks, [row["speedup"] for row in table], color=COLORS[0], label="model")
     axis.plot(ranks, gpu_speedup(ranks, one_rank), "--", color=COLORS[0], label="model, one GPU per rank")
     axis.plot(ranks, measured, "o", color=COLORS[1], label="measured")
@@ -51,7 +51,7 @@ def main() -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     axis.legend()
-    label(axis, "ranks", "speedup", "Fixed work per rank: iteration of one rank plus 16 all-reduces")
+    label(axis, "ranks", "speed-up", "Fixed work per rank: iteration of one rank plus 16 all-reduces")
     share, message, per_byte = GPU_RANK
     note = (
         f"Fitted all-reduce: {one_rank['message_seconds'] * 1e6:.0f} µs per message, "

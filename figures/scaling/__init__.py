@@ -1,1 +1,1 @@
-"""Speedup and efficiency over the number of workers."""
+"""Speed-up and efficiency over the number of workers."""

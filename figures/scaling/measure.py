@@ -1,4 +1,4 @@
-"""Measure the speedup over workers on task A, and the time to a return of 500.
+"""Measure the speed-up over workers on task A, and the time to a return of 500.
 
     python -m figures.scaling.measure --workers 1 2 4 --repetitions 3
 

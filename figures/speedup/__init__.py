@@ -1,1 +1,1 @@
-"""Speedup of two workers over one process for jobs of several sizes."""
+"""Speed-up of two workers over one process for jobs of several sizes."""

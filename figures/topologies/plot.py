@@ -28,7 +28,7 @@ def main() -> None:
     axis.invert_yaxis()
     axis.legend(fontsize=7, frameon=False, loc="lower right")
     label(axis, "milliseconds per iteration", "", "Time of an iteration by topology, same total batch, two cores")
-    note = "Below each name: speedup over one process. The two separate runs finish two iterations in the time shown."
+    note = "Below each name: speed-up over one process. The two separate runs finish two iterations in the time shown."
     save(figure, out, caption(TABLE, note=note))
 
 

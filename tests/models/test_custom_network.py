@@ -1,4 +1,4 @@
-"""Networks of the user's own: exact like the built-in ones, acting as they learn, refused when they break the rules."""
+"""Custom networks: reproducible as the built-in ones, and refused if they break a rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shmppo.models.inference import ActingNetwork
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
@@ -19,6 +18,7 @@ from shmppo.models.actor_critic import build_model
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import resume, train
+from shmppo.sampling.actor import ActingNetwork
 
 BASE = TrainConfig(
     env="CartPole-v1", network="networks:leaky", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2,
@@ -34,12 +34,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_stop_resume_and_workers_cost_no_bit(case: str, tmp_path: Path) -> None:
+def test_stop_resume_and_workers_change_no_bit_with_a_custom_network(case: str, tmp_path: Path) -> None:
     config = CASES[case]
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
     assert straight["exact"]
-    begun = dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r"))
-    train(begun)
+    train(dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r")))
     assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == straight["weights_sha256"]
     with open(tmp_path / "straight" / "metrics.csv") as file:
         assert max(float(row["first_log_ratio"]) for row in csv.DictReader(file)) < 1e-5
@@ -48,17 +47,17 @@ def test_stop_resume_and_workers_cost_no_bit(case: str, tmp_path: Path) -> None:
     assert policy.initial_state().shape == ({"vector": 6, "dict": 12, "none": 0}[case],)
 
 
-def test_acting_is_learning_and_first_is_told() -> None:
+def test_acting_computes_what_learning_does_and_first_marks_episode_starts() -> None:
     config = dataclasses.replace(BASE, separate_critic=True)
     task = inspect_task(config)
     model = build_model(config, task.observation, task.distribution)
-    network = ActingNetwork(model, task.distribution, tiles=1, rows=8)
+    network = ActingNetwork(model, task.distribution, batches=1, rows=8)
     network.load()
     obs = torch.randn(5, 8, 4, generator=torch.Generator().manual_seed(0))
     acted = []
-    told: list[np.ndarray] = []
+    firsts: list[np.ndarray] = []
     module = model.trunk_list[0].module
-    module.register_forward_hook(lambda _, inputs, __: told.append(inputs[1].numpy().copy()))
+    module.register_forward_hook(lambda _, inputs, __: firsts.append(inputs[1].numpy().copy()))
     with torch.inference_mode():
         for t in range(5):
             if t == 3:
@@ -66,10 +65,10 @@ def test_acting_is_learning_and_first_is_told() -> None:
             network.obs[0][0] = obs[t]
             network.step(0)
             acted.append(network.params.clone())
-    rows = np.array(told)[:, 0]
-    assert rows[0].all()
-    assert rows[3].tolist() == [n == 2 for n in range(8)]
-    assert not rows[[1, 2, 4]].any()
+    first = np.array(firsts)[:, 0]
+    assert first[0].all()
+    assert first[3].tolist() == [n == 2 for n in range(8)]
+    assert not first[[1, 2, 4]].any()
     with torch.no_grad():
         whole, _, _ = model([obs], torch.zeros(8, model.state_size))
         again, _, _ = model([obs[3:, 2:3]], torch.zeros(1, model.state_size))
@@ -78,21 +77,22 @@ def test_acting_is_learning_and_first_is_told() -> None:
     torch.testing.assert_close(torch.stack(acted)[3:, 2], again[:, 0], atol=2e-6, rtol=1e-5)
 
 
-def test_a_network_without_state_is_told_of_no_start() -> None:
+def test_a_network_without_state_gets_no_episode_starts() -> None:
     config = CASES["none"]
     task = inspect_task(config)
     model = build_model(config, task.observation, task.distribution)
-    told: list[bool] = []
+    firsts: list[bool] = []
     module = model.trunk_list[0].module
-    module.register_forward_hook(lambda _, inputs, __: told.append(bool(inputs[1].any())))
+    module.register_forward_hook(lambda _, inputs, __: firsts.append(bool(inputs[1].any())))
     model([torch.zeros(3, 8, 4)], torch.zeros(8, 0))
-    assert told == [False]
+    assert firsts == [False]
 
 
 def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, network="networks:Mixing", core="none", stop_at_iteration=1)
     summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert summary["inexact_reasons"][0].startswith("inference: a row's result depends on its tile's other rows")
+    reason = "an environment's actions depend on the other environments of its inference batch"
+    assert summary["inexact_reasons"][0] == f"on this processor and build of torch, {reason}"
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -123,7 +123,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)
-def test_refused_before_anything_starts(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_custom_network_that_breaks_a_rule_is_refused_before_anything_starts(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
     assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Every observation space: stored as it came, shown to the network as documented, exact for any number of workers."""
+"""Every observation space: how it is stored, what the network gets, and that results do not depend on workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import torch
 from conftest import published
 from environments import SPACES, Shaped
 from gymnasium import spaces
-from shmppo.models.inference import ActingNetwork, is_row_independent
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
@@ -24,8 +23,11 @@ from shmppo.models.actor_critic import build_model
 from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.encoders import network_input
 from shmppo.models.observations import observation_spec
+from shmppo.parallel.shared_buffers import Rollout
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
+from shmppo.sampling.actor import ActingNetwork
+from shmppo.sampling.batch_invariance import is_row_independent
 from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
@@ -40,36 +42,36 @@ def shaped(space: str, **fields: Any) -> TrainConfig:
     return dataclasses.replace(BASE, env_kwargs={"space": space}, **fields)
 
 
-def collector(config: TrainConfig) -> tuple[Any, Collector]:
+def collector(config: TrainConfig) -> tuple[Rollout, Collector]:
+    """A collector of all environments that has begun their first episodes, and the rollout that it writes."""
     task = inspect_task(config)
-    arena, learner = published(config, task)
+    buffers, learner = published(config, task)
     made = Collector(
-        config, task, learner.model, arena, low=0, high=config.num_envs, progress=np.zeros(1, np.int64)
+        config, task, learner.model, buffers, low=0, high=config.num_envs, progress=np.zeros(2, np.int64)
     )  # fmt: skip
     made.start()
-    return arena, made
+    return buffers.rollout, made
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_every_space_lands_in_shared_memory_number_by_number(space: str) -> None:
+def test_every_number_of_an_observation_is_stored(space: str) -> None:
     config = shaped(space)
-    arena, one = collector(config)
+    rollout, one = collector(config)
     one.collect(0, PhaseTimer())
     leaves = inspect_task(config).observation.leaves
     for t in range(16):
         for n in range(4):
             episode, step = divmod(t, 6)
             expected = Shaped.observation(space, episode_seed(config.seed, n, episode), step)
-            for leaf in leaves:
-                array = arena.array(leaf.field)
-                value = np.asarray(leaf.extract(expected), array.dtype)
+            for leaf, stored in zip(leaves, rollout.obs, strict=True):
+                value = np.asarray(leaf.extract(expected), stored.dtype)
                 start = np.array(leaf.starts) if leaf.kind == "codes" else 0
-                np.testing.assert_array_equal(array[t, n], value.reshape(leaf.shape) - start)
-    for leaf, seen in zip(leaves, one.network.obs, strict=True):
+                np.testing.assert_array_equal(stored[t, n], value.reshape(leaf.shape) - start)
+    for leaf, stored, given in zip(leaves, rollout.obs, one._actor._network.obs, strict=True):
         if leaf.kind == "image":
-            assert arena.array(leaf.field).dtype == np.uint8
-            assert seen.dtype == torch.uint8, "an image was made larger before the encoder"
-            assert arena.array(leaf.field).max() > leaf.max_value // 2
+            assert stored.dtype == np.uint8
+            assert given.dtype == torch.uint8, "an image was converted before the encoder"
+            assert stored.max() > leaf.max_value // 2
 
 
 def test_leaves_have_names_in_the_order_of_their_space() -> None:
@@ -101,20 +103,22 @@ def test_channel_order_is_detected(shape: tuple[int, ...], size: tuple[int, int,
     assert leaf.image_size == size
 
 
-def test_what_a_network_is_fed() -> None:
-    def fed(space: spaces.Space, value: Any) -> np.ndarray:
+def test_numbers_that_the_network_gets() -> None:
+    def given(space: spaces.Space, value: Any) -> np.ndarray:
         (leaf,) = observation_spec(space, "here").leaves
         stored = torch.from_numpy(np.asarray(leaf.to_storage(value), leaf.dtype))
         return network_input(leaf, stored.unsqueeze(0))[0].numpy()
 
-    assert fed(SPACES["discrete"], 6).tolist() == [0, 0, 0, 0, 1]
-    assert fed(SPACES["multidiscrete"], [0, 3]).tolist() == [1, 0, 0, 0, 0, 1, 0]
-    assert fed(SPACES["multibinary"], [[1, 0, 0], [0, 1, 1]]).tolist() == [1, 0, 0, 0, 1, 1]
+    assert given(SPACES["discrete"], 6).tolist() == [0, 0, 0, 0, 1]
+    assert given(SPACES["multidiscrete"], [0, 3]).tolist() == [1, 0, 0, 0, 0, 1, 0]
+    assert given(SPACES["multibinary"], [[1, 0, 0], [0, 1, 1]]).tolist() == [1, 0, 0, 0, 1, 1]
     image = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
-    np.testing.assert_allclose(fed(spaces.Box(0, 255, (4, 5, 3), np.uint8), image)[2], image[:, :, 2] / 255, rtol=1e-6)
+    np.testing.assert_allclose(
+        given(spaces.Box(0, 255, (4, 5, 3), np.uint8), image)[2], image[:, :, 2] / 255, rtol=1e-6
+    )
     stacked = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-    seen = fed(spaces.Box(0, 119, (2, 4, 5, 3), np.uint8), stacked)
-    np.testing.assert_allclose(seen[1 * 3 + 2], stacked[1, :, :, 2] / 119, rtol=1e-6)
+    pixels = given(spaces.Box(0, 119, (2, 4, 5, 3), np.uint8), stacked)
+    np.testing.assert_allclose(pixels[1 * 3 + 2], stacked[1, :, :, 2] / 119, rtol=1e-6)
 
 
 CASES = {
@@ -135,12 +139,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_stop_resume_and_workers_cost_no_bit_in_any_space(case: str, tmp_path: Path) -> None:
+def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path: Path) -> None:
     config = CASES[case]
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
     assert straight["exact"]
-    begun = dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r"))
-    train(begun)
+    train(dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r")))
     resumed = resume(tmp_path / "r", workers=2, learning="central")
     assert resumed["exact"]
     assert resumed["weights_sha256"] == straight["weights_sha256"]
@@ -151,7 +154,7 @@ def test_stop_resume_and_workers_cost_no_bit_in_any_space(case: str, tmp_path: P
 
 
 @pytest.mark.parametrize("learning", ["central", "sharded"])
-def test_any_number_of_workers_over_a_nested_space(learning: Any, tmp_path: Path) -> None:
+def test_the_weights_do_not_depend_on_workers_with_a_nested_space(learning: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["dict"], stop_at_iteration=2)
     hashes = set()
     for w in (0, 1, 2, 3):
@@ -161,24 +164,26 @@ def test_any_number_of_workers_over_a_nested_space(learning: Any, tmp_path: Path
     assert len(hashes) == 1
 
 
-def test_the_last_action_and_reward_are_shown_and_are_zero_where_an_episode_begins() -> None:
+def test_the_previous_action_and_reward_are_observed_and_are_zero_at_the_start_of_an_episode() -> None:
     config = shaped("discrete", prev_action=True, prev_reward=True, rollout_steps=8)
-    arena, one = collector(config)
+    leaves = inspect_task(config).observation.leaves
+    assert [leaf.field for leaf in leaves] == ["obs/obs", "obs/prev_action", "obs/prev_reward"]
+    rollout, one = collector(config)
     actions: list[np.ndarray] = []
     rewards: list[np.ndarray] = []
     for iteration in range(3):
         one.collect(iteration, PhaseTimer())
         for t in range(8):
-            shown, reward = arena.array("obs/prev_action")[t], arena.array("obs/prev_reward")[t, :, 0]
+            previous_action, previous_reward = rollout.obs[1][t], rollout.obs[2][t, :, 0]
             if (iteration * 8 + t) % 6 == 0:
-                assert arena.array("first")[t].all()
-                assert not shown.any()
-                assert not reward.any()
+                assert rollout.first[t].all()
+                assert not previous_action.any()
+                assert not previous_reward.any()
             else:
-                np.testing.assert_array_equal(shown, np.eye(3)[actions[-1][:, 0].astype(int)])
-                np.testing.assert_array_equal(reward, rewards[-1].astype(np.float32))
-            actions.append(arena.array("actions")[t].copy())
-            rewards.append(arena.array("reward")[t].copy())
+                np.testing.assert_array_equal(previous_action, np.eye(3)[actions[-1][:, 0].astype(int)])
+                np.testing.assert_array_equal(previous_reward, rewards[-1].astype(np.float32))
+            actions.append(rollout.actions[t].copy())
+            rewards.append(rollout.reward[t].copy())
     task = inspect_task(shaped("discrete", prev_action=True))
     assert [(leaf.field, leaf.kind) for leaf in task.observation.leaves] == [
         ("obs/obs", "codes"),
@@ -188,23 +193,24 @@ def test_the_last_action_and_reward_are_shown_and_are_zero_where_an_episode_begi
 
 def test_hidden_indices_are_those_of_the_environments_own_vector() -> None:
     config = CASES["previous"]
-    arena, one = collector(config)
+    assert inspect_task(config).observation.leaves[0].field == "obs/obs"
+    rollout, one = collector(config)
     one.collect(0, PhaseTimer())
-    assert not arena.array("obs/obs")[:, :, 2].any()
-    assert arena.array("obs/obs")[:, :, :2].all()
+    assert not rollout.obs[0][:, :, 2].any()
+    assert rollout.obs[0][:, :, :2].all()
     with pytest.raises(
         ConfigError, match=r"--hide-obs names \[3\], but the observation of Pendulum-v1 has 3 numbers; use"
     ):
         inspect_task(dataclasses.replace(config, hide_obs=(3,)))
 
 
-def test_a_continuous_last_action_is_the_one_that_the_environment_was_given() -> None:
+def test_a_continuous_previous_action_is_the_clipped_one_that_the_environment_got() -> None:
     config = dataclasses.replace(BASE, env_kwargs={"space": "discrete", "action": "box"}, prev_action=True)
-    arena, one = collector(config)
+    rollout, one = collector(config)
     one.collect(0, PhaseTimer())
-    clipped = np.clip(arena.array("actions")[:5], -1, 1)
-    np.testing.assert_array_equal(arena.array("obs/prev_action")[1:6], clipped)
-    assert (np.abs(arena.array("actions")[:5]) > 1).any()
+    clipped = np.clip(rollout.actions[:5], -1, 1)
+    np.testing.assert_array_equal(rollout.obs[1][1:6], clipped)
+    assert (np.abs(rollout.actions[:5]) > 1).any()
 
 
 ENCODERS = [("mlp", "matrix"), ("mlp", "stacked"), ("nature", "image"), ("impala", "image"), ("auto", "dict")]
@@ -212,11 +218,11 @@ ENCODERS = [("mlp", "matrix"), ("mlp", "stacked"), ("nature", "image"), ("impala
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize(("encoder", "space"), ENCODERS)
-def test_acting_is_learning_with_every_encoder(encoder: Any, space: str, layer_norm: bool) -> None:
+def test_acting_computes_what_learning_does_with_every_encoder(encoder: Any, space: str, layer_norm: bool) -> None:
     config = shaped(space, encoder=encoder, layer_norm=layer_norm, separate_critic=True)
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
     model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
-    network = ActingNetwork(model, distribution, tiles=2, rows=8)
+    network = ActingNetwork(model, distribution, batches=2, rows=8)
     network.load()
     SPACES[space].seed(3)
     state = torch.zeros(8, model.state_size)
@@ -226,8 +232,8 @@ def test_acting_is_learning_with_every_encoder(encoder: Any, space: str, layer_n
             torch.from_numpy(np.stack([leaf.to_storage(leaf.extract(s)) for s in sampled]).astype(leaf.dtype))
             for leaf in model.observation.leaves
         ]
-        for leaf, seen in zip(obs, network.obs, strict=True):
-            seen[1] = leaf
+        for leaf, given in zip(obs, network.obs, strict=True):
+            given[1] = leaf
         with torch.inference_mode():
             network.step(1)
             params, values, state = model([leaf.unsqueeze(0) for leaf in obs], state)
@@ -241,7 +247,7 @@ def test_a_row_does_not_depend_on_the_other_rows_with_any_encoder(rows: int, enc
     config = shaped(space, encoder=encoder, layer_norm=rows == 8)
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
     model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
-    network = ActingNetwork(model, distribution, tiles=1, rows=rows)
+    network = ActingNetwork(model, distribution, batches=1, rows=rows)
     network.load()
     assert is_row_independent(network)
 
@@ -266,7 +272,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_spaces_are_refused_by_name_and_place(name: str) -> None:
+def test_other_spaces_are_refused_with_their_name_and_place(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^here has the observation space {name}, which .* supported are Box, "):
         observation_spec(REFUSED[name], "here")
     nested = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), REFUSED[name]))})
@@ -290,14 +296,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("space", WRONG)
-def test_an_observation_outside_of_its_space_is_a_fault(space: str) -> None:
+def test_an_observation_outside_its_space_ends_the_run(space: str) -> None:
     value, message = WRONG[space]
     _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
     with pytest.raises(EnvError, match=message):
         one.collect(0, PhaseTimer())
 
 
-def test_two_leaves_of_one_name_are_refused() -> None:
+def test_two_leaves_with_the_same_name_are_refused() -> None:
     box = spaces.Box(-1, 1, (2,))
     with pytest.raises(
         ConfigError, match=r"--env X has two parts of its observation space with the name obs/a/b; rename"
@@ -305,7 +311,7 @@ def test_two_leaves_of_one_name_are_refused() -> None:
         observation_spec(spaces.Dict({"a/b": box, "a": spaces.Dict({"b": box})}), "--env X")
 
 
-def test_the_previous_action_is_the_one_that_was_given() -> None:
+def test_an_environment_that_changes_its_action_does_not_change_the_previous_action() -> None:
     class Scales(gymnasium.Env[np.ndarray, np.ndarray]):
         observation_space = action_space = spaces.Box(-1, 1, (2,), np.float32)
 

@@ -1,4 +1,4 @@
-"""The promise for each variant of the algorithm: workers, learning mode, stop and resume change no bit."""
+"""Variants of the algorithm: workers, learning mode, and stopping do not change the weights; schedules adapt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def column(run_dir: Path, name: str) -> list[float]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(variant: str, tmp_path: Path) -> None:
+def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(variant: str, tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, **VARIANTS[variant])
     assert_no_bit_changes(config, tmp_path)
     stopped = tmp_path / "stopped"
@@ -40,7 +40,7 @@ def test_neither_workers_nor_learning_mode_nor_a_stop_change_a_bit(variant: str,
     assert column(stopped, "learning_rate") == column(tmp_path / "0-central", "learning_rate")
 
 
-def test_what_adapts_does_so_by_the_kl_of_the_last_epoch(tmp_path: Path) -> None:
+def test_penalty_and_learning_rate_adapt_to_the_kl_of_the_last_epoch(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, objective="penalty", lr_schedule="kl-adaptive", run_dir=str(tmp_path / "run"))
     train(config)
     kl, beta, rate = (

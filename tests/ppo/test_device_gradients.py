@@ -14,6 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_meta_model
+from shmppo.parallel.shared_buffers import LossTerms
 from shmppo.ppo.device_gradients import DeviceCopies, DeviceGradients
 from shmppo.ppo.gradients import GradientInputs, ShardGradients
 from shmppo.runs.trainer import train
@@ -69,10 +70,13 @@ def test_no_part_of_a_gradient_is_computed_on_the_cpu(changes: dict[str, Any], m
     inputs = DeviceCopies(GradientInputs.of(buffers), "meta").inputs
     memory = torch.zeros(buffers.shard_results.gradients.shape, device="meta")
     gradients = ShardGradients(config, task.distribution, meta_model, buffers, inputs, memory)
-    terms = []
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda t: terms.append(t) or torch.zeros(t.shape, dtype=t.dtype))
+    transferred = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda t: transferred.append(t) or torch.zeros(t.shape, dtype=t.dtype))
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda t: transferred.append(t) or 0.0)
     gradients.compute(0, 0, range(config.shards))
-    assert [t.device.type for t in terms] == ["meta"] * config.shards
+    # The loss terms and the largest |log ratio| of each shard, and nothing else, are transferred.
+    assert {t.device.type for t in transferred} == {"meta"}
+    assert sum(t.numel() for t in transferred) == config.shards * (len(LossTerms._fields) + 1)
 
 
 def test_upload_copies_the_named_fields() -> None:

@@ -1,4 +1,4 @@
-"""KL profile: closed forms against samples, the recorder against all policies, and unchanged weights."""
+"""KL profiles: closed forms against samples, the recorder against every policy, and unchanged weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SPACES = {
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_the_closed_form_is_what_samples_say(name: str) -> None:
+def test_the_closed_form_agrees_with_samples(name: str) -> None:
     head = distribution_for(SPACES[name], "test")
     generator = torch.Generator().manual_seed(3)
     p, q = torch.randn(2, 5, head.num_params, generator=generator, dtype=torch.float64) * 0.3
@@ -51,7 +51,7 @@ def test_the_closed_form_is_what_samples_say(name: str) -> None:
     assert ((log_ratio.mean(0) - head.kl(p, q)).abs() < 4 * error).all()
 
 
-def test_which_policies_are_kept() -> None:
+def test_recorded_steps_are_all_or_logarithmically_spaced() -> None:
     assert recorded_steps(5).tolist() == [0, 1, 2, 3, 4, 5]
     many = recorded_steps(10_000)
     assert len(many) <= 256
@@ -61,16 +61,16 @@ def test_which_policies_are_kept() -> None:
     np.testing.assert_allclose(late[1:] / late[:-1], (late[1:] / late[:-1]).mean(), rtol=2e-3)
 
 
-def test_the_probe_is_whole_sequences_over_the_whole_rollout() -> None:
-    rows = np.stack([np.arange(400), np.arange(400), np.full(400, 8), np.zeros(400)], axis=1).astype(int)
-    probe = probe_sequences(rows)
+def test_the_probe_has_complete_sequences_from_the_whole_rollout() -> None:
+    sequences = np.stack([np.arange(400), np.arange(400), np.full(400, 8), np.zeros(400)], axis=1).astype(int)
+    probe = probe_sequences(sequences)
     assert probe[:, 2].sum() == 512
     assert probe[0, 0] == 0
     assert set(np.diff(probe[:, 0])) == {6, 7}
-    assert len(probe_sequences(rows[:3])) == 3
+    assert len(probe_sequences(sequences[:3])) == 3
 
 
-def test_the_fit_finds_the_contraction_and_the_share_that_falls() -> None:
+def test_the_fitted_factor_and_the_monotonic_share() -> None:
     steps = np.arange(41)
     reference = 0.01 * 0.9**steps
     reference[-1] = 0.0
@@ -79,12 +79,12 @@ def test_the_fit_finds_the_contraction_and_the_share_that_falls() -> None:
     assert profile.slope == pytest.approx(40 * np.log10(0.9))
     assert profile.monotonic_share == 1
     assert profile.sequential_mean == pytest.approx(1e-5)
-    hump = dataclasses.replace(profile, reference=np.where(steps == 4, 1.0, reference))
-    assert hump.monotonic_share == pytest.approx(39 / 40)
+    with_hump = dataclasses.replace(profile, reference=np.where(steps == 4, 1.0, reference))
+    assert with_hump.monotonic_share == pytest.approx(39 / 40)
 
 
 @pytest.mark.parametrize("config", [SMALL, NONE], ids=["lstm", "none"])
-def test_recording_changes_no_bit(config: TrainConfig, tmp_path: Path) -> None:
+def test_recording_does_not_change_the_weights(config: TrainConfig, tmp_path: Path) -> None:
     plain = train(dataclasses.replace(config, run_dir=str(tmp_path / "plain")))
     recorded = train(dataclasses.replace(config, run_dir=str(tmp_path / "kl"), kl_profile_every=1, workers=2))
     assert recorded["weights_sha256"] == plain["weights_sha256"]
@@ -92,22 +92,23 @@ def test_recording_changes_no_bit(config: TrainConfig, tmp_path: Path) -> None:
     assert not (tmp_path / "plain" / "kl.csv").exists()
 
 
-def test_the_recorder_agrees_with_every_policy_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorder_agrees_with_every_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights: list[torch.Tensor] = []
     expected: dict[str, list[float]] = {}
     publish, end = Learner.publish, KLRecorder.end
 
     def keep(learner: Learner) -> None:
-        weights.append(learner.arena.tensor("weights").clone())
+        weights.append(torch.from_numpy(learner._buffers.published.weights.copy()))
         publish(learner)
 
     def end_and_compare(recorder: KLRecorder, optimizer_steps: int) -> KLProfile:
-        policies, now = [], recorder._arena.tensor("weights").clone()
+        shared = recorder._gradients._inputs.weights
+        policies, final = [], shared.clone()
         for flat in weights:
-            recorder._arena.tensor("weights").copy_(flat)
-            params, real = recorder._gradients.policy(recorder._probe)
-            policies.append(torch_distributions.Categorical(logits=params[real].double()))
-        recorder._arena.tensor("weights").copy_(now)
+            shared.copy_(flat)
+            params, valid = recorder._gradients.policy(recorder._probe)
+            policies.append(torch_distributions.Categorical(logits=params[valid].double()))
+        shared.copy_(final)
         kl: Callable[..., torch.Tensor] = torch_distributions.kl_divergence
         expected["sequential"] = [float(kl(b, a).mean()) for a, b in itertools.pairwise(policies)]
         expected["reference"] = [float(kl(policies[-1], a).mean()) for a in policies]
@@ -124,7 +125,7 @@ def test_the_recorder_agrees_with_every_policy_kept(tmp_path: Path, monkeypatch:
     assert profile.reference[-1] == pytest.approx(0, abs=1e-12)
 
 
-def test_with_fewer_kept_the_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_fewer_policies_gives_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = dataclasses.replace(SMALL, kl_profile_every=1, stop_at_iteration=1)
     train(dataclasses.replace(every, run_dir=str(tmp_path / "all")))
     monkeypatch.setattr(kl_profile, "MAX_RECORDED_POLICIES", 4)
@@ -135,16 +136,16 @@ def test_with_fewer_kept_the_numbers_are_the_same(tmp_path: Path, monkeypatch: p
     np.testing.assert_array_equal(some.reference, whole.reference[some.steps])
 
 
-def test_a_learning_rate_of_zero_moves_nothing(tmp_path: Path) -> None:
+def test_a_learning_rate_of_zero_does_not_change_the_policy(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, anneal_steps=SMALL.batch_steps, kl_profile_every=1, run_dir=str(tmp_path / "r"))
     train(config)
-    moved, still = read_profiles(tmp_path / "r").values()
-    assert (moved.sequential[:-1] > 1e-9).all()
-    np.testing.assert_allclose(still.sequential[:-1], 0, atol=1e-14)
-    np.testing.assert_allclose(still.reference, 0, atol=1e-14)
+    changed, constant = read_profiles(tmp_path / "r").values()
+    assert (changed.sequential[:-1] > 1e-9).all()
+    np.testing.assert_allclose(constant.sequential[:-1], 0, atol=1e-14)
+    np.testing.assert_allclose(constant.reference, 0, atol=1e-14)
 
 
-def test_a_target_kl_stop_ends_the_profile_where_the_update_ended(tmp_path: Path) -> None:
+def test_the_profile_ends_with_an_update_that_a_target_kl_stops(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
     train(config)
     with open(tmp_path / "run" / "metrics.csv") as metrics, open(tmp_path / "run" / "kl.csv") as table:
@@ -155,7 +156,7 @@ def test_a_target_kl_stop_ends_the_profile_where_the_update_ended(tmp_path: Path
     )
 
 
-def test_a_resumed_run_leaves_the_table_of_the_undisturbed_one(tmp_path: Path) -> None:
+def test_a_resumed_run_writes_the_table_of_an_uninterrupted_run(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, kl_profile_every=2, stop_at_iteration=5)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(dataclasses.replace(config, run_dir=str(whole)))

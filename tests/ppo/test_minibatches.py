@@ -1,11 +1,29 @@
-"""Rows, minibatches and shards: that they tile the rollout, and are what the docstrings say."""
+"""Sequences, minibatches, and shards: together they are the rollout, and each is what its docstring says."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from conftest import planned, sampled
 
-from shmppo.ppo.minibatches import STEP_MULTIPLE, cut_sequences, equal_cuts, shard_cuts, shuffled_order, step_indices
+from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.minibatches import (
+    STEP_MULTIPLE,
+    assign_shards,
+    cut_sequences,
+    equal_cuts,
+    sequence_starts,
+    shard_cuts,
+    shuffle_sequences,
+    step_indices,
+)
+
+CONFIG = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
+    encoder_sizes=(16,), grad_shards=2, entropy_coef=0.01, normalize_reward=False,
+)  # fmt: skip
 
 
 def first_steps(T: int, *columns: list[int]) -> np.ndarray:
@@ -15,10 +33,10 @@ def first_steps(T: int, *columns: list[int]) -> np.ndarray:
     return first
 
 
-def test_rows_by_hand() -> None:
-    # L = 4. Column 0: goes on from before, an episode begins at 6. Column 1: episodes begin at 0 and 9.
-    rows = cut_sequences(first_steps(10, [6], [0, 9]), 4)
-    assert rows.tolist() == [
+def test_sequences_by_hand() -> None:
+    # L = 4. Column 0 continues an episode, and one begins at 6. In column 1 episodes begin at 0 and 9.
+    sequences = cut_sequences(first_steps(10, [6], [0, 9]), 4)
+    assert sequences.tolist() == [
         # start, env, length, slot
         [0, 0, 4, 0],
         [4, 0, 2, 1],
@@ -30,42 +48,42 @@ def test_rows_by_hand() -> None:
     ]
 
 
-def test_without_a_core_every_step_is_a_row() -> None:
-    rows = cut_sequences(first_steps(3, [1], []), 1)
-    assert rows[:, 0].tolist() == [0, 1, 2] * 2
-    assert set(rows[:, 2]) == {1}
+def test_without_a_core_every_step_is_a_sequence() -> None:
+    sequences = cut_sequences(first_steps(3, [1], []), 1)
+    assert sequences[:, 0].tolist() == [0, 1, 2] * 2
+    assert set(sequences[:, 2]) == {1}
 
 
 @pytest.mark.parametrize("sequence_steps", [1, 3, 8, 50])
-def test_rows_tile_the_rollout_and_never_cross_an_episodes_start(sequence_steps: int) -> None:
+def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: int) -> None:
     rng = np.random.default_rng(0)
     first = rng.random((37, 5)) < 0.15
-    rows = cut_sequences(first, sequence_steps)
-    indices, real = step_indices(rows, sequence_steps=sequence_steps, num_envs=5)
-    assert sorted(indices[real].tolist()) == list(range(37 * 5))
-    for start, env, length, slot in rows.tolist():
+    sequences = cut_sequences(first, sequence_steps)
+    indices, valid = step_indices(sequences, sequence_steps=sequence_steps, num_envs=5)
+    assert sorted(indices[valid].tolist()) == list(range(37 * 5))
+    for start, env, length, slot in sequences.tolist():
         assert 1 <= length <= sequence_steps
         assert not first[start + 1 : start + length, env].any()
         assert (slot == -1) == first[start, env]
     for env in range(5):
-        slots = [slot for _, e, _, slot in rows.tolist() if e == env and slot >= 0]
+        slots = [slot for _, e, _, slot in sequences.tolist() if e == env and slot >= 0]
         assert slots == list(range(len(slots)))
         assert len(slots) <= -(-37 // sequence_steps)
 
 
-def test_padding_repeats_the_last_step_and_is_not_real() -> None:
-    rows = np.array([[2, 1, 2, -1], [0, 0, 4, 0]], np.int32)
-    indices, real = step_indices(rows, sequence_steps=4, num_envs=3)
+def test_padding_repeats_the_last_step_and_is_not_valid() -> None:
+    sequences = np.array([[2, 1, 2, -1], [0, 0, 4, 0]], np.int32)
+    indices, valid = step_indices(sequences, sequence_steps=4, num_envs=3)
     assert indices.T.tolist() == [[7, 10, 10, 10], [0, 3, 6, 9]]
-    assert real.T.tolist() == [[True, True, False, False], [True] * 4]
+    assert valid.T.tolist() == [[True, True, False, False], [True] * 4]
 
 
 @pytest.mark.parametrize(("longest", "expected"), [(1, 4), (4, 4), (5, 8), (9, 11), (11, 11)])
-def test_padding_ends_shortly_after_the_longest_row(longest: int, expected: int) -> None:
+def test_padding_ends_shortly_after_the_longest_sequence(longest: int, expected: int) -> None:
     assert STEP_MULTIPLE == 4
-    rows = np.array([[0, 0, 1, -1], [1, 1, longest, 0]])
-    assert step_indices(rows, sequence_steps=11, num_envs=2)[0].shape == (expected, 2)
-    assert step_indices(rows, sequence_steps=1, num_envs=2)[0].shape == (1, 2)
+    sequences = np.array([[0, 0, 1, -1], [1, 1, longest, 0]])
+    assert step_indices(sequences, sequence_steps=11, num_envs=2)[0].shape == (expected, 2)
+    assert step_indices(sequences, sequence_steps=1, num_envs=2)[0].shape == (1, 2)
 
 
 @pytest.mark.parametrize("mean_length", [10, 40, 100])
@@ -76,10 +94,10 @@ def test_shards_cost_about_the_same_with_their_padding(mean_length: int) -> None
     padded = np.diff(cuts) * steps[cuts[:-1]]
     assert padded.max() <= 1.15 * padded.mean()
     assert padded.sum() <= 1.05 * steps.sum()
-    assert len(steps) * 16 > 1.05 * steps.sum(), "nothing to gain here"
+    assert len(steps) * 16 > 1.05 * steps.sum(), "padding to full length would cost as little"
 
 
-def test_equal_cuts_are_near_equal_in_steps() -> None:
+def test_equal_cuts_have_nearly_equal_step_counts() -> None:
     lengths = np.random.default_rng(0).integers(1, 17, size=300)
     cuts = equal_cuts(lengths, 7)
     steps = np.add.reduceat(lengths, cuts[:-1])
@@ -95,29 +113,80 @@ def test_no_run_is_empty(lengths: list[int], parts: int) -> None:
     assert (np.diff(cuts) >= 1).all()
 
 
-def test_minibatches_cover_all_rows_and_change_from_epoch_to_epoch() -> None:
-    rows = cut_sequences(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
+def test_minibatches_contain_every_sequence_once_and_differ_between_epochs() -> None:
+    sequences = cut_sequences(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
     orders = []
     for epoch in range(2):
-        order, cuts = shuffled_order(rows, seed=1, block=6, iteration=0, epoch=epoch, minibatches=4)
-        assert sorted(order.tolist()) == list(range(len(rows)))
+        order, cuts = shuffle_sequences(sequences, seed=1, block=6, iteration=0, epoch=epoch, minibatches=4)
+        assert sorted(order.tolist()) == list(range(len(sequences)))
         assert len(cuts) == 5
         orders.append(order.tolist())
     assert orders[0] != orders[1]
 
 
-def test_a_block_fills_the_same_part_of_a_minibatch_alone_and_among_others() -> None:
-    """What lets R ranks with N environments each draw the minibatches of one rank with R·N."""
+def test_a_block_gives_a_minibatch_the_same_sequences_alone_and_among_others() -> None:
+    """So R ranks with N environments each have the minibatches of one rank with R·N environments."""
     first = np.random.default_rng(0).random((40, 4)) < 0.1
     both = cut_sequences(first, 8)
-    order, cuts = shuffled_order(both, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
+    order, cuts = shuffle_sequences(both, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
     alone = cut_sequences(first[:, :2], 8)
-    order_alone, cuts_alone = shuffled_order(alone, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
+    order_alone, cuts_alone = shuffle_sequences(alone, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
     for m in range(3):
         members = [r for r in order[cuts[m] : cuts[m + 1]].tolist() if r < len(alone)]
         assert members == order_alone[cuts_alone[m] : cuts_alone[m + 1]].tolist()
 
 
-def test_where_there_are_fewer_rows_than_shards_the_last_have_none() -> None:
+def test_with_fewer_sequences_than_shards_the_last_shards_are_empty() -> None:
     assert shard_cuts(np.array([9, 4, 4]), 5).tolist() == [0, 1, 2, 3, 3, 3]
     assert shard_cuts(np.array([9]), 2).tolist() == [0, 1, 1]
+
+
+def test_sequences_end_with_the_valid_steps_by_hand() -> None:
+    # L = 4. Environment 0 has 7 valid steps and an episode that begins at 6, environment 1 has 4.
+    sequences = cut_sequences(first_steps(10, [6], [0, 9]), 4, np.array([7, 4]))
+    assert sequences.tolist() == [[0, 0, 4, 0], [4, 0, 2, 1], [6, 0, 1, -1], [0, 1, 4, -1]]
+
+
+def test_sequence_starts_by_hand() -> None:
+    starts = sequence_starts(first_steps(10, [6], [0, 9]), 4)
+    assert np.flatnonzero(starts[:, 0]).tolist() == [0, 4, 6]
+    assert np.flatnonzero(starts[:, 1]).tolist() == [0, 4, 8, 9]
+
+
+def test_shards_of_each_minibatch_have_the_longest_sequences_first() -> None:
+    order, steps = np.array([0, 1, 2, 3, 4, 5]), np.array([2, 4, 4, 9, 1, 8])
+    # The shards of minibatch 0 have 4 and 4 + 2 steps, those of minibatch 1 have 9 and 8 + 1.
+    bounds = assign_shards(order, np.array([0, 3, 6]), steps, 2)
+    assert order.tolist() == [1, 2, 0, 3, 5, 4]
+    assert bounds.tolist() == [[0, 1, 3], [3, 4, 6]]
+
+
+@pytest.mark.parametrize("over", ["minibatch", "global", "none"])
+def test_advantage_scales_against_numpy(over: str) -> None:
+    config = dataclasses.replace(CONFIG, advantage_norm=over)  # type: ignore[arg-type]
+    buffers, learner, _ = sampled(config)
+    advantages, plan = planned(config, buffers, learner), buffers.minibatches
+    for epoch in range(config.epochs):
+        seen = []
+        for m in range(config.minibatches):
+            bounds = plan.bounds[epoch, m]
+            sequences = plan.sequences[plan.order[epoch, bounds[0] : bounds[-1]]]
+            steps = np.concatenate([advantages[s : s + length, n] for s, n, length, _ in sequences.tolist()])
+            seen.append(len(steps))
+            basis = {"minibatch": steps, "global": advantages, "none": np.array([-1.0, 1.0])}[over].astype(np.float64)
+            mean, scale = plan.advantage_scale[epoch, m]
+            np.testing.assert_allclose([mean, 1 / scale], [basis.mean(), basis.std()], rtol=1e-6, atol=1e-7)
+        assert plan.steps[epoch].tolist() == seen
+        assert sum(seen) == config.batch_steps
+
+
+def test_targets_of_every_step() -> None:
+    buffers, learner, _ = sampled(CONFIG)
+    advantages, rollout = planned(CONFIG, buffers, learner), buffers.rollout
+    targets = buffers.minibatches.step_targets.reshape(CONFIG.rollout_steps, CONFIG.num_envs, 4)
+    np.testing.assert_array_equal(targets[..., 0], advantages)
+    np.testing.assert_array_equal(targets[..., 1], advantages + rollout.value)
+    np.testing.assert_array_equal(targets[..., 2], rollout.value)
+    np.testing.assert_array_equal(targets[..., 3:], rollout.log_prob)
+    coefficients = learner.schedule.coefficients(0)
+    np.testing.assert_array_equal(buffers.minibatches.coefficients, coefficients)

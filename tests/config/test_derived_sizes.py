@@ -1,0 +1,58 @@
+"""Sizes that a configuration derives from its fields: they are computed once, and do not outlive a change."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from functools import cached_property
+
+import pytest
+
+from shmppo.config import train_config
+from shmppo.config.train_config import TrainConfig, from_json
+
+CONFIG = TrainConfig(env="CartPole-v1", num_envs=6, rollout_steps=50, seq_len=8, minibatches=3, grad_shards=2, workers=2)
+DERIVED = [name for name, value in vars(TrainConfig).items() if isinstance(value, cached_property)]
+
+
+def with_derived_values(config: TrainConfig) -> TrainConfig:
+    """The same object, after every derived value has been read."""
+    for name in DERIVED:
+        getattr(config, name)
+    assert set(DERIVED) <= set(vars(config))
+    return config
+
+
+def test_sizes_by_hand() -> None:
+    # N·T = 6·50 = 300; sequences of 8 steps: ⌈50 / 8⌉ = 7 per environment
+    assert (CONFIG.rank_steps, CONFIG.batch_steps, CONFIG.state_slots) == (300, 300, 7)
+    assert (CONFIG.min_env_sequences, CONFIG.min_sequences, CONFIG.shards, CONFIG.block) == (7, 42, 2, 6)
+    early = dataclasses.replace(CONFIG, preempt_fraction=0.5, preempt_min_fraction=0.5)
+    assert (early.min_steps, early.min_env_sequences, early.min_sequences) == (25, 4, 24)
+    ranks = dataclasses.replace(CONFIG, ranks=3, rank=2)
+    assert (ranks.rank_steps, ranks.batch_steps, ranks.first_env) == (300, 900, 12)
+    assert dataclasses.replace(CONFIG, total_steps=301).iterations == 2
+    none = dataclasses.replace(CONFIG, core="none")
+    assert (none.recurrent, none.sequence_steps, none.state_slots, none.min_sequences) == (False, 1, 50, 300)
+
+
+def test_default_sizes_by_hand() -> None:
+    # Shards of at least 256 steps: 8192 / 4 minibatches / 256 = 8. Sequences of 16 steps: 64·8 / 4 = 128 at most.
+    config = TrainConfig(num_envs=64, rollout_steps=128, seq_len=16, minibatches=4)
+    assert config.shards == 8
+    # Few and long sequences: 4·2 / 4 minibatches = 2 at most.
+    assert TrainConfig(num_envs=4, rollout_steps=4096, seq_len=2048, minibatches=4).shards == 2
+
+
+def test_a_changed_copy_computes_its_values_again() -> None:
+    config = with_derived_values(dataclasses.replace(CONFIG, grad_shards=None))
+    changes = {"num_envs": 12, "rollout_steps": 64, "seq_len": 4, "core": "gru", "workers": 1, "tile_rows": 16}
+    changed = dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+    fresh = TrainConfig(**(config.fields() | changes))
+    assert not set(DERIVED) & (set(vars(changed)) - {"num_workers"} - checked_in_post_init())
+    for name in DERIVED:
+        assert getattr(changed, name) == getattr(fresh, name), name
+    assert (config.rank_steps, changed.rank_steps) == (300, 768)
+    assert (config.num_workers, changed.num_workers) == (2, 1)
+    assert (config.inference_rows, changed.inference_rows) == (8, 16)

@@ -1,0 +1,94 @@
+"""Acting: it agrees with the learning network, and `Actor` reads observations, noise, and states as documented."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers import ACTION_SIZE, CORES, DISTRIBUTION, OBS_SIZE, small_network
+
+from shmppo.sampling.actor import ActingNetwork, Actor, InferenceBatches, inference_slices
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize(("core", "layers"), CORES)
+def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: bool) -> None:
+    _, model = small_network(core, layers, separate)
+    B, T, batch = 8, 7, 1
+    generator = torch.Generator().manual_seed(2)
+    obs = torch.randn(T, B, OBS_SIZE, generator=generator)
+    state = torch.tanh(torch.randn(B, model.state_size, generator=generator))
+    network = ActingNetwork(model, DISTRIBUTION, batches=2, rows=B)
+    network.load()
+    network.state[batch] = state
+    params, values = [], []
+    with torch.inference_mode():
+        for t in range(T):
+            network.obs[0][batch] = obs[t]
+            network.step(batch)
+            params.append(network.params.clone())
+            values.append(network.values[:, 0].clone())
+    with torch.no_grad():
+        expected_p, expected_v, after = model([obs], state)
+    torch.testing.assert_close(torch.stack(params), expected_p, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(torch.stack(values), expected_v, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(network.state[batch], after, atol=2e-6, rtol=1e-5)
+    assert not network.state[0].any(), "the state of the other batch has changed"
+
+
+def test_environments_have_rows_of_inference_batches_by_index() -> None:
+    slices = inference_slices(5, 18, 8)
+    assert [(s.index, s.rows, s.own) for s in slices] == [
+        (0, slice(5, 8), slice(0, 3)),
+        (1, slice(0, 8), slice(3, 11)),
+        (2, slice(0, 2), slice(11, 13)),
+    ]
+
+
+def make_actor(obs: np.ndarray, noise_steps: int = 1) -> tuple[Actor, torch.nn.Module]:
+    """An actor with an LSTM for the environments 5 … 17, in three inference batches of 8 rows."""
+    config, model = small_network("lstm", 1)
+    actor = Actor(
+        config, model, DISTRIBUTION, [obs], InferenceBatches(inference_slices(5, 18, 8), 8), noise_steps=noise_steps
+    )
+    actor.load(np.full(OBS_SIZE, 0.5, np.float32), np.full(OBS_SIZE, 2.0, np.float32))
+    return actor, model
+
+
+@torch.inference_mode()
+def test_an_actor_normalizes_samples_and_updates_its_states() -> None:
+    rng = np.random.default_rng(0)
+    obs, noise = rng.random((13, OBS_SIZE), np.float32), rng.standard_normal((2, 13, ACTION_SIZE), np.float32)
+    actor, model = make_actor(obs, noise_steps=2)
+    actor.load_noise(noise)
+    actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
+    actions, params, values = np.empty((13, 2), np.float32), np.empty((13, 4), np.float32), np.empty(13, np.float32)
+    actor.act(actions, params, values, 1)
+    seen = (torch.from_numpy(obs).unsqueeze(0) - 0.5) * 2
+    expected_params, expected_values, after = model([seen], torch.from_numpy(before))
+    np.testing.assert_allclose(params, expected_params[0], atol=2e-6)
+    np.testing.assert_allclose(values, expected_values[0], atol=2e-6)
+    np.testing.assert_allclose(actor.states, after, atol=2e-6)
+    sampled = DISTRIBUTION.sample(torch.from_numpy(params), torch.from_numpy(noise[1]))
+    np.testing.assert_allclose(actions, sampled, atol=2e-6)
+
+    actor.states[:] = before
+    actor.act(actions, params, values, None)
+    np.testing.assert_allclose(actions, DISTRIBUTION.mode(torch.from_numpy(params)), atol=2e-6)
+    states = actor.states.copy()
+    actor.states[:] = before
+    actor.advance()
+    np.testing.assert_array_equal(actor.states, states)
+
+
+@torch.inference_mode()
+def test_values_of_other_observations_do_not_change_the_states() -> None:
+    rng = np.random.default_rng(1)
+    actor, model = make_actor(rng.random((13, OBS_SIZE), np.float32))
+    actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
+    other = torch.from_numpy(rng.random((13, OBS_SIZE), np.float32))
+    values = actor.values_of([other])
+    np.testing.assert_array_equal(actor.states, before)
+    np.testing.assert_allclose(
+        values, model([(other.unsqueeze(0) - 0.5) * 2], torch.from_numpy(before))[1][0], atol=2e-6
+    )
