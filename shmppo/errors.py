@@ -58,7 +58,7 @@ class WorkerError(ShmppoError):
 
 
 class TrainingError(ShmppoError):
-    """A loss, gradient, or ratio is invalid, for example not finite. The weights are unchanged.
+    """A loss, gradient, or ratio is invalid, for example not finite. Its minibatch has not changed the weights.
 
     Attributes:
         epoch, minibatch: indices of the minibatch that has the invalid value.
@@ -71,7 +71,7 @@ class TrainingError(ShmppoError):
         self.message = message
 
     def __str__(self) -> str:
-        return f"minibatch {self.minibatch} of epoch {self.epoch}: {self.message}; the weights are unchanged"
+        return f"minibatch {self.minibatch} of epoch {self.epoch}: {self.message}; this minibatch has not changed the weights"
 
 
 class RankError(ShmppoError):

@@ -1,9 +1,10 @@
-"""Shared pieces of the tests: small configurations, and the rule that a test leaves no process behind."""
+"""Shared pieces of the tests: fixtures, rollouts of small runs, and the check that a test leaves no process behind."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -86,6 +87,12 @@ def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
         )
 
     return run
+
+
+@pytest.fixture
+def environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that a test starts import `environments`."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
 
 
 def summary_of(run_dir: Path) -> dict[str, Any]:

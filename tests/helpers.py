@@ -37,9 +37,8 @@ CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("none", 1)]
 
 def small_network(core: str, layers: int, separate: bool = False) -> tuple[TrainConfig, ActorCritic]:
     """A network of 12 units for OBSERVATION and DISTRIBUTION, with random biases as well as weights."""
-    config = TrainConfig(
-        core=core, num_layers=layers, hidden_size=12, encoder_sizes=(9,), separate_critic=separate, seq_len=6,
-    )  # type: ignore[arg-type]  # fmt: skip
+    sizes: dict[str, Any] = {"core": core, "num_layers": layers, "hidden_size": 12, "encoder_sizes": (9,)}
+    config = TrainConfig(**sizes, separate_critic=separate, seq_len=6)
     torch.manual_seed(0)
     model = ActorCritic(config, OBSERVATION, DISTRIBUTION)
     with torch.no_grad():  # with biases of 0, a gate in the wrong place might not show

@@ -1,1 +1,1 @@
-"""Parallel processes: shared buffers, signals between learner and workers, and process groups of several ranks."""
+"""Parallel processes: shared buffers, mailboxes between learner and workers, and the process group of several ranks."""

@@ -1,7 +1,7 @@
-"""Failure messages between ranks, so that an error names the ranks that failed and says why.
+"""Failure messages between ranks: with them, an error names the ranks that failed and says why.
 
-A rank that fails leaves a message in the key-value store of the process group, then exits. The collective operations of
-the other ranks fail soon after. They read the messages and raise one error that contains them.
+A rank that fails writes a message to the key-value store of the process group, and exits. Soon after, the collective
+operations of the other ranks fail. These ranks read the messages and raise one error that contains them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shmppo.errors import RankError
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 2.0  # how long a rank waits for the messages of the others after a failure
-POLL_SECONDS = 0.02
+GRACE_SECONDS = 2.0  # time for which a rank waits for the messages of the others after a failure
+POLL_SECONDS = 0.02  # between two looks into the store
 
 
 class FailureMessages:
@@ -33,7 +33,7 @@ class FailureMessages:
             rank: of this process.
             size: number of ranks.
             store: the key-value store that all ranks share.
-            timeout: of a collective operation, in seconds; for the text of the error.
+            timeout: of a collective operation, in seconds. It appears in the text of the error.
         """
         self._rank = rank
         self._size = size
@@ -41,18 +41,18 @@ class FailureMessages:
         self._timeout = timeout
 
     def report(self, text: str) -> None:
-        """Leave a message for the other ranks, without waiting for theirs."""
+        """Write a message for the other ranks, without waiting for theirs."""
         self._exchange_failure_messages(text, wait=False)
 
     def diagnose(self, error: RuntimeError, waited: float) -> RankError:
-        """Find out why a collective operation failed.
+        """Find out why a collective operation failed, and make an error that says so.
 
         Args:
             error: what torch.distributed or the shared-memory all-gather raised.
             waited: seconds that the operation took until it failed.
 
         Returns:
-            An error that names the failed ranks in one sentence.
+            An error whose message names the failed ranks, in one sentence.
         """
         reason = str(error).splitlines()[0].split("] ", 1)[-1].rstrip(". ")
         log.warning("a collective operation failed after %.1f s: %s", waited, error)
@@ -80,11 +80,11 @@ class FailureMessages:
         """Write the message of this rank and read those of the others.
 
         Args:
-            text: "" if this rank has not failed itself. The first message of a rank is kept.
-            wait: wait up to GRACE_SECONDS for the messages of the other ranks.
+            text: the message; "" if this rank has not failed itself. It is ignored if this rank has written one before.
+            wait: whether to wait up to GRACE_SECONDS for the messages of the other ranks.
 
         Returns:
-            Messages by rank, without the ranks that wrote none; None if the store does not answer.
+            Messages by rank, without the ranks that wrote none. None if the store does not answer.
         """
         messages: dict[int, str] = {}
         done = threading.Event()
@@ -108,7 +108,7 @@ class FailureMessages:
             except RuntimeError as error:
                 log.warning("the store of the process group does not answer: %s", error)
 
-        # A thread, because a call to a store behind a broken link returns only when the kernel gives up.
+        # Use a thread: if the network is down, a call to the store returns only after the timeout of the kernel.
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(2 * GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""The one private attribute of multiprocessing that workers need."""
+"""Close the fork server's pipe in a worker. This needs a private attribute of multiprocessing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def close_fork_server_pipe() -> None:
-    """Let go of the fork server's pipe in a worker.
+    """Close the inherited end of the fork server's pipe in a worker.
 
-    The fork server ends when every process has closed this pipe, and each worker inherits an end of it. So a stopped
-    worker would keep the fork server alive, whose end is what kills the worker.
+    The fork server ends when every process has closed its end of this pipe, and the kernel then kills the workers. If
+    workers kept their ends open, a stopped worker would keep the fork server running, and so would never be killed.
     """
     server: Any = vars(forkserver)["_forkserver"]
     if server._forkserver_alive_fd is not None:

@@ -1,10 +1,12 @@
-"""Commands to workers and their acknowledgements: numbers in shared memory, and a queue to wake a process that blocks.
+"""Commands to workers and their acknowledgements: numbers in shared memory, and queues to wake up blocked processes.
 
-Each worker has a row of `Control`. The learner writes a command there and then raises its sequence number. The worker
-carries the command out and then acknowledges this number. Between the minibatches of an update both sides spin for up
-to 2 ms before they block, because a process that blocks needs 50 to 100 µs to wake up.
+Each worker has a row of `Control`. The learner writes a command there, and then increases the sequence number. The
+worker carries the command out, and then acknowledges this number.
 
-A message through a queue is small on purpose: one atomic write to a pipe.
+A process that waits blocks on a queue, and the other process wakes it up with a message. Waking up takes 50 to 100 µs.
+So between the minibatches of an update, both processes first spin for up to 2 ms.
+
+A message is small enough for one atomic write to a pipe. So a process that is killed leaves no partial message.
 """
 
 from __future__ import annotations
@@ -26,27 +28,32 @@ import numpy as np
 from shmppo.parallel.shared_buffers import Control
 
 SPIN_SECONDS = 2e-3
-"""Longer than the pause between two minibatches, and too short to load a core noticeably."""
-_LOCK = threading.Lock()
+"""Maximum time to spin. It is longer than the pause between two minibatches, and too short to load a core."""
+_FENCE_LOCK = threading.Lock()
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has no sched_yield
 BLOCK_SECONDS = 0.2
-"""The longest block before a process looks again by itself. A wake-up is missed only if a processor reorders a read
-before an earlier write."""
+"""Maximum time to block before a process checks again. A message to wake it up can be missing if the processor executes
+a read before an earlier write."""
 MAX_TEXT = 3000
-"""Characters of a traceback in a message, so that the message stays below PIPE_BUF (4096 bytes on Linux)."""
+"""Maximum number of characters of a traceback in a message. With ASCII text, the message then has less than PIPE_BUF
+bytes (4096 on Linux)."""
 
 
 def fence() -> None:
-    """Order memory accesses: other processes see earlier writes before later ones, on every processor."""
-    with _LOCK:
+    """Order memory accesses: on every processor, other processes see the writes before this call before later ones."""
+    with _FENCE_LOCK:  # acquiring and releasing any lock is a memory barrier
         pass
 
 
 def spin_wait(done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
-    """Wait for `done` without blocking, but let other processes use the core.
+    """Spin until `done()` is true. Other processes may use the core meanwhile.
+
+    Args:
+        done: the condition.
+        seconds: maximum time to spin.
 
     Returns:
-        Whether it came within `seconds`.
+        Whether the condition was true within this time.
     """
     deadline = time.monotonic() + seconds
     while not done():
@@ -57,10 +64,18 @@ def spin_wait(done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
 
 
 class PipeQueue:
-    """Messages from one process to one other, in order. Nothing is locked, so a killed process blocks no other."""
+    """A queue of messages from one process to another. It has no lock, so a killed process blocks no other.
+
+    Attributes:
+        reader: the connection to read from. `multiprocessing.connection.wait` can wait for it.
+    """
 
     def __init__(self, context: Any) -> None:
-        """context: of multiprocessing; the queue can be passed to a process that this context starts."""
+        """Create a pipe.
+
+        Args:
+            context: a multiprocessing context. The queue can be passed to a process that this context starts.
+        """
         self.reader, self._writer = context.Pipe(duplex=False)
 
     def put(self, message: Any) -> None:
@@ -68,27 +83,28 @@ class PipeQueue:
         self._writer.send(message)
 
     def get(self) -> Any:
-        """Wait for a message. Raises EOFError or OSError if it is incomplete."""
+        """Wait for a message and return it. Raises EOFError or OSError if the queue is closed or the message is partial."""
         return self.reader.recv()
 
     def has_message(self) -> bool:
-        """Whether there is something to read."""
+        """Whether `get` finds something to read."""
         return bool(self.reader.poll())
 
     def close(self) -> None:
+        """Close both ends in this process. Safe to call twice."""
         self.reader.close()
         self._writer.close()
 
 
 class Collect(NamedTuple):
-    """Command: collect one rollout of the worker's own environments with the weights of `version`."""
+    """Command: collect one rollout of the worker's environments with the weights of `version`."""
 
     version: int
     iteration: int
 
 
 class ComputeGradients(NamedTuple):
-    """Command: compute the gradients of the worker's own shards with the weights of `version`."""
+    """Command: compute the gradients of the worker's shards with the weights of `version`."""
 
     version: int
     epoch: int
@@ -96,7 +112,7 @@ class ComputeGradients(NamedTuple):
 
 
 class RefreshStates(NamedTuple):
-    """Command: recompute the stored states of the worker's own environments with the weights of `version`."""
+    """Command: recompute the stored states of the worker's environments with the weights of `version`."""
 
     version: int
 
@@ -107,29 +123,30 @@ _KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates)
 
 @dataclass(frozen=True)
 class WakeUp:
-    """Message: there is a command, or an acknowledgement, in shared memory."""
+    """Message: shared memory contains a new command or a new acknowledgement."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Message: end the process."""
+    """Message to a worker: end the process."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Message: the worker has made and, after a restart, restored its environments."""
+    """Message of a worker: its environments have begun or, after a restart of the worker, have been restored."""
 
     lost: tuple[int, ...] = ()
-    """Global indices of environments that could not be restored. They began their next episode instead."""
+    """Indices of environments that could not be restored. They have begun their next episode instead."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Message: the worker raised an exception. It ends after this message."""
+    """Message of a worker: it raised an exception, and ends after this message."""
 
     traceback: str
+    """The end of the traceback, at most MAX_TEXT characters."""
     env_index: int | None
-    """Global index of the environment that raised, if one did."""
+    """Index of the environment that raised. None if no environment did."""
 
 
 Report = WakeUp | Ready | Failed
@@ -137,7 +154,11 @@ Report = WakeUp | Ready | Failed
 
 @contextmanager
 def _announce_block(flag: np.ndarray) -> Iterator[None]:
-    """Ask to be woken up. Inside, check again before blocking: an earlier write did not see the flag."""
+    """Set the flag that asks the other process for a message.
+
+    While the context is open, check the condition again before blocking. The other process may have written shortly
+    before the flag was set.
+    """
     flag[0] = 1
     fence()
     yield
@@ -153,15 +174,15 @@ class LearnerMailbox:
         self._queues: dict[int, PipeQueue] = {}
 
     def connect(self, worker: int, queue: PipeQueue) -> None:
-        """Name the queue that wakes a worker up; a new process has a new one."""
+        """Set the queue that wakes up a worker. Each new process has its own queue."""
         self._queues[worker] = queue
 
     def sequence_number(self, worker: int) -> int:
-        """The number of commands sent to a worker so far."""
+        """Return the sequence number of the last command to a worker: the number of commands so far."""
         return int(self._commands[worker, 0])
 
     def send(self, worker: int, command: Command) -> None:
-        """Send a worker a command, and wake it up if it blocks."""
+        """Send a command to a worker, and wake it up if it blocks."""
         row = self._commands[worker]
         row[1] = _KINDS.index(type(command))
         row[2 : 2 + len(command)] = command
@@ -169,7 +190,7 @@ class LearnerMailbox:
         row[0] += 1
         fence()
         if self._worker_blocked[worker]:
-            # A queue without a reader belongs to a dead worker, which the learner detects by its sentinel.
+            # An OSError means that the worker is dead. The learner detects this by its sentinel.
             with contextlib.suppress(OSError):
                 self._queues[worker].put(WakeUp())
 
@@ -188,7 +209,7 @@ class LearnerMailbox:
         return True
 
     def blocking(self) -> AbstractContextManager[None]:
-        """Surround a wait for the workers' queues. Check `is_acknowledged` again inside."""
+        """Ask workers for a message while the context is open. In it, check `is_acknowledged` again before blocking."""
         return _announce_block(self._learner_blocked)
 
 
@@ -205,7 +226,16 @@ class WorkerMailbox:
         *,
         spins: bool,
     ) -> None:
-        """sequence_number: of the last command to a predecessor; spins: whether there is a core for each worker."""
+        """Create the mailbox of one worker.
+
+        Args:
+            control: views of the shared memory.
+            worker: index of this worker.
+            sequence_number: of the last command to the predecessor of this worker; 0 without one.
+            commands: queue from the learner.
+            reports: queue to the learner.
+            spins: whether to spin between minibatches. It needs a core for each worker.
+        """
         self._row = control.commands[worker]
         self._acknowledged = control.acknowledged[worker : worker + 1]
         self._blocked = control.worker_blocked[worker : worker + 1]
@@ -216,7 +246,11 @@ class WorkerMailbox:
         self._in_update = False
 
     def receive(self) -> Command | None:
-        """Wait for the next command. None: the worker has to end, because the learner asks for it or is gone."""
+        """Wait for the next command.
+
+        Returns:
+            None if the worker has to end, because the learner has sent Stop or has ended.
+        """
         if self._spins and self._in_update:
             spin_wait(self._has_command)
         while not self._has_command():
@@ -228,7 +262,7 @@ class WorkerMailbox:
         _, kind, *arguments = self._row.tolist()
         command_type = _KINDS[kind]
         command: Command = command_type(*arguments[: len(command_type._fields)])
-        # The command for the next minibatch follows within a millisecond.
+        # After a minibatch, the next command usually follows within a millisecond.
         self._in_update = isinstance(command, ComputeGradients)
         return command
 
@@ -236,17 +270,21 @@ class WorkerMailbox:
         return bool(self._row[0] != self._sequence_number)
 
     def _must_end(self) -> bool:
-        """Block until there is a message, the learner ends, or BLOCK_SECONDS pass."""
+        """Block until a message arrives, the learner ends, or BLOCK_SECONDS pass.
+
+        Returns:
+            Whether the worker has to end.
+        """
         learner = multiprocessing.parent_process()
         assert learner is not None
-        waited_for: list[Any] = [self._commands.reader, learner.sentinel]
-        ready = wait(waited_for, BLOCK_SECONDS)
+        handles: list[Any] = [self._commands.reader, learner.sentinel]
+        ready = wait(handles, BLOCK_SECONDS)
         if self._commands.reader in ready:
             return isinstance(self._commands.get(), Stop)
         return bool(ready)
 
     def acknowledge(self) -> None:
-        """Report that the last command is carried out, and wake the learner up if it blocks."""
+        """Acknowledge that the last command has been carried out, and wake up the learner if it blocks."""
         fence()
         self._acknowledged[0] = self._sequence_number
         fence()

@@ -1,7 +1,7 @@
-"""Collective operations between several learners (ranks), based on torch.distributed.
+"""Collective operations between the learners of several ranks, based on torch.distributed.
 
-All ranks call the same operations in the same order. A condition that decides whether an operation is called must
-therefore have the same value on all ranks. With one rank every operation returns at once and copies nothing.
+All ranks must call the same operations in the same order. So a condition for a call must have the same value on all
+ranks. With one rank, every operation returns at once and copies nothing.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from shmppo.parallel.shm_allgather import ShmAllGather, open_shm_all_gather
 
 
 class ProcessGroup:
-    """R ranks that train together; this process is one of them. An ordinary run has R = 1.
+    """R ranks that train together; this process is one of them. A run without torchrun has R = 1.
+
+    Collective operations raise RankError if a rank has failed or does not answer within the timeout.
 
     Attributes:
-        rank: number of this process, 0 … R − 1.
+        rank: index of this process, 0 … R − 1.
         size: R.
-        allreduce_seconds: time spent in collective operations, including the wait for the other ranks. The trainer sets
-            it back to 0 in each iteration.
+        allreduce_seconds: seconds spent in collective operations, including the wait for the other ranks. The trainer
+            sets it to 0 after each iteration.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, store: Store | None = None, timeout: float = 0.0) -> None:
         """Create a group; `rendezvous.connect` does this for several ranks.
 
         Args:
-            rank: number of this process.
+            rank: index of this process.
             size: number of ranks.
-            store: key-value store of all ranks, for failure messages and counters; needed if size > 1.
+            store: key-value store of all ranks, for failure messages and counters. Needed if size > 1.
             timeout: of a collective operation, in seconds.
         """
         self.rank = rank
@@ -59,7 +61,7 @@ class ProcessGroup:
             )
 
     def sum(self, tensor: Tensor) -> None:
-        """Sum a tensor over all ranks, in place. All ranks get the same bits."""
+        """Sum a tensor over all ranks, in place. The result has the same bits on all ranks."""
         if self.size > 1:
             with self._collective():
                 gathered = self._gather_in_shared_memory(tensor.numpy())
@@ -72,7 +74,7 @@ class ProcessGroup:
                     tensor.add_(other)
 
     def gather(self, array: np.ndarray) -> np.ndarray:
-        """Gather arrays of the same shape and type from all ranks, [R, …] in rank order."""
+        """Gather arrays of the same shape and type from all ranks. Return them as [R, …] in rank order."""
         if self.size == 1:
             return array[np.newaxis]
         if array.size == 0:
@@ -90,22 +92,22 @@ class ProcessGroup:
         """Gather arrays through shared memory.
 
         Returns:
-            [R, …], valid until the next collective operation; None if the array is too large or the ranks do not share
-            memory.
+            [R, …], valid until the next collective operation. None if the array is too large, or if the ranks do not
+            share memory.
         """
         if self._shm_all_gather is None or own.nbytes > self._shm_all_gather.capacity:
             return None
         return self._shm_all_gather.all_gather(own)
 
     def gather_rows(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Gather arrays [rows, columns] from all ranks, in rank order. The number of rows may differ between ranks."""
+        """Gather arrays [rows, columns] from all ranks, in rank order. Ranks may have different numbers of rows."""
         counts = self.gather(np.array([len(rows)]))[:, 0].tolist()
         padded = np.zeros((max(counts), *rows.shape[1:]), rows.dtype)
         padded[: len(rows)] = rows
         return [part[:count] for part, count in zip(self.gather(padded), counts, strict=True)]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Gather small picklable values from all ranks, in rank order. Slow: use it at the start or end of a run."""
+        """Gather small picklable values from all ranks, in rank order. It is slow, so call it outside of iterations."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -114,9 +116,16 @@ class ProcessGroup:
         return values
 
     def count(self, key: str, add: int) -> int:
-        """Add to a counter that all ranks share, and return its value; 0 with one rank.
+        """Add to a counter that all ranks share, and return its new value.
 
-        This is no collective operation: any thread may call it, and no rank waits for another one.
+        This is not a collective operation: any thread may call it, and it does not wait for other ranks.
+
+        Args:
+            key: name of the counter. A new counter is 0.
+            add: number to add; 0 to read the counter.
+
+        Returns:
+            The new value. Always 0 with one rank.
 
         Raises:
             RankError: if the store cannot be reached.
@@ -136,9 +145,12 @@ class ProcessGroup:
         """Combine flags of all ranks by a logical or, and check that all ranks have the same weights.
 
         Args:
-            flags: what this rank wants, such as to stop or to save.
-            weights: [P] weights after the iteration.
+            flags: requests of this rank, for example to stop or to save.
+            weights: [P], weights after the iteration.
             iteration: for the text of the error.
+
+        Returns:
+            For each flag, whether it is true on any rank.
 
         Raises:
             RankError: if the weights differ between ranks.
@@ -160,7 +172,10 @@ class ProcessGroup:
     def config_errors_on_all_ranks(self) -> Iterator[None]:
         """Raise a ConfigError of one rank on all ranks, so that the others do not wait for it.
 
-        Use it around code that a rank runs without the others, such as checks of files and devices.
+        Use it around code whose result may differ between ranks, such as checks of files and devices.
+
+        Raises:
+            ConfigError: on all ranks, with the message of the first rank that raised one.
         """
         if self.size == 1:
             yield
@@ -176,7 +191,7 @@ class ProcessGroup:
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
-        """Measure a collective operation, and turn its failure into a RankError that names the ranks."""
+        """Measure the time of a collective operation. If it fails, raise a RankError that names the ranks."""
         began = time.monotonic()
         try:
             yield
@@ -186,7 +201,7 @@ class ProcessGroup:
         self.allreduce_seconds += time.monotonic() - began
 
     def report_failure(self, text: str) -> None:
-        """Leave the reason why this rank fails. The other ranks read it when their next operation fails."""
+        """Write why this rank fails. The other ranks read it when their next collective operation fails."""
         if self._failures is not None:
             self._failures.report(text)
 
@@ -197,10 +212,11 @@ class ProcessGroup:
 
 
 SINGLE_PROCESS = ProcessGroup()
+"""The group of a run with one rank."""
 
 
 class GradientAllReduce:
-    """Sums gradients and statistics over all ranks in one all-reduce."""
+    """Sums a gradient and its statistics over all ranks in one all-reduce."""
 
     def __init__(self, group: ProcessGroup, parameters: int, statistics: int) -> None:
         """Allocate the buffer.
@@ -208,31 +224,31 @@ class GradientAllReduce:
         Args:
             group: the ranks.
             parameters: P, size of the gradient.
-            statistics: S, number of sums that belong to a gradient.
+            statistics: number of statistics to sum.
         """
         self._group = group
         self._sizes = (parameters, statistics, group.size)
-        self._flat = torch.zeros(sum(self._sizes) if group.size > 1 else 0)
-        group.use_shared_memory(self._flat.nbytes)
+        self._buffer = torch.zeros(sum(self._sizes) if group.size > 1 else 0)
+        group.use_shared_memory(self._buffer.nbytes)
 
     def __call__(self, gradient: Tensor, sums: np.ndarray, largest: float) -> tuple[np.ndarray, float]:
         """Sum over all ranks.
 
         Args:
             gradient: [P], summed in place.
-            sums: [S].
-            largest: a statistic of which the maximum is needed, not the sum.
+            sums: [statistics], this rank's part of the statistics to sum.
+            largest: this rank's value of a statistic of which the maximum is needed.
 
         Returns:
-            (sums [S], maximum of `largest`), the same on every rank.
+            (sums [statistics], maximum), the same on every rank. With several ranks both are rounded to float32.
         """
         if self._group.size == 1:
             return sums, largest
-        flat_gradient, flat_sums, by_rank = self._flat.split_with_sizes(self._sizes)
+        flat_gradient, flat_sums, by_rank = self._buffer.split_with_sizes(self._sizes)
         flat_gradient.copy_(gradient)
         flat_sums.copy_(torch.from_numpy(sums))
         by_rank.zero_()
         by_rank[self._group.rank] = largest
-        self._group.sum(self._flat)
+        self._group.sum(self._buffer)
         gradient.copy_(flat_gradient)
         return flat_sums.double().numpy(), float(by_rank.max())

@@ -1,4 +1,4 @@
-"""The start of a run of several ranks: they connect and check that their configurations agree."""
+"""The start of a run of several ranks: connect them, and check that their configurations agree."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ from shmppo.utils.machine import usable_cores
 
 PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track", "eval_every", "eval_videos")
 """Fields of the configuration that may differ between ranks, because they do not change the weights."""
-_connections = itertools.count()  # numbers the connections of this process; all ranks count alike
+_connections = itertools.count()  # number of the next connection of this process; it is the same on all ranks
 
 
 @contextmanager
 def connect(timeout: float) -> Iterator[ProcessGroup]:
-    """Connect the ranks that torchrun started, or that RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT describe.
+    """Connect this process with the other ranks while the context is open.
 
-    Without these variables the group consists of this process alone.
+    The environment variables RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT describe the ranks; torchrun sets them.
+    Without WORLD_SIZE, or if it is 1, the group consists of this process alone.
 
     Args:
-        timeout: of a collective operation, in seconds.
+        timeout: of the connection and of each collective operation, in seconds.
+
+    Yields:
+        The group of all ranks.
 
     Raises:
         ConfigError: if some of the variables are missing.
@@ -43,7 +47,7 @@ def connect(timeout: float) -> Iterator[ProcessGroup]:
     try:
         yield group
     except BaseException as error:
-        # The other ranks raise the same ConfigError or RankError themselves.
+        # The other ranks raise a ConfigError or RankError themselves, so they need no message.
         if not isinstance(error, (ConfigError, RankError)):
             group.report_failure(str(error).splitlines()[0] if str(error) else repr(error))
         raise
@@ -52,7 +56,7 @@ def connect(timeout: float) -> Iterator[ProcessGroup]:
 
 
 def _connect(timeout: float) -> ProcessGroup:
-    """Create the group of all ranks, or return SINGLE_PROCESS; arguments and errors as in `connect`."""
+    """Create the group of all ranks. For arguments and errors, see `connect`."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return SINGLE_PROCESS
@@ -64,14 +68,15 @@ def _connect(timeout: float) -> ProcessGroup:
     limit = timedelta(seconds=timeout)
     try:
         root_store, rank, size = next(rendezvous("env://", timeout=limit))
-        # The store of torchrun survives a restart of the ranks (--max-restarts). The prefix separates their keys.
+        # The store of torchrun still exists when torchrun restarts the ranks (--max-restarts). The prefix separates the
+        # keys of the restarts.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"shmppo/{attempt}/{next(_connections)}", root_store)
-        # Functions of torch.distributed.nn have the default group as a default argument, and bind it at import. Import
-        # the module before the group exists. Otherwise an optimizer imports it later, and the module keeps our group
-        # and its threads alive after `close`. Such threads sometimes abort the process when it exits.
+        # Import torch.distributed.nn before the group exists, because its functions bind the default group as a default
+        # argument at import. Otherwise an optimizer imports the module later, and the module keeps this group and its
+        # threads alive after `close`. Such threads sometimes abort the process when it exits.
         importlib.import_module("torch.distributed.nn")
-        # gloo, also with a GPU: gradients are in shared memory of the CPU.
+        # Use gloo also with a GPU, because the gradients are in CPU memory.
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -87,13 +92,13 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
 
     Args:
         group: the ranks.
-        config: what the user asked for on this rank. Only PER_RANK_FIELDS may differ between ranks.
+        config: the user's configuration of this rank. Only PER_RANK_FIELDS may differ between ranks.
 
     Returns:
-        The configuration with rank, ranks, and workers. Only rank 0 prints, tracks, and evaluates.
+        The configuration with `rank`, `ranks`, and `workers` of this rank. Outputs are disabled except on rank 0.
 
     Raises:
-        ConfigError: on all ranks, with the first field or library version that differs.
+        ConfigError: on all ranks, if a field or a library version differs. The message names the first one.
     """
     if group.size == 1:
         return dataclasses.replace(config, rank=0, ranks=1)
@@ -108,7 +113,7 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
                 )
     workers = config.workers
     if workers is None:
-        # The cores of the machine, divided by its ranks. A rank with one core samples in the learner's process.
+        # Share the cores of the machine among its ranks. A rank with one core samples in the learner's process.
         cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         workers = min(cores, config.num_envs) if cores > 1 else 0
     own = dataclasses.replace(config, rank=group.rank, ranks=group.size, workers=workers)

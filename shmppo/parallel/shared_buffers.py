@@ -1,18 +1,19 @@
-"""The shared memory of a run, written as data: every field with its shape, type, writer, and phase.
+"""The shared memory of a run: a declaration of every array with its shape, type, writer, and phase.
 
-The learner and its workers exchange rollouts, weights, and gradients through one block of shared memory. The
-dataclasses below are typed views of it. Each field declares who may write it and in which phase. This declaration is
-the only source: the memory is allocated from it, the views are made from it, `docs/internals` shows it, and a test
-checks it.
+The learner and its workers exchange rollouts, weights, gradients, and commands through one block of shared memory. The
+dataclasses below are typed views of it. Each field declares which process may write it, and in which phase. The memory
+is allocated from these declarations, and `docs/internals/shared-memory.md` is generated from them. A test checks that
+only the declared writer writes.
 
-The ownership rule: in each phase every element has one writer, and no process reads what another may write.
+The ownership rule: in each phase every element has one writer, and no process reads what another may write. The fields
+of `Control` are the exception.
 
-Phases: START (a worker makes its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, and REFRESH between
-two epochs (with --refresh-states). Control fields may be written at any time.
+Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, and REFRESH
+between two epochs (with --refresh-states).
 
-Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, D normalized numbers
-of an observation, A numbers of an action, P parameters, S numbers of a recurrent state, C stored states per
-environment.
+Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
+environment. Sizes: D normalized part of an observation, A action, P flat vector of all parameters, S recurrent state,
+Q log_prob (1, or A with --ratio per-dimension), O policy parameters (0 without --objective penalty).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -47,12 +48,13 @@ class LossCoefficients(NamedTuple):
     clip_range: float
     """ε of PPO-Clip."""
     entropy_coef: float
+    """Weight of the entropy bonus."""
     penalty_coef: float
     """β of PPO-Penalty."""
 
 
 class LossTerms(NamedTuple):
-    """Means over the steps of a minibatch. Each shard stores its part of them, and the parts add up to the means."""
+    """Means over the steps of a minibatch. A shard's part is its sum divided by the steps of the whole minibatch."""
 
     policy_loss: float
     value_loss: float
@@ -62,63 +64,63 @@ class LossTerms(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Columns of `Control.progress`. A worker with a changing number is slow; one without is stalled."""
+    """Columns of `Control.progress`. If no column changes for --worker-timeout seconds, the worker is stalled."""
 
     steps: int
-    """Steps begun since the start of the run. It shows at which step an environment failed."""
+    """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
     replayed: int
-    """Environments restored, steps replayed for that, and steps whose recurrent states were refreshed."""
+    """A counter of restored environments, of steps replayed to restore them, and of steps of a state refresh."""
 
 
 class Sequence(NamedTuple):
     """Columns of `Minibatches.sequences`."""
 
     start: int
-    """First step t."""
+    """First step, t."""
     env: int
-    """Environment n."""
+    """Index of the environment, n."""
     length: int
-    """Steps."""
+    """Number of steps."""
     slot: int
-    """Index of the stored initial state; −1 where the sequence begins an episode, so that its state is zero."""
+    """Index c of the stored initial state. −1 if the sequence begins an episode, because its initial state is zero."""
 
 
 def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:
-    """Declare a shared array. `axes` are names or numbers; "T*N" and "G+1" are computed."""
+    """Declare a shared array. `axes` are separated by spaces: names, numbers, or terms such as "T*N" and "G+1"."""
     layout = {"writer": writer, "phase": phase, "dtype": np.dtype(dtype), "axes": axes, "meaning": meaning}
     return dataclasses.field(metadata=layout)
 
 
 def _per_leaf(writer: str, phase: str, axes: str, meaning: str) -> Any:
-    """Declare one shared array for each leaf of the observation, of the leaf's type; its shape follows `axes`."""
+    """Declare one shared array per leaf of the observation. It has the leaf's type, and its shape after `axes`."""
     return _shared(writer, phase, np.void, axes, meaning)
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the learner publishes for acting and for the gradients."""
+    """What the learner publishes for acting and for the gradients: weights and normalization statistics."""
 
     weights: np.ndarray = _shared(
         LEARNER, "PUBLISH, between minibatches", "f4", "P", "all parameters; the optimizer updates them in place"
     )
-    version: np.ndarray = _shared(LEARNER, "PUBLISH, between minibatches", "i8", "1", "number of the weights")
+    version: np.ndarray = _shared(LEARNER, "PUBLISH, between minibatches", "i8", "1", "version number of the weights")
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One rollout: T steps of N environments. Steps from `valid_steps[n]` on are absent (early stop)."""
+    """One rollout: T steps of N environments. After an early stop, steps from `valid_steps[n]` on are not valid."""
 
     obs: tuple[np.ndarray, ...] = _per_leaf(OWN_ENVS, "COLLECT", "T N", "observations as the environment returned them")
     actions: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N A", "actions as sampled, before clipping")
     log_prob: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "T N Q", "log-probability of the action (Q = 1) or of each dimension"
+        OWN_ENVS, "COLLECT", "f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)"
     )
     policy_params: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N O", "policy parameters, for the closed-form KL")
     value: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N", "V(obs[t])")
     bootstrap: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "T N", "V after a truncated step, and after the last step"
+        OWN_ENVS, "COLLECT", "f4", "T N", "V after a truncated step, and after the last valid step"
     )
     reward: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f8", "T N", "rewards as the environment returned them")
     first: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T N", "obs[t] begins an episode")
@@ -132,32 +134,34 @@ class Rollout:
         "recurrent states at the start of sequences that continue an episode",
     )
     state_drift: np.ndarray = _shared(
-        OWN_ENVS, "REFRESH", "f8", "N 2", "sum of squared changes of stored states, and how many numbers changed"
+        OWN_ENVS, "REFRESH", "f8", "N 2", "sum of squared changes of stored states, and the number of summands"
     )
     ended_return: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f8", "T N", "return of the episode that ended with the step"
     )
     ended_length: np.ndarray = _shared(OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed")
     valid_steps: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "i8", "N", "steps of the rollout: T, or fewer after an early stop"
+        OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps: T, or fewer after an early stop"
     )
-    obs_moments: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f8", "N 2 D", "mean and M2 of this rollout's observations")
+    obs_moments: np.ndarray = _shared(
+        OWN_ENVS, "COLLECT", "f8", "N 2 D", "mean and sum of squared deviations of the observations"
+    )
 
 
 @dataclass(frozen=True)
 class Carry:
     """What a rollout needs from the one before. Iteration i reads carry i mod 2 and writes carry (i + 1) mod 2."""
 
-    obs: tuple[np.ndarray, ...] = _per_leaf(OWN_ENVS, "START, COLLECT", "N", "the present observation")
+    obs: tuple[np.ndarray, ...] = _per_leaf(OWN_ENVS, "START, COLLECT", "N", "the current observation")
     state: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "f4", "N S", "recurrent state")
-    first: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "?", "N", "the present observation begins an episode")
+    first: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "?", "N", "the current observation begins an episode")
     episode: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "number of the episode in progress")
     episode_return: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "f8", "N", "return of the episode so far")
     episode_length: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "length of the episode so far")
     episode_hash: np.ndarray = _shared(
-        OWN_ENVS, "START, COLLECT", "i8", "N", "hash of the episode so far, to check a replay"
+        OWN_ENVS, "START, COLLECT", "i8", "N", "CRC-32 of the episode so far, to check a replay"
     )
-    snapshot: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "u1", "N snapshot", "the environment's own state")
+    snapshot: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "u1", "N snapshot", "snapshot of the environment")
 
 
 @dataclass(frozen=True)
@@ -165,70 +169,70 @@ class Minibatches:
     """The minibatches of one update: K epochs of M minibatches of G shards."""
 
     step_targets: np.ndarray = _shared(
-        LEARNER, "PLAN", "f4", "T*N 3+Q", "advantage, value target, old value, old log_prob of each step"
+        LEARNER, "PLAN", "f4", "T*N 3+Q", "advantage, value target, old value, and old log_prob of each step"
     )
-    sequences: np.ndarray = _shared(LEARNER, "PLAN", "i4", "N*T 4", "the sequences of the rollout (see Sequence)")
-    order: np.ndarray = _shared(LEARNER, "PLAN", "i4", "K N*T", "indices of sequences in the order of each epoch")
+    sequences: np.ndarray = _shared(LEARNER, "PLAN", "i4", "N*T 4", "sequences of the rollout (columns: `Sequence`)")
+    order: np.ndarray = _shared(LEARNER, "PLAN", "i4", "K N*T", "indices of the sequences in the order of each epoch")
     bounds: np.ndarray = _shared(
         LEARNER, "PLAN", "i4", "K M G+1", "shard g is order[k, bounds[k, m, g]:bounds[k, m, g + 1]]"
     )
-    steps: np.ndarray = _shared(LEARNER, "PLAN", "i8", "K M", "steps of each minibatch, over all ranks")
+    steps: np.ndarray = _shared(LEARNER, "PLAN", "i8", "K M", "valid steps of each minibatch, over all ranks")
     advantage_scale: np.ndarray = _shared(
         LEARNER, "PLAN", "f8", "K M 2", "mean and 1 / standard deviation of advantages"
     )
-    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "3", "LossCoefficients of this update")
+    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "3", "coefficients of this update (`LossCoefficients`)")
 
 
 @dataclass(frozen=True)
 class ShardResults:
-    """What the gradient computation of each shard of a minibatch returns."""
+    """The results of the gradient computation for each shard of a minibatch."""
 
     gradients: np.ndarray = _shared(
-        SHARD_OWNER, "LEARN", "f4", "G P", "gradients; the learner sums them into the first"
+        SHARD_OWNER, "LEARN", "f4", "G P", "gradients; the learner then sums them into the first"
     )
-    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 5", "the shard's part of LossTerms")
+    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 5", "the shard's part of `LossTerms`")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 
 
 @dataclass(frozen=True)
 class Timings:
-    """What the workers measure. Without workers the learner uses row 0."""
+    """Times that the workers measure."""
 
     phase_seconds: np.ndarray = _shared(
         WORKER, "COLLECT, REFRESH, LEARN", "f8", "W phases", "seconds of the last command by phase"
     )
     command_interval: np.ndarray = _shared(
-        WORKER, "COLLECT, REFRESH, LEARN", "f8", "W 2", "monotonic start and end of the last command"
+        WORKER, "COLLECT, REFRESH, LEARN", "f8", "W 2", "start and end of the last command, on the monotonic clock"
     )
     step_seconds: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "timed_steps N", "seconds of each environment step (--step-times)"
+        OWN_ENVS, "COLLECT", "f4", "timed_steps N", "seconds of each environment step, with `--step-times`"
     )
 
 
 @dataclass(frozen=True)
 class Control:
-    """Commands and acknowledgements. These fields may be read while they are written."""
+    """Commands, acknowledgements, and progress. Other processes may read these fields while they are written."""
 
     commands: np.ndarray = _shared(LEARNER, ANY, "i8", "W 5", "sequence number, kind, and up to three arguments")
     acknowledged: np.ndarray = _shared(
         WORKER, ANY, "i8", "W", "sequence number of the last command that was carried out"
     )
     worker_blocked: np.ndarray = _shared(
-        WORKER, ANY, "i8", "W", "1: the worker blocks on its queue and must be woken up"
+        WORKER, ANY, "i8", "W", "1 while the worker blocks on its queue and must be woken up"
     )
-    learner_blocked: np.ndarray = _shared(LEARNER, ANY, "i8", "1", "1: the learner blocks and must be woken up")
+    learner_blocked: np.ndarray = _shared(LEARNER, ANY, "i8", "1", "1 while the learner blocks and must be woken up")
     finished_rollouts: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT; read at any time", "i8", "N", "rollouts finished since the start of the run"
+        OWN_ENVS, "COLLECT; read at any time", "i8", "N", "number of finished rollouts since iteration 0"
     )
     stop_early: np.ndarray = _shared(
-        LEARNER, "COLLECT; read at any time", "i8", "1", "rollouts of this number end early"
+        LEARNER, "COLLECT; read at any time", "i8", "1", "iteration + 1 of the rollout that ends early"
     )
     progress: np.ndarray = _shared(
         WORKER,
         "START, COLLECT, REFRESH; read at any time",
         "i8",
         "W 2",
-        "numbers that change while a worker works (Progress)",
+        "counters that change while a worker is not stalled (columns: `Progress`)",
     )
 
 
@@ -242,7 +246,7 @@ GROUPS: dict[str, type] = {
     "timings": Timings,
     "control": Control,
 }
-"""The views in the order in which they lie in memory."""
+"""The views by group name, in the order of their memory."""
 
 
 @dataclass(frozen=True)
@@ -256,23 +260,24 @@ class Field:
     writer: str
     phase: str
     axes: str
-    """Names of the axes, for documentation."""
+    """Names of the axes, for the documentation."""
     meaning: str
 
     @property
     def path(self) -> str:
-        """`group.name`"""
+        """The name with its group: `group.name`."""
         return f"{self.group}.{self.name}"
 
     @property
     def bytes(self) -> int:
+        """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def axis_sizes(
     config: TrainConfig, observation: ObservationSpec, distribution: Distribution, snapshot_bytes: int = 0
 ) -> dict[str, int]:
-    """The length of each axis of a run."""
+    """Return the length of each axis of a run, by name."""
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
     return {
@@ -305,7 +310,7 @@ def _length(axis: str, sizes: dict[str, int]) -> int:
 
 
 def shared_fields(sizes: dict[str, int], leaves: Iterable[Leaf]) -> tuple[Field, ...]:
-    """The layout table of a run: every field in the order in which it lies in memory."""
+    """Return the layout table of a run: all fields in the order of their memory."""
     leaves = tuple(leaves)
     return tuple(field for group, view in GROUPS.items() for field in _group_fields(group, view, sizes, leaves))
 
@@ -314,33 +319,33 @@ def _group_fields(group: str, view: type, sizes: dict[str, int], leaves: tuple[L
     for declared in dataclasses.fields(view):
         layout = declared.metadata
         shape = tuple(_length(axis, sizes) for axis in layout["axes"].split())
-        text = (layout["writer"], layout["phase"], layout["axes"], layout["meaning"])
+        texts = (layout["writer"], layout["phase"], layout["axes"], layout["meaning"])
         if layout["dtype"] != np.void:
-            yield Field(group, declared.name, shape, layout["dtype"], *text)
+            yield Field(group, declared.name, shape, layout["dtype"], *texts)
             continue
         for leaf in leaves:
-            yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), *text)
+            yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), *texts)
 
 
 def run_fields(
     config: TrainConfig, observation: ObservationSpec, distribution: Distribution, snapshot_bytes: int = 0
 ) -> tuple[Field, ...]:
-    """The layout table of a run with this configuration and these spaces."""
+    """Return the layout table of a run with this configuration and these spaces."""
     return shared_fields(axis_sizes(config, observation, distribution, snapshot_bytes), observation.leaves)
 
 
 def aligned(size: int) -> int:
-    """`size` in bytes, rounded up to the alignment."""
+    """Round a size in bytes up to a multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def total_bytes(fields: Iterable[Field]) -> int:
-    """Bytes of the shared memory that holds `fields`."""
+    """Return the size in bytes of the shared memory for `fields`."""
     return sum(aligned(field.bytes) for field in fields)
 
 
 def allocate(fields: Iterable[Field]) -> Tensor:
-    """One zeroed shared tensor for the whole table, uint8 [total_bytes]. Its memory segment has no name."""
+    """Allocate the shared memory for `fields`: zeros, uint8 [total_bytes]. Its memory segment has no name."""
     memory = torch.zeros(total_bytes(fields), dtype=torch.uint8)
     memory.share_memory_()  # type: ignore[no-untyped-call]
     return memory
@@ -353,12 +358,19 @@ class SharedBuffers:
     """Typed views of the shared memory of one run.
 
     Attributes:
-        carries: the carry that even iterations read, and the one that odd iterations read.
-        arrays: every array by its path `group.name`, for code that treats all fields alike.
+        memory: the shared memory, uint8 [bytes].
+        fields: the layout table.
+        carries: the carry that even iterations read, and the carry that odd iterations read.
+        arrays: every array by its path `group.name`, for code that handles all fields in the same way.
     """
 
     def __init__(self, fields: Iterable[Field], memory: Tensor) -> None:
-        """memory: what `allocate(fields)` returned, possibly in another process."""
+        """Create the views.
+
+        Args:
+            fields: the layout table.
+            memory: the result of `allocate(fields)` in this process or another one.
+        """
         self.memory = memory
         self.fields = tuple(fields)
         self.arrays: dict[str, np.ndarray] = {}

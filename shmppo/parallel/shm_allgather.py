@@ -1,7 +1,7 @@
 """All-gather between the ranks of one machine, through shared memory.
 
-Each rank writes its array into a slot of its own and reads the slots of all ranks. A gradient of half a megabyte
-between two busy processes takes 0.3 ms this way. With gloo it takes 2 ms.
+Each rank writes its array into its own slot and reads the slots of all ranks. For a gradient of half a megabyte and two
+busy processes, this takes 0.3 ms. With gloo it takes 2 ms.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import numpy as np
 
 from shmppo.parallel.mailbox import fence, spin_wait
 
-POLL_SECONDS = 1e-4  # between two checks after the spin-wait
-LIVENESS_CHECK_SECONDS = 1.0  # between two checks of whether the missing ranks still run
-_WORD = 8  # bytes; slots begin at multiples of it
+POLL_SECONDS = 1e-4  # sleep between two checks, after spinning
+LIVENESS_CHECK_SECONDS = 1.0  # between two checks of whether the missing ranks are still running
+_WORD = 8  # bytes; each slot begins at a multiple of it
 
 
 class ShmAllGather:
-    """Shared memory with two slots for each rank, which the all-gathers use alternately.
+    """An all-gather through shared memory with two slots per rank, which are used alternately.
 
-    Two slots are enough: when a rank starts all-gather i + 1, all ranks have started all-gather i. They may still read
-    the slots of all-gather i, but no longer those of i − 1, which the rank overwrites.
+    Two slots are enough. When a rank starts all-gather i + 1, all ranks have started all-gather i. So no rank still
+    reads the slots of all-gather i − 1, which this rank overwrites.
+
+    Attributes:
+        capacity: size of a slot in bytes.
     """
 
     def __init__(self, rank: int, memory: mmap.mmap, pids: list[int], timeout: float) -> None:
@@ -34,13 +37,14 @@ class ShmAllGather:
 
         Args:
             rank: of this process.
-            memory: `needed_bytes` of shared memory, zero at first.
+            memory: `needed_bytes` of shared memory. All bytes are zero at first.
             pids: process ids of all ranks, in rank order.
             timeout: of an all-gather, in seconds.
         """
         size = len(pids)
         self._rank, self._pids, self._timeout = rank, pids, timeout
-        self._written = np.frombuffer(memory, np.int64, size)  # per rank, the last sequence number that it has written
+        # [R], sequence number of the last array that each rank has written
+        self._written = np.frombuffer(memory, np.int64, size)
         self._slots = np.frombuffer(memory, np.uint8, offset=_WORD * size).reshape(2, size, -1)
         self.capacity = self._slots.shape[-1]
         self._sequence_number = 0
@@ -52,15 +56,15 @@ class ShmAllGather:
             own: contiguous, at most `capacity` bytes.
 
         Returns:
-            [R, …] in rank order, a view that is valid until the next all-gather.
+            [R, …] in rank order. It is a view that is valid until the next all-gather.
 
         Raises:
-            RuntimeError: if a rank has exited or does not answer in time; the message names it.
+            RuntimeError: if a rank has exited or does not answer within the timeout. The message names it.
         """
         slots, size = self._slots[self._sequence_number % 2], own.nbytes
         slots[self._rank, :size] = own.reshape(-1).view(np.uint8)
         self._sequence_number += 1
-        fence()  # the array must be visible before its sequence number
+        fence()  # other ranks must see the array before its sequence number
         self._written[self._rank] = self._sequence_number
         self._wait()
         fence()
@@ -110,27 +114,27 @@ def open_shm_all_gather(
         timeout: of an all-gather, in seconds.
 
     Returns:
-        None on all ranks if one of them cannot open the memory.
+        The all-gather; None on all ranks if one of them cannot open the memory.
     """
-    own = os.memfd_create("shmppo-allgather") if rank == 0 and hasattr(os, "memfd_create") else -1
-    if own >= 0:
-        os.ftruncate(own, needed_bytes(size, capacity))
-    pids, files = zip(*gather((os.getpid(), own)), strict=True)
+    own_descriptor = os.memfd_create("shmppo-allgather") if rank == 0 and hasattr(os, "memfd_create") else -1
+    if own_descriptor >= 0:
+        os.ftruncate(own_descriptor, needed_bytes(size, capacity))
+    pids, descriptors = zip(*gather((os.getpid(), own_descriptor)), strict=True)
     memory = None
     try:
-        file = os.open(f"/proc/{pids[0]}/fd/{files[0]}", os.O_RDWR)
-        memory = mmap.mmap(file, needed_bytes(size, capacity))
-        os.close(file)
-    except OSError:  # no /proc, or a container that hides the processes of the others
+        descriptor = os.open(f"/proc/{pids[0]}/fd/{descriptors[0]}", os.O_RDWR)
+        memory = mmap.mmap(descriptor, needed_bytes(size, capacity))
+        os.close(descriptor)
+    except OSError:  # the system has no /proc, or the ranks run in containers that hide each other's processes
         pass
     opened_by_all = all(gather(memory is not None))
-    if own >= 0:
-        os.close(own)  # the memory exists as long as a process maps it; it has no name that could leak
+    if own_descriptor >= 0:
+        os.close(own_descriptor)  # the memory has no name; the system frees it when no process maps it any more
     return ShmAllGather(rank, memory, list(pids), timeout) if opened_by_all and memory is not None else None
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process is running. A zombie is not: it has exited, but its parent has not waited for it yet."""
+    """Whether a process is running. A zombie, which has exited but has not been reaped by its parent, is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -250,8 +250,10 @@ class ShardGradients:
             "approx_kl": kl,
             "clip_fraction": ((ratios - 1).abs() > coefficients.clip_range).float().mean(-1),
         }
-        sums = torch.stack([terms[name] for name in LossTerms._fields]).flatten(1).sum(-1).double().cpu().numpy()
-        return output_grads, sums, float(log_ratio.abs().max())
+        sums = torch.stack([terms[name] for name in LossTerms._fields]).flatten(1).sum(-1)
+        # One transfer from the device for all numbers.
+        numbers = torch.cat([sums, log_ratio.abs().max().view(1)]).double().cpu().numpy()
+        return output_grads, numbers[:-1], float(numbers[-1])
 
     def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """What is maximized per step [L, R], and its derivatives by log π [L, R, Q]; ratios are [L, R, Q]."""

@@ -1,1 +1,1 @@
-"""Rollouts: acting in environments, and the worker processes that do it."""
+"""Sampling: act in environments, collect rollouts, and run the worker processes that do this."""

@@ -1,7 +1,7 @@
-"""The action log: the actions that restore every environment by replaying its episode in progress.
+"""The action log: the actions of every episode in progress. A replay of them restores the environment.
 
-An episode is determined by its seed and its actions. The learner appends the actions of each rollout and drops those of
-finished episodes. Workers store nothing.
+The seed and the actions determine an episode. After each rollout the learner appends its actions and drops those of
+finished episodes. Workers keep no copy of the log.
 """
 
 from __future__ import annotations
@@ -19,20 +19,28 @@ class EpisodeInProgress:
     """An episode that has begun and not ended."""
 
     env_index: int
+    """Index of the environment within its rank."""
     number: int
+    """Number of the episode in this environment, from 0."""
     actions: np.ndarray | None
-    """[steps so far, A] float32, as sampled. None: the episode is longer than the log's limit."""
+    """Actions as sampled, float32 [steps so far, A]. None if the episode is longer than the log's limit."""
 
 
 class ActionLog:
     """Actions of the episode in progress of every environment, up to the last committed rollout.
 
     Attributes:
-        iteration: rollouts committed. The next rollout starts from the carry of this iteration.
+        iteration: number of committed rollouts. The next rollout starts from the carry that this iteration reads.
     """
 
     def __init__(self, num_envs: int, action_size: int, limit: int) -> None:
-        """limit: steps of the longest episode whose actions are stored."""
+        """Create an empty log.
+
+        Args:
+            num_envs: N.
+            action_size: A.
+            limit: the log stores no actions of episodes with more steps.
+        """
         self.iteration = 0
         self._limit = limit
         self._action_size = action_size
@@ -46,22 +54,23 @@ class ActionLog:
         """Append a rollout.
 
         Args:
-            actions: [T, N, A]; ended: [T, N] bool, whether an episode ended with the step.
-            numbers: [N] number of the episode in progress after the rollout.
-            valid_steps: [N] valid steps of each environment. None: all T.
+            actions: [T, N, A], as sampled.
+            ended: bool [T, N], whether an episode ended with the step.
+            numbers: [N], number of the episode in progress after the rollout.
+            valid_steps: [N], number of valid steps of each environment. None: all T.
         """
         steps = len(actions)
-        lengths = [steps] * len(self._parts) if valid_steps is None else valid_steps.tolist()
-        # The first step after the last end of an episode.
+        ends = [steps] * len(self._parts) if valid_steps is None else valid_steps.tolist()
+        # The step after the last end of an episode; 0 if no episode ended in this rollout.
         begins = np.where(ended.any(axis=0), steps - np.argmax(ended[::-1], axis=0), 0)
-        for n, (begin, end) in enumerate(zip(begins.tolist(), lengths, strict=True)):
+        for n, (begin, end) in enumerate(zip(begins.tolist(), ends, strict=True)):
             if begin:
                 self._parts[n].clear()
                 self._lengths[n] = 0
             self._lengths[n] += end - begin
             if self._lengths[n] > self._limit:
                 if self._parts[n]:
-                    log.info("environment %d: its episode is longer than --replay-limit %d", n, self._limit)
+                    log.info("environment %d: the episode is longer than --replay-limit %d", n, self._limit)
                 self._parts[n].clear()
             elif begin < end:
                 self._parts[n].append(actions[begin:end, n].copy())
@@ -69,19 +78,20 @@ class ActionLog:
         self.iteration += 1
 
     def forget(self, env_index: int) -> None:
-        """Drop an episode that could not be restored; the environment has begun its next one."""
+        """Drop the episode of an environment that could not be restored and has begun its next episode."""
         self._numbers[env_index] += 1
         self._parts[env_index].clear()
         self._lengths[env_index] = 0
 
     def episodes(self, columns: range) -> list[EpisodeInProgress]:
-        """The episodes in progress of some environments."""
+        """Return the episodes in progress of the environments `columns`."""
         return [
             EpisodeInProgress(n, self._numbers[n], self._joined(n) if self._lengths[n] <= self._limit else None)
             for n in columns
         ]
 
     def _joined(self, n: int) -> np.ndarray:
+        """Return the stored actions of environment n as one array, [steps, A]."""
         if not self._parts[n]:
             return np.zeros((0, self._action_size), np.float32)
         joined = np.concatenate(self._parts[n])
@@ -89,7 +99,7 @@ class ActionLog:
         return joined
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain arrays: the stored actions of every environment one after the other, and the length of its episode."""
+        """Return the log as arrays for a checkpoint. The actions of all environments are concatenated."""
         joined = [self._joined(n) for n in range(len(self._parts))]
         return {
             "numbers": np.array(self._numbers),
@@ -99,7 +109,7 @@ class ActionLog:
         }
 
     def load(self, state: dict[str, np.ndarray], iteration: int) -> None:
-        """The inverse of `state`, for a run that continues at `iteration`."""
+        """Restore what `state` returned, in a run that resumes at `iteration`."""
         self.iteration = iteration
         self._numbers, self._lengths = state["numbers"].tolist(), state["lengths"].tolist()
         ends = np.cumsum(state["stored"])

@@ -1,11 +1,12 @@
-"""Acting: observations to actions, in inference batches of a fixed size, on preallocated memory.
+"""Acting: compute actions from observations, in inference batches of a fixed size, on preallocated memory.
 
-`Actor` is the only acting path: normalize, encode, recurrent core, heads, sample. The collector, the state refresh, the
-values of truncated steps, evaluation, and the policy API use it.
+`Actor` is the only implementation of acting: normalize, encode, recurrent core, heads, sample. The collector, the state
+refresh, evaluation, and the policy API use it. It also computes the values that bootstrap truncated steps.
 
 An inference batch has B rows. Environment n always uses row n mod B, and rows of other processes are zero. So the
-numbers of an environment come from calls of one shape, at one row, whichever process makes them. `batch_invariance`
-checks that the other rows then do not matter, and whether several batches may share one call.
+actions of an environment always come from calls of the same shape, at the same row, in whichever process it is. The
+module `batch_invariance` checks that the other rows do not change them, and whether one call may compute several
+batches.
 """
 
 from __future__ import annotations
@@ -32,15 +33,21 @@ class InferenceSlice:
     """The part of one inference batch that a range of environments uses."""
 
     index: int
-    """Number of the batch."""
+    """Number of the batch among those of the range, from 0."""
     rows: slice
-    """Rows of the batch."""
+    """Rows of the batch that belong to the range."""
     own: slice
-    """The same environments, counted from the beginning of the range."""
+    """The environments in these rows, counted from the beginning of the range."""
 
 
 def inference_slices(low: int, high: int, rows: int) -> list[InferenceSlice]:
-    """The inference batches that environments low … high − 1 use, if environment n has row n mod `rows`."""
+    """Return the parts of inference batches that environments low … high − 1 use.
+
+    Args:
+        low: index of the first environment.
+        high: index after the last environment.
+        rows: B. Environment n has row n mod B.
+    """
     slices = []
     for index, batch in enumerate(range(low // rows, (high - 1) // rows + 1)):
         begin, end = max(low, batch * rows), min(high, (batch + 1) * rows)
@@ -51,7 +58,7 @@ def inference_slices(low: int, high: int, rows: int) -> list[InferenceSlice]:
 
 
 class _ActingMlp:
-    """The tanh layers of a vector encoder."""
+    """The tanh layers of a vector encoder, on preallocated memory."""
 
     def __init__(self, layers: TanhLayers, rows: int) -> None:
         self.layers = layers
@@ -68,7 +75,10 @@ class _ActingMlp:
 
 
 class _ActingEncoder:
-    """Any other encoder: the module of the learning network, whose weights do not change during a rollout."""
+    """Any other encoder: it calls the module of the learning network.
+
+    `load` does nothing, because the weights of that module do not change during a rollout.
+    """
 
     def __init__(self, encoder: LeafEncoder) -> None:
         self.encoder = encoder
@@ -89,10 +99,10 @@ def _acting_encoder(encoder: LeafEncoder, rows: int) -> _ActingMlp | _ActingEnco
 
 
 class _ActingTrunk:
-    """Encoders, and the layers of a recurrent core over a slice of each batch's packed state."""
+    """The acting version of `Trunk`: encoders, then the layers of the recurrent core."""
 
     def __init__(self, trunk: Trunk, states: Tensor) -> None:
-        """states: [batches, B, S of this trunk], updated in place."""
+        """states: [batches, B, S of this trunk], the part of the packed states to update in place."""
         self.trunk = trunk
         batches, rows, _ = states.shape
         self.encoders = [_acting_encoder(encoder, rows) for encoder in trunk.encoder_list]
@@ -102,18 +112,18 @@ class _ActingTrunk:
         if trunk.core is None:
             return
         hidden, cell = trunk.features, CORES[trunk.core_name].cell
-        for k in range(trunk.layers):
-            self.cells.append(cell(rows, trunk.encoded if k == 0 else hidden, hidden))
-            starts = [(part * trunk.layers + k) * hidden for part in range(trunk.parts)]
+        for layer in range(trunk.layers):
+            self.cells.append(cell(rows, trunk.encoded if layer == 0 else hidden, hidden))
+            starts = [(part * trunk.layers + layer) * hidden for part in range(trunk.parts)]
             for batch in range(batches):
                 self.states[batch].append([states[batch, :, start : start + hidden] for start in starts])
 
     def load(self) -> None:
         for encoder in self.encoders:
             encoder.load()
-        for k, cell in enumerate(self.cells):
+        for layer, cell in enumerate(self.cells):
             assert self.trunk.core is not None
-            cell.load(self.trunk.core, k)
+            cell.load(self.trunk.core, layer)
 
     def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
         if len(obs) == 1:
@@ -128,10 +138,10 @@ class _ActingTrunk:
 
 
 class _ActingCustomNetwork:
-    """A custom network: the module of the learning network, one step at a time."""
+    """A custom network: it calls the module of the learning network, one step at a time."""
 
     def __init__(self, trunk: CustomNetwork, states: Tensor) -> None:
-        """states: [batches, B, S of this trunk], updated in place."""
+        """states: [batches, B, S of this trunk], the part of the packed states to update in place."""
         self.trunk = trunk
         self.states = list(states)
 
@@ -141,22 +151,30 @@ class _ActingCustomNetwork:
     def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
         state = self.states[batch]
         features: Tensor
-        features, after = self.trunk([leaf.unsqueeze(0) for leaf in obs], state.contiguous())
-        state.copy_(after)
+        features, next_state = self.trunk([leaf.unsqueeze(0) for leaf in obs], state.contiguous())
+        state.copy_(next_state)
         return features[0]
 
 
 class ActingNetwork:
-    """The actor-critic for acting: one step of a batch of B rows. `load` copies the weights once per publication.
+    """The actor-critic for acting: it computes one step of an inference batch of B rows.
 
     Attributes:
-        obs: per leaf [batches, B, …], written by the caller: vectors normalized, the others as stored.
-        state: [batches, B, S] packed recurrent states, updated by `step`.
-        params: [B, P] policy parameters of the last step.
-        values: [B, 1] values of the last step.
+        obs: [batches, B, …] per leaf, written by the caller. Vectors are normalized, other leaves are as stored.
+        state: [batches, B, S], packed recurrent states; `step` updates them.
+        params: [B, P], policy parameters of the last call of `step`.
+        values: [B, 1], values of the last call of `step`.
     """
 
     def __init__(self, model: ActorCritic, distribution: Distribution, *, batches: int, rows: int) -> None:
+        """Allocate the memory. Call `load` before the first step.
+
+        Args:
+            model: the network that learns; `load` copies its weights.
+            distribution: of the actions.
+            batches: number of inference batches.
+            rows: B, rows of each batch.
+        """
         self._model = model
         self.distribution = distribution
         self.leaves = model.observation.leaves
@@ -164,15 +182,15 @@ class ActingNetwork:
         self.state = aligned_zeros(batches, rows, model.state_size)
         trunks = model.trunk_list
         size = model.state_size // len(trunks)
-        parts = [self.state[:, :, i * size : (i + 1) * size] for i in range(len(trunks))]
+        trunk_states = [self.state[:, :, i * size : (i + 1) * size] for i in range(len(trunks))]
         self._trunks = [
-            (_ActingCustomNetwork(trunk, part) if isinstance(trunk, CustomNetwork) else _ActingTrunk(trunk, part))
-            for trunk, part in zip(trunks, parts, strict=True)
+            (_ActingCustomNetwork(trunk, states) if isinstance(trunk, CustomNetwork) else _ActingTrunk(trunk, states))
+            for trunk, states in zip(trunks, trunk_states, strict=True)
         ]
-        shown = len(model.observation.network_leaves)
-        self._obs_of = [[leaf[batch] for leaf in self.obs[:shown]] for batch in range(batches)]
+        visible = len(model.observation.network_leaves)  # all leaves but the action mask
+        self._obs_by_batch = [[leaf[batch] for leaf in self.obs[:visible]] for batch in range(batches)]
         self._masks = list(self.obs[-1]) if model.has_mask else None
-        # One memory for value, outputs, and state-independent parameters: the heads of one trunk are one product.
+        # Adjacent columns for the value and the policy outputs: on a shared trunk, one matrix product computes both.
         outputs, features = distribution.num_outputs, trunks[0].features
         heads = aligned_zeros(rows, 1 + distribution.num_params)
         self.values, self.params = heads[:, :1], heads[:, 1:]
@@ -185,7 +203,7 @@ class ActingNetwork:
 
     @torch.inference_mode()
     def load(self) -> None:
-        """Copy the model's present weights."""
+        """Copy the current weights of the model."""
         model = self._model
         for trunk in self._trunks:
             trunk.load()
@@ -200,11 +218,11 @@ class ActingNetwork:
             self._state_independent.copy_(model.log_std.expand_as(self._state_independent))
 
     def step(self, batch: int) -> None:
-        """One forward pass: reads `obs[…][batch]`, updates `state[batch]`, fills `params` and `values`.
+        """Run one forward pass. It reads `obs[…][batch]`, updates `state[batch]`, and writes `params` and `values`.
 
         Call it in inference mode.
         """
-        obs = self._obs_of[batch]
+        obs = self._obs_by_batch[batch]
         for trunk, head in zip(self._trunks, self._heads, strict=True):
             head(trunk(obs, batch))
         if self._masks is not None:
@@ -213,18 +231,19 @@ class ActingNetwork:
 
 @dataclass(frozen=True)
 class InferenceBatches:
-    """How a range of environments is divided into inference batches."""
+    """The division of a range of environments into inference batches."""
 
     slices: list[InferenceSlice]
+    """The batches, in the order of environments."""
     rows: int
     """B, rows of a batch."""
 
 
 class Actor:
-    """Acts for a range of environments whose observations lie in one memory.
+    """Acts for a range of environments. "own" below is the number of environments in the range.
 
     Attributes:
-        states: [own, S] float32, recurrent states; the caller may write them.
+        states: float32 [own, S], recurrent states; the caller may write them.
     """
 
     def __init__(
@@ -237,14 +256,23 @@ class Actor:
         *,
         noise_steps: int = 1,
     ) -> None:
-        """obs: per leaf [own, …], read at each step; noise_steps: steps of noise that `load_noise` takes."""
+        """Allocate the memory. Call `load` before the first step.
+
+        Args:
+            config: of the run.
+            model: the network that learns; `load` copies its weights.
+            distribution: of the actions.
+            obs: [own, …] per leaf. Each step reads the current observations from these arrays.
+            batches: the division of the range into inference batches.
+            noise_steps: number of steps of noise that `load_noise` takes.
+        """
         self._distribution = distribution
         self._obs = [torch.from_numpy(leaf) for leaf in obs]
         self._slices, rows = batches.slices, batches.rows
-        # The last batch is scratch memory, for values of observations that are not acted on.
+        # The last batch is scratch memory for `values_of`.
         self._network = ActingNetwork(model, distribution, batches=len(self._slices) + 1, rows=rows)
         self._params, self._values = self._network.params.numpy(), self._network.values.numpy()
-        # Batches lie one after the other in memory, so the rows of this range are contiguous.
+        # Batches are adjacent in memory, so the rows of this range are contiguous.
         first_row, count = self._slices[0].rows.start, len(obs[0])
         self.states: np.ndarray = self._network.state.flatten(0, 1)[first_row : first_row + count].numpy()
         self._noise = torch.zeros(len(self._slices), noise_steps, rows, distribution.noise_size)
@@ -255,36 +283,43 @@ class Actor:
         )
         self._inputs = [
             [
-                (leaf[batch.own], statistics, given[batch.index, batch.rows])
-                for leaf, statistics, given in zip(self._obs, self._statistics, self._network.obs, strict=True)
+                (leaf[batch.own], statistics, target[batch.index, batch.rows])
+                for leaf, statistics, target in zip(self._obs, self._statistics, self._network.obs, strict=True)
             ]
             for batch in self._slices
         ]
-        self._noise_of = [self._noise[batch.index].unbind(0) for batch in self._slices]
+        self._noise_by_batch = [self._noise[batch.index].unbind(0) for batch in self._slices]
 
     def load(self, obs_mean: np.ndarray, obs_scale: np.ndarray) -> None:
-        """Copy the model's present weights and the statistics [D] that normalize observations."""
+        """Copy the current weights of the model, and the statistics that normalize observations.
+
+        Args:
+            obs_mean: [D].
+            obs_scale: [D], 1 / standard deviation.
+        """
         self._network.load()
         self._obs_mean.copy_(torch.from_numpy(obs_mean))
         self._obs_scale.copy_(torch.from_numpy(obs_scale))
 
     def load_noise(self, noise: np.ndarray) -> None:
-        """Copy the noise of the next steps, float32 [noise_steps, own, noise size]."""
-        drawn = torch.from_numpy(noise)
+        """Copy the noise of the next steps, float32 [noise_steps, own, noise_size]."""
+        source = torch.from_numpy(noise)
         for batch in self._slices:
-            self._noise[batch.index, :, batch.rows] = drawn[:, batch.own]
+            self._noise[batch.index, :, batch.rows] = source[:, batch.own]
 
     def act(self, actions: np.ndarray, params: np.ndarray, values: np.ndarray, step: int | None = 0) -> None:
-        """Act on the present observations, and update the recurrent states.
+        """Act on the current observations, and update the recurrent states. Call it in inference mode.
 
         Args:
-            actions: [own, A]; params: [own, P], policy parameters; values: [own]. All three are written.
-            step: which step's noise to sample with. None: take the most likely actions.
+            actions: [own, A], written.
+            params: [own, P], policy parameters, written.
+            values: [own], written.
+            step: index of the step whose noise is used, 0 … noise_steps − 1. None: take the most likely actions.
         """
         network, distribution = self._network, self._distribution
-        for batch, inputs, noise in zip(self._slices, self._inputs, self._noise_of, strict=True):
-            for obs, statistics, given in inputs:
-                normalize_leaf(obs, statistics, out=given)
+        for batch, inputs, noise in zip(self._slices, self._inputs, self._noise_by_batch, strict=True):
+            for obs, statistics, target in inputs:
+                normalize_leaf(obs, statistics, out=target)
             network.step(batch.index)
             chosen = (
                 distribution.mode(network.params) if step is None else distribution.sample(network.params, noise[step])
@@ -294,20 +329,29 @@ class Actor:
             values[batch.own] = self._values[batch.rows, 0]
 
     def advance(self) -> None:
-        """Update the recurrent states by the present observations, without acting."""
+        """Update the recurrent states with the current observations, without acting. Call it in inference mode."""
         for batch, inputs in zip(self._slices, self._inputs, strict=True):
-            for obs, statistics, given in inputs:
-                normalize_leaf(obs, statistics, out=given)
+            for obs, statistics, target in inputs:
+                normalize_leaf(obs, statistics, out=target)
             self._network.step(batch.index)
 
     def values_of(self, obs: Sequence[Tensor]) -> np.ndarray:
-        """V of observations, per leaf [own, …], with the present recurrent states, which do not change; [own]."""
+        """Compute the values of observations with the current recurrent states. The states do not change.
+
+        Call it in inference mode.
+
+        Args:
+            obs: [own, …] per leaf, as stored.
+
+        Returns:
+            float32 [own].
+        """
         values, scratch = np.empty(len(self.states), np.float32), len(self._slices)
         for batch in self._slices:
             self._network.state[scratch] = self._network.state[batch.index]
-            for leaf, statistics, given in zip(obs, self._statistics, self._network.obs, strict=True):
-                given[scratch].zero_()
-                normalize_leaf(leaf[batch.own], statistics, out=given[scratch, batch.rows])
+            for leaf, statistics, target in zip(obs, self._statistics, self._network.obs, strict=True):
+                target[scratch].zero_()
+                normalize_leaf(leaf[batch.own], statistics, out=target[scratch, batch.rows])
             self._network.step(scratch)
             values[batch.own] = self._values[batch.rows, 0]
         return values

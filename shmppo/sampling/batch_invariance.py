@@ -1,4 +1,7 @@
-"""Checks that results do not depend on how environments are divided into inference batches."""
+"""Checks that the outputs for an environment do not depend on the rest of its inference batch.
+
+Both checks compare bits on random inputs, with the current weights of a network.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from shmppo.models.distributions import Distribution
 from shmppo.models.observations import Leaf
 from shmppo.sampling.actor import ActingNetwork, InferenceBatches, inference_slices
 
-MAX_ROWS = 64  # of one call: the cost of a row does not fall any further beyond
+MAX_ROWS = 64  # limit of one call: in larger calls the time per row does not fall further
 
 
 def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:
-    """Values of a leaf as an acting network gets them, [rows, …]."""
+    """Draw values of a leaf in the form that an acting network reads, [rows, …]."""
     if leaf.kind == "vector":
         return torch.randn(rows, *leaf.shape, generator=generator)
     limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "mask": 2, "image": leaf.max_value + 1}[leaf.kind]
@@ -22,7 +25,7 @@ def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:
 
 
 def _random_inputs(network: ActingNetwork, rows: int) -> list[Tensor]:
-    """Observations per leaf [rows, …], states [rows, S], and noise for the actions [rows, noise size]."""
+    """Draw observations [rows, …] per leaf, then states [rows, S], then noise for the actions [rows, noise_size]."""
     generator = torch.Generator().manual_seed(0)
     obs = [_random_leaf(leaf, rows, generator) for leaf in network.leaves]
     state = torch.randn(rows, network.state.shape[-1], generator=generator).tanh()
@@ -31,12 +34,15 @@ def _random_inputs(network: ActingNetwork, rows: int) -> list[Tensor]:
 
 @torch.inference_mode()
 def _outputs(network: ActingNetwork, inputs: list[Tensor], rows: slice) -> Tensor:
-    """Parameters, values, states, and actions [R, …] of these rows, on the last batch; all other rows are zero."""
+    """Compute policy parameters, values, states, and actions of `rows`, side by side. All other rows are zero.
+
+    The last batch of the network is used, and is zero afterwards.
+    """
     batch, noise = len(network.state) - 1, torch.zeros_like(inputs[-1])
     memory = (*network.obs, network.state)
-    for stored, given in zip(memory, inputs[:-1], strict=True):
+    for stored, values in zip(memory, inputs[:-1], strict=True):
         stored[batch].zero_()
-        stored[batch, rows] = given[rows]
+        stored[batch, rows] = values[rows]
     noise[rows] = inputs[-1][rows]
     network.step(batch)
     actions = network.distribution.sample(network.params, noise)
@@ -47,9 +53,9 @@ def _outputs(network: ActingNetwork, inputs: list[Tensor], rows: slice) -> Tenso
 
 
 def is_row_independent(network: ActingNetwork) -> bool:
-    """Whether each row's outputs keep their bits when all other rows are zero. It is tried on the last batch.
+    """Whether the outputs of each row keep their bits when all other rows are zero.
 
-    Only then may any worker own any part of an inference batch.
+    If they do not, the division of environments among workers may change the actions. The last batch is overwritten.
     """
     rows = network.state.shape[1]
     inputs = _random_inputs(network, rows)
@@ -58,20 +64,26 @@ def is_row_independent(network: ActingNetwork) -> bool:
 
 
 def is_batch_size_invariant(network: ActingNetwork, narrow: ActingNetwork) -> bool:
-    """Whether `narrow`, which has fewer rows, gives each row the same bits. Both must have loaded nonzero weights."""
+    """Whether `narrow` gives each row the same bits as `network`.
+
+    Args:
+        network: with weights that are not all zero.
+        narrow: a network with the same weights and fewer rows. Its number of rows divides that of `network`.
+    """
     rows, width = network.state.shape[1], narrow.state.shape[1]
     inputs = _random_inputs(network, rows)
     whole = _outputs(network, inputs, slice(None))
-    parts = [_outputs(narrow, [one[i : i + width] for one in inputs], slice(None)) for i in range(0, rows, width)]
+    parts = [_outputs(narrow, [x[i : i + width] for x in inputs], slice(None)) for i in range(0, rows, width)]
     return bool(network.values.any()) and torch.equal(whole, torch.cat(parts))
 
 
 def inference_batches(
     model: ActorCritic, distribution: Distribution, low: int, high: int, rows: int
 ) -> InferenceBatches:
-    """Divide environments low … high − 1 into calls of `rows` rows, or of several times as many.
+    """Divide environments low … high − 1 into inference batches of `rows` rows, or of a multiple of `rows`.
 
-    Larger calls are faster. They are used only if a trial with the model's present weights changes no bit of any row.
+    Larger batches are faster. They are used only if the outputs of every row keep their bits in a test with the current
+    weights of the model.
     """
     begin = low - low % rows
     batches = -(-(high - begin) // rows)

@@ -1,7 +1,7 @@
-"""Collecting rollouts: T steps of a contiguous range of environments. This module knows nothing about processes.
+"""Collect rollouts: T steps of a contiguous range of environments. One process or several may do this.
 
-Acting is a pure function of (weights, observation, recurrent state, noise). The noise of a whole rollout is drawn ahead
-from a generator for each environment, and every reduction is per environment. So the numbers of an environment do not
+Acting is a pure function of (weights, observation, recurrent state, noise). The noise of a whole rollout is drawn in
+advance, from one generator per environment. Every reduction is per environment. So the data of an environment does not
 depend on where the range begins or ends.
 """
 
@@ -29,56 +29,69 @@ from shmppo.utils.rng import action_noise_generator
 
 
 def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, low: int, high: int) -> VectorEnv:
-    """The environments low … high − 1, stepped by the configured backend."""
+    """Create the environments low … high − 1 with the backend of --env-backend.
+
+    Raises:
+        EnvError: if an environment cannot be created.
+    """
     own = slice(low, high)
     if config.env_backend == "envpool":
-        begun = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
-        return EnvPoolVectorEnv(config, task, low, high, begun.tolist())
+        episodes = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
+        return EnvPoolVectorEnv(config, task, low, high, episodes.tolist())
     if config.step_times:
         return TimedSyncVectorEnv(config, task, low, high, buffers.timings.step_seconds[:, own])
     return SyncVectorEnv(config, task, low, high)
 
 
 def own_columns(rollout: Rollout, own: slice) -> Rollout:
-    """The columns of some environments of every [T, N, …] array of a rollout; of [N, …] arrays their rows."""
-    by_env = ("state_drift", "valid_steps", "obs_moments")
+    """Return views of the part of a rollout that belongs to the environments `own`."""
+    env_first = ("state_drift", "valid_steps", "obs_moments")  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
     parts = {
-        name: array[own] if name in by_env else array[:, own] for name, array in vars(rollout).items() if name != "obs"
+        name: array[own] if name in env_first else array[:, own]
+        for name, array in vars(rollout).items()
+        if name != "obs"
     }
     return Rollout(**parts, obs=tuple(leaf[:, own] for leaf in rollout.obs))
 
 
 class SequenceStarts:
-    """Where the sequences of each environment begin, and the recurrent states that they begin with.
+    """Tracks where the sequences of each environment begin, and stores their initial recurrent states.
 
-    A sequence begins at step 0, at an episode's start, and `sequence_steps` after the sequence before it.
+    A sequence begins at step 0, at the start of an episode, and `sequence_steps` steps after the sequence before it.
+
+    Attributes:
+        next_step: earliest step at which a sequence may begin or a state may have to be stored.
     """
 
     def __init__(self, config: TrainConfig, count: int) -> None:
+        """count: number of environments."""
         self._config = config
-        self._begin = np.zeros(count, np.int64)  # step at which the present sequence began
-        self._next_slot = np.zeros(count, np.int64)
+        self._begin = np.zeros(count, np.int64)  # step at which the current sequence began
+        self._next_slot = np.zeros(count, np.int64)  # slot of the next stored state
         self.next_step = 0
-        """The earliest step at which a sequence begins or a state must be stored."""
 
     def reset(self) -> None:
-        """Begin a rollout."""
-        # As if every sequence had begun a full length ago, so that one begins at step 0.
+        """Prepare for the first step of a rollout."""
+        # Pretend that the last sequence began L steps ago, so that a sequence begins at step 0.
         self._begin[:] = -self._config.sequence_steps
         self._next_slot[:] = 0
         self.next_step = 0
 
     def update(self, t: int, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
-        """Store the states before step t of the sequences that begin there, or --burn-in steps later.
+        """Store the states before step t that are needed: those of sequences that begin `--burn-in` steps later.
 
-        An episode begins with a zero state, which is not stored. If a state was stored for a sequence that then never
-        begins, because its episode ended, the next state overwrites it.
+        At step 0 the states of the sequences that begin there are stored, because they have no burn-in. An episode
+        begins with a zero state, which is not stored. If an episode ends before its next sequence begins, the state
+        that was stored for this sequence stays unused, and the next stored state overwrites it.
 
         Args:
-            first: [own] bool, an episode begins; states: [own, S]; stored: [C, own, S], written.
+            t: step of the rollout.
+            first: bool [own], whether an episode begins.
+            states: [own, S], recurrent states before step t.
+            stored: [C, own, S], written.
         """
         config = self._config
-        due = self._begin + config.sequence_steps  # where the next sequences begin
+        due = self._begin + config.sequence_steps  # step at which the next sequence begins
         on_time = due == t
         if config.recurrent:
             keep = (on_time if t == 0 else due == t + config.burn_in) & ~first & (due < config.rollout_steps)
@@ -91,7 +104,7 @@ class SequenceStarts:
 
 
 class Collector:
-    """Collects the columns low … high − 1 of the shared rollout."""
+    """Steps the environments low … high − 1 and writes their columns of the shared rollout."""
 
     def __init__(
         self,
@@ -104,7 +117,20 @@ class Collector:
         high: int,
         progress: np.ndarray,
     ) -> None:
-        """progress: [2], this range's row of `Control.progress`."""
+        """Create the environments.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            model: the network that learns. Each rollout copies its weights.
+            buffers: the shared buffers.
+            low: index of the first environment.
+            high: index after the last environment.
+            progress: [2], row of this process in `Control.progress`.
+
+        Raises:
+            EnvError: if an environment cannot be created.
+        """
         self._config, self._task, self._buffers = config, task, buffers
         self._progress = progress
         self._own = slice(low, high)
@@ -121,17 +147,27 @@ class Collector:
         self._normalized = task.observation.normalized_slices if config.normalize_obs else []
 
     def start(self) -> None:
-        """Begin episode 0 of every environment, and write the carry that iteration 0 reads."""
+        """Begin episode 0 of every environment, and write the carry that iteration 0 reads.
+
+        Raises:
+            EnvError: if an environment raises.
+        """
         self._envs.reset_all(0)
         self._write_carry(self._buffers.carries[0])
 
     @torch.inference_mode()
     def restore(self, iteration: int, episodes: list[EpisodeInProgress]) -> tuple[int, ...]:
-        """Bring every environment to its state before `iteration`, by a snapshot or by replaying its episode.
+        """Restore every environment to its state before `iteration`, from a snapshot or by a replay of its episode.
+
+        Args:
+            iteration: the iteration that is collected next.
+            episodes: the episode in progress of each environment of the range.
 
         Returns:
-            Indices of the environments that could not be restored. Their next episode has begun, and their carry says
-            so.
+            Indices of the environments that could not be restored. They begin their next episode, also in the carry.
+
+        Raises:
+            EnvError: if an environment raises.
         """
         carry, lost = self._buffers.carries[iteration % 2], []
         self._progress[:] = iteration * self._config.rollout_steps, 0
@@ -151,7 +187,7 @@ class Collector:
         return tuple(lost)
 
     def _restore_env(self, i: int, episode: EpisodeInProgress, carry: Carry) -> bool:
-        """Restore environment i of the range; if that fails, begin its next episode and return False."""
+        """Restore environment i of the range. If that fails, begin its next episode and return False."""
         n = episode.env_index
         if self._task.snapshot is not None:
             self._envs.reset_env(i, episode.number)
@@ -165,14 +201,19 @@ class Collector:
         return self._envs.replay(i, episode.number, actions, expected, self._progress[1:])
 
     def close(self) -> None:
+        """Close the environments."""
         self._envs.close()
 
     @torch.inference_mode()
     def collect(self, iteration: int, timer: PhaseTimer) -> None:
-        """Write this range's columns of the rollout, and of the carry for the next iteration.
+        """Collect one rollout: write the own columns of `Rollout` and of the carry for the next iteration.
+
+        Args:
+            iteration: of the rollout.
+            timer: measures the phases "inference", "environment", and "other".
 
         Raises:
-            EnvError: naming the environment that raised.
+            EnvError: if an environment raises; the error names it.
         """
         timer.switch("inference")
         self._begin_rollout(iteration)
@@ -203,7 +244,7 @@ class Collector:
         self._buffers.control.finished_rollouts[self._own] = iteration + 1
 
     def _steps(self, iteration: int) -> Iterable[int]:
-        """The steps of a rollout: all T, or those before the learner stops the rollout early."""
+        """Iterate over the steps of a rollout: all T, or those before the learner stops the rollout early."""
         steps, minimum = range(self._config.rollout_steps), self._config.min_steps
         if self._config.preempt_fraction is None:
             return steps
@@ -211,7 +252,7 @@ class Collector:
         return itertools.takewhile(lambda t: t < minimum or stop_early[0] <= iteration, steps)
 
     def _begin_rollout(self, iteration: int) -> None:
-        """Load weights, statistics, and carry; draw the rollout's noise."""
+        """Load the weights, the statistics, and the carry, and draw the noise of the rollout."""
         config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
         self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
@@ -227,18 +268,18 @@ class Collector:
             )
             for handle in envs.handles
         ]
-        self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise size]
+        self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise_size]
         self._sequences.reset()
 
     def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
-        """Record the episodes that ended with step t, bootstrap the truncated ones, reset the recurrent states."""
+        """Record the episodes that ended with step t, bootstrap those that were truncated, and reset their states."""
         rollout = self._rollout
         for end in ended:
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
             self._first[end.i] = True
             if end.failed and self._config.gamma > 0:
-                # A failed step has no outcome. This bootstrap makes its advantage 0.
+                # The result of a failed step is unknown. With this bootstrap and a reward of 0, its δ is 0.
                 rollout.bootstrap[t, end.i] = rollout.value[t, end.i] / self._config.gamma
         truncated = [end for end in ended if not end.terminated and not end.failed]
         if truncated:
@@ -255,9 +296,9 @@ class Collector:
             self._actor.states[end.i] = 0.0
 
     def _finish_rollout(self, valid_steps: int) -> None:
-        """Compute what is computed once per rollout: last values, log-probabilities, moments of observations.
+        """Compute what is computed once per rollout: last values, log_probs, and moments of the observations.
 
-        valid_steps: steps of the rollout. Later steps are stale and are set to zero.
+        valid_steps: number of steps in this rollout. Later steps are stale. Their rewards and flags are set to zero.
         """
         rollout, distribution = self._rollout, self._task.distribution
         values = self._actor.values_of([torch.from_numpy(leaf) for leaf in self._envs.obs])
@@ -280,6 +321,7 @@ class Collector:
                     rollout.obs_moments[i, 0, part], rollout.obs_moments[i, 1, part] = mean, m2
 
     def _write_carry(self, carry: Carry) -> None:
+        """Write the current state of the environments and the recurrent states into the own columns of `carry`."""
         own, envs = self._own, self._envs
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
             carried[own] = obs

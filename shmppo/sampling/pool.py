@@ -1,4 +1,4 @@
-"""The interface of the processes that collect rollouts, and a pool without processes (--workers 0)."""
+"""The interface of a pool of workers, and the pool of `--workers 0`, which has no processes."""
 
 from __future__ import annotations
 
@@ -22,74 +22,108 @@ from shmppo.utils.torch_utils import torch_threads
 
 @dataclass(frozen=True)
 class CollectTimes:
-    """What collecting one rollout took."""
+    """The time that the collection of one rollout took."""
 
     seconds: float
-    """Until the slowest worker had finished."""
+    """Seconds until the slowest worker had finished."""
     worker_seconds: np.ndarray
-    """[W] seconds that each worker was busy ([1] without workers)."""
+    """[W], seconds for which each worker was busy. [1] without workers."""
     sync_seconds: float
-    """Seconds spent on signaling alone (see `WorkerPool`)."""
+    """Signaling seconds (see `WorkerPool`)."""
 
 
 class Pool(Protocol):
-    """The processes that collect rollouts."""
+    """Collects rollouts and, with workers, computes gradients. All processes run in lock-step.
+
+    Methods that wait for workers raise WorkerError if a worker fails and is not replaced. Without workers, `collect`
+    raises EnvError if an environment raises.
+    """
 
     restarts: int
-    """Workers replaced so far."""
+    """Number of workers that were replaced so far."""
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
 
     def wait_ready(self) -> None:
-        """Return when every environment has begun its first episode. Raises WorkerError."""
+        """Wait until every environment has begun its first episode or has been restored."""
 
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
-        """Collect a rollout with the weights of `version`. Raises WorkerError or EnvError."""
+        """Collect one rollout.
+
+        Args:
+            version: version of the weights to act with.
+            iteration: of the rollout.
+            timer: gets the phases of the workers, as a mean over workers.
+        """
 
     def compute_gradients(
         self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
     ) -> float:
-        """Compute all shards of a minibatch; the learner's part of them is `own`. Returns the seconds of signaling.
+        """Compute the gradients of all shards of a minibatch.
 
-        Raises WorkerError.
+        Args:
+            version: version of the weights.
+            epoch: index of the epoch.
+            minibatch: index of the minibatch in the epoch.
+            own: computes the learner's part of the shards. It is called while the workers compute theirs.
+            timer: of the learner.
+
+        Returns:
+            Signaling seconds.
         """
 
     def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """Recompute the stored states. Returns the root mean square of their change. Raises WorkerError."""
+        """Recompute the stored recurrent states with the weights of `version`.
+
+        Returns:
+            Root mean square of their change.
+        """
 
     def pop_lost(self) -> list[int]:
-        """Environments that could not be restored since the last call."""
+        """Return the indices of the environments that could not be restored since the last call."""
 
     def close(self, grace: float = 2.0) -> None:
-        """End everything that was started, with force after `grace` seconds. Safe to call twice and after an error."""
+        """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
 
 
 def partition(count: int, parts: int, index: int) -> range:
-    """Part `index` of `count` things that are dealt out in contiguous ranges of nearly equal size."""
+    """Divide 0 … count − 1 into `parts` contiguous ranges of nearly equal size, and return range `index`."""
     return range(index * count // parts, (index + 1) * count // parts)
 
 
 def state_drift(rollout: Rollout) -> float:
-    """Root mean square change of the stored states in the last refresh."""
-    squares, numbers = rollout.state_drift.sum(axis=0)
-    return math.sqrt(squares / max(numbers, 1.0))
+    """Return the root mean square change of the stored states in the last refresh."""
+    squares, count = rollout.state_drift.sum(axis=0)
+    return math.sqrt(squares / max(count, 1.0))
 
 
 class InProcessPool:
-    """The pool of `--workers 0`: the same collector for all environments, in the learner's process, with one thread."""
+    """The pool of `--workers 0`: one collector for all environments, in the learner's process, with one thread."""
 
     def __init__(
         self, config: TrainConfig, task: Task, model: ActorCritic, buffers: SharedBuffers, actions: ActionLog
     ) -> None:
+        """Create the environments, and begin their episodes or restore those of `actions`.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            model: the network that learns.
+            buffers: the shared buffers.
+            actions: the episodes to restore, if its iteration is above 0.
+
+        Raises:
+            EnvError: if an environment raises.
+        """
         self.restarts = 0
         self._lost: list[int] = []
         self._rollout = buffers.rollout
-        part = {"low": 0, "high": config.num_envs, "progress": buffers.control.progress[0]}
+        env_range = {"low": 0, "high": config.num_envs, "progress": buffers.control.progress[0]}
         with torch_threads(1):
-            self._collector = Collector(config, task, model, buffers, **part)
-        self._states = StateRefresh(config, task.distribution, model, buffers, **part)
+            self._collector = Collector(config, task, model, buffers, **env_range)
+        self._state_refresh = StateRefresh(config, task.distribution, model, buffers, **env_range)
         if actions.iteration:
             self._lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
             for n in self._lost:
@@ -99,12 +133,14 @@ class InProcessPool:
 
     @property
     def pids(self) -> list[int]:
+        """An empty list."""
         return []
 
     def wait_ready(self) -> None:
-        pass
+        """Do nothing: the environments are ready after construction."""
 
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
+        """See `Pool.collect`."""
         began = timer.switch("inference")
         with torch_threads(1):
             self._collector.collect(iteration, timer)
@@ -114,18 +150,22 @@ class InProcessPool:
     def compute_gradients(
         self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
     ) -> float:
+        """Raise RuntimeError: without workers, the learner computes all gradients itself."""
         raise RuntimeError("there are no workers to compute gradients")
 
     def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        """See `Pool.refresh_states`."""
         timer.switch("inference")
         with torch_threads(1):
-            self._states.refresh()
+            self._state_refresh.refresh()
         timer.switch("other")
         return state_drift(self._rollout)
 
     def pop_lost(self) -> list[int]:
+        """See `Pool.pop_lost`."""
         lost, self._lost = self._lost, []
         return lost
 
     def close(self, grace: float = 2.0) -> None:
+        """Close the environments."""
         self._collector.close()

@@ -1,7 +1,7 @@
-"""Recomputing stored recurrent states with the present weights, between two epochs (--refresh-states).
+"""Recompute the stored recurrent states with the current weights, between two epochs (--refresh-states).
 
-Each environment's steps are repeated from the state at the rollout's start, in the same inference batches as in acting.
-So the result does not depend on which process refreshes which environments.
+The recurrent core processes the observations of the rollout again, from the state at step 0. It uses the same inference
+batches as in acting, so the result does not depend on which process refreshes which environments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,17 @@ class StateRefresh:
         high: int,
         progress: np.ndarray,
     ) -> None:
-        """progress: [2], this range's row of `Control.progress`."""
+        """Create the refresh of a range of environments. It allocates nothing before the first refresh.
+
+        Args:
+            config: of the run.
+            distribution: of the actions.
+            model: the network that learns. Each refresh copies its weights.
+            buffers: the shared buffers.
+            low: index of the first environment.
+            high: index after the last environment.
+            progress: [2], row of this process in `Control.progress`.
+        """
         self._config, self._distribution, self._model = config, distribution, model
         self._published, self._rollout = buffers.published, buffers.rollout
         self._own = slice(low, high)
@@ -43,23 +53,26 @@ class StateRefresh:
 
     @cached_property
     def _obs(self) -> list[np.ndarray]:
-        """The observations of one step, per leaf [own, …]."""
+        """The observations of one step, [own, …] per leaf."""
         return [np.zeros_like(leaf[0, self._own]) for leaf in self._rollout.obs]
 
     @cached_property
     def _actor(self) -> Actor:
-        """Made at the first refresh, because most runs have none."""
+        """The actor that recomputes the states. Most runs have no refresh, so it is created at the first one."""
         own = self._own
         batches = inference_batches(self._model, self._distribution, own.start, own.stop, self._config.inference_rows)
         return Actor(self._config, self._model, self._distribution, self._obs, batches)
 
     @torch.inference_mode()
     def refresh(self) -> None:
-        """Write `sequence_state` and `state_drift` of the own environments. States at step 0 do not change."""
+        """Write `Rollout.sequence_state` and `Rollout.state_drift` of the own environments.
+
+        States at step 0 do not change.
+        """
         actor, rollout, own = self._actor, self._rollout, self._own
         actor.load(self._published.obs_mean, self._published.obs_scale)
         first = rollout.first[:, own]
-        due: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by step: environment of the range, and slot
+        due: dict[int, list[tuple[int, int]]] = defaultdict(list)  # step → (environment in the range, slot) to store
         for start, i, _, slot in cut_sequences(first, self._config.sequence_steps).tolist():
             if start > 0 and slot >= 0:
                 due[start - self._config.burn_in].append((i, slot))
@@ -78,7 +91,7 @@ class StateRefresh:
             self._progress[1] += 1
 
     def _store(self, i: int, slot: int, state: np.ndarray) -> None:
-        """Replace a stored state [S], and add up by how much it changes."""
+        """Replace a stored state [S], and add its squared change to `state_drift`."""
         n = self._own.start + i
         stored, drift = self._rollout.sequence_state[slot, n], self._rollout.state_drift[n]
         drift[0] += float(np.square((state - stored).astype(np.float64)).sum())

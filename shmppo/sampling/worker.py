@@ -1,7 +1,8 @@
-"""The main function of a worker process: receive commands, carry them out, acknowledge. It has one thread.
+"""The main function of a worker process: it receives commands, carries them out, and acknowledges them.
 
-A worker watches the learner's sentinel while it waits, so it never outlives the learner. It ignores SIGINT and SIGUSR1,
-which terminals and clusters send to every process of a run, because the learner decides when a run stops.
+A worker has one thread. While it waits for a command, it also watches the learner's sentinel, and it exits when the
+learner has ended. It ignores SIGINT and SIGUSR1, because the learner decides when a run stops. Terminals and cluster
+schedulers send these signals to every process of a run.
 """
 
 from __future__ import annotations
@@ -32,34 +33,43 @@ from shmppo.utils.phase_timer import PhaseTimer
 
 log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_PDEATHSIG = 1  # constant of prctl(2)
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker gets once, at its start."""
+    """The arguments of a worker process."""
 
     config: TrainConfig
     task: Task
     fields: tuple[Field, ...]
     memory: torch.Tensor
+    """The shared memory, uint8 [bytes]."""
     log_file: Path
     spins: bool
-    """Whether there is a core for each worker, so that it may spin between minibatches."""
+    """Whether the worker spins between minibatches before it blocks. It does if each worker has a core."""
     index: int = 0
+    """w, index of the worker."""
     columns: range = range(0)
-    """Environments that it steps."""
+    """Environments that the worker steps."""
     shards: range = range(0)
-    """Shards of each minibatch whose gradients it computes."""
+    """Shards of each minibatch whose gradients the worker computes."""
     sequence_number: int = 0
-    """Of the last command sent to a predecessor."""
+    """Sequence number of the last command that was sent to this worker's predecessor."""
     iteration: int = 0
+    """The iteration that is collected next."""
     episodes: list[EpisodeInProgress] | None = None
     """The episodes to restore, as they were before `iteration`. None at the start of a run."""
 
 
 def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
-    """Run until the learner sends Stop or ends. `commands` and `reports` belong to this worker alone."""
+    """Run a worker until the learner sends Stop or ends. If the worker raises, it sends Failed and exits with code 1.
+
+    Args:
+        setup: the arguments of this worker.
+        commands: queue from the learner to this worker.
+        reports: queue from this worker to the learner.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -77,9 +87,9 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
 
 
 def _end_with_fork_server() -> None:
-    """On Linux, let the kernel kill this process when the fork server ends, even if this process is stopped.
+    """On Linux, let the kernel kill this process when the fork server ends.
 
-    A running worker detects by itself that the learner is gone.
+    A running worker detects the end of the learner itself, but a stopped one (SIGSTOP) cannot.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -87,14 +97,16 @@ def _end_with_fork_server() -> None:
 
 
 def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
+    """Create the environments and the network, send Ready, and carry out commands until the worker has to end."""
     config, task, own = setup.config, setup.task, setup.columns
     buffers = SharedBuffers(setup.fields, setup.memory)
     model = ActorCritic(config, task.observation, task.distribution)
-    part = {"low": own.start, "high": own.stop, "progress": buffers.control.progress[setup.index]}
-    # The collector tries inference batches with random weights: the learner may not have written the shared ones yet.
-    collector = Collector(config, task, model, buffers, **part)
+    env_range = {"low": own.start, "high": own.stop, "progress": buffers.control.progress[setup.index]}
+    # The collector tests inference batches with the random weights of this model. The shared weights may still be zero,
+    # because the learner starts at the same time.
+    collector = Collector(config, task, model, buffers, **env_range)
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
-    states = StateRefresh(config, task.distribution, model, buffers, **part)
+    state_refresh = StateRefresh(config, task.distribution, model, buffers, **env_range)
     gradients = ShardGradients(config, task.distribution, model, buffers)
     seconds = buffers.timings.phase_seconds[setup.index]
     interval = buffers.timings.command_interval[setup.index]
@@ -117,7 +129,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
             collector.collect(command.iteration, timer)
         elif isinstance(command, RefreshStates):
             timer.switch("inference")
-            states.refresh()
+            state_refresh.refresh()
         else:
             timer.switch("gradient")
             gradients.compute(command.epoch, command.minibatch, setup.shards)

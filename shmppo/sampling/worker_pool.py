@@ -1,7 +1,7 @@
-"""The workers as the learner sees them: start, lock-step, liveness, replacement, end.
+"""The pool of worker processes: it starts them, sends commands, detects failures, and replaces failed workers.
 
-Each worker has its own row of commands, its own pair of queues, and its own sentinel. No two workers share anything
-that is locked, so a killed worker blocks no other.
+Each worker has its own row of commands, its own pair of queues, and its own sentinel. Workers share no lock, so a
+killed worker blocks no other.
 """
 
 from __future__ import annotations
@@ -40,24 +40,39 @@ from shmppo.utils.phase_timer import PhaseTimer
 
 log = logging.getLogger(__name__)
 
-RESTART_WINDOW_SECONDS = 3600.0
-MIN_START_SECONDS = 120.0  # minimum timeout of a worker's start: environments may compile code or load models
+RESTART_WINDOW_SECONDS = 3600.0  # period in which --max-restarts limits the replacements of a worker
+MIN_START_SECONDS = 120.0  # minimum timeout of a worker's start, because environments may compile code or load models
 
 
 class WorkerPool:
     """W worker processes in lock-step.
 
-    In LEARN the learner computes the first of the W parts, and worker 0 stays idle. So as many processes are busy as in
-    COLLECT, and on W cores no process waits for a core.
+    In LEARN the learner computes the first of the W parts, and worker 0 stays idle. So W processes are busy, as in
+    COLLECT, and with W cores no process waits for a core.
 
-    Seconds of signaling are the cost of lock-step itself, on one monotonic clock: from the learner's command to a
-    process's start, mean over the processes of the phase, plus from the end of the last process to the learner's next
-    step.
+    Signaling seconds are the time that lock-step itself costs. They are the sum of two delays on the monotonic clock:
+    - from the learner's command to the start of its execution, as a mean over the processes of the phase;
+    - from the end of the last process to the moment at which the learner continues.
+
+    Attributes:
+        restarts: number of workers that were replaced so far.
     """
 
     def __init__(
         self, config: TrainConfig, task: Task, buffers: SharedBuffers, actions: ActionLog, log_file: Path
     ) -> None:
+        """Start all workers. They create their environments and restore episodes while the learner continues.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            buffers: the shared buffers.
+            actions: the episodes to restore, if its iteration is above 0. It is read again at each replacement.
+            log_file: file to which the workers append their log records.
+
+        Raises:
+            OSError: if the system cannot start as many processes.
+        """
         self.restarts = 0
         self._lost: list[int] = []
         self._config = config
@@ -73,12 +88,12 @@ class WorkerPool:
         try:
             for w in range(config.num_workers):
                 self._workers.append(self._start(w, restore=actions.iteration > 0))
-        except BaseException:  # no more processes, or Ctrl-C: end those that run already
+        except BaseException:  # the process limit is reached, or Ctrl-C: end the workers that run already
             self.close(grace=0.0)
             raise
 
     def _start(self, index: int, *, restore: bool) -> WorkerProcess:
-        """Start a process for part `index`. With `restore` it first restores its environments."""
+        """Start worker `index`. With `restore` it restores the episodes of its environments first."""
         config = self._config
         columns = partition(config.num_envs, config.num_workers, index)
         setup = dataclasses.replace(
@@ -96,14 +111,16 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
+        """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
     def wait_ready(self) -> None:
+        """Wait until every worker is ready. Raises WorkerError if one fails or needs too long."""
         for _, report in self._reports(self._workers, self._start_seconds):
             self._accept(report)
 
     def _accept(self, report: Ready | WorkerError | None) -> None:
-        """Take a new worker's first report. Raises WorkerError if the worker has failed."""
+        """Handle the first report of a new worker. Raises WorkerError if the worker has failed."""
         if isinstance(report, WorkerError):
             raise report
         assert report is not None, "the worker has no command yet"
@@ -112,11 +129,12 @@ class WorkerPool:
         self._lost.extend(report.lost)
 
     def pop_lost(self) -> list[int]:
+        """See `Pool.pop_lost`."""
         lost, self._lost = self._lost, []
         return lost
 
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
-        """Send the command, let the workers sample, wait for them."""
+        """Send Collect to all workers and wait for them. See `Pool.collect`."""
         sent = timer.switch("wait")
         self._send_and_wait(self._workers, Collect(version, iteration))
         now = timer.switch("other")
@@ -126,7 +144,7 @@ class WorkerPool:
         return self._rollout, CollectTimes(now - sent, self._timings.phase_seconds.sum(axis=1), sync_seconds)
 
     def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """Send the command, let the workers refresh, wait for them."""
+        """Send RefreshStates to all workers and wait for them. See `Pool.refresh_states`."""
         sent = timer.switch("wait")
         self._send_and_wait(self._workers, RefreshStates(version))
         timer.add_blocked(timer.switch("other") - sent, self._timings.phase_seconds)
@@ -135,7 +153,10 @@ class WorkerPool:
     def compute_gradients(
         self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
     ) -> float:
-        """Send the command, let the workers and the learner compute, wait for the workers."""
+        """Send ComputeGradients to all workers but worker 0, compute the own part, and wait for the workers.
+
+        See `Pool.compute_gradients`.
+        """
         others = self._workers[1:]
         sent = timer.switch("wait")
         command = ComputeGradients(version, epoch, minibatch)
@@ -159,7 +180,11 @@ class WorkerPool:
         self._wait(workers, command)
 
     def _wait(self, workers: list[WorkerProcess], command: Command) -> None:
-        """Return when every worker has carried out the command. Replace workers that fail, and send it again."""
+        """Wait until every worker has acknowledged the command. Replace workers that fail, and send it to them again.
+
+        Raises:
+            WorkerError: if a worker has been replaced too often.
+        """
         while workers:
             replaced = []
             for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True):
@@ -171,11 +196,18 @@ class WorkerPool:
     def _replace(self, worker: WorkerProcess, error: WorkerError) -> WorkerProcess:
         """End a failed worker and start another one in its place.
 
-        The new worker overwrites what the old one has written since the last commit. The old one is reaped first, so
-        that a process that was only stopped cannot continue and write, too.
+        The new worker overwrites what the old one has written in this phase. The old process is killed and reaped
+        first. Otherwise a process that was only stopped could continue and write as well.
+
+        Args:
+            worker: the failed worker.
+            error: its failure.
+
+        Returns:
+            The new worker. It is ready.
 
         Raises:
-            WorkerError: `error`, if this worker has been replaced too often.
+            WorkerError: `error`, or the failure of a new worker, if this worker has been replaced too often.
         """
         while True:
             worker.end(deadline=0.0)
@@ -192,46 +224,57 @@ class WorkerPool:
             try:
                 for _, report in self._reports([new], self._start_seconds):
                     self._accept(report)
-            except WorkerError as again:
-                error = again
+            except WorkerError as next_error:
+                error = next_error
             else:
                 return new
 
     def _reports(
         self, workers: list[WorkerProcess], timeout: float, *, commanded: bool = False
     ) -> Iterator[tuple[WorkerProcess, Ready | WorkerError | None]]:
-        """The report of each of `workers`, or the error that ended it, in the order in which they come.
-
-        A worker that makes no progress for `timeout` seconds gets an error.
+        """Wait for one report of each worker, and yield them in the order of their arrival.
 
         Args:
-            commanded: the workers have a command. The report of a worker that has carried it out is None.
+            workers: the workers to wait for.
+            timeout: seconds. If no worker reports and `Control.progress` does not change for so long, all remaining
+                workers are stalled.
+            commanded: whether the workers have a command.
+
+        Yields:
+            (worker, report). The report is None if the worker has acknowledged its command. It is a WorkerError if the
+            worker has failed, died, or stalled.
         """
         waiting = {worker.index: worker for worker in workers}
-        silent_since, progress = time.monotonic(), self._progress.copy()
+        unchanged_since, progress = time.monotonic(), self._progress.copy()
         while waiting:
-            ready, heard = self._block(list(waiting.values()), timeout / 4, commanded), False
+            ready, reported = self._block(list(waiting.values()), timeout / 4, commanded), False
             for index, worker in list(waiting.items()):
                 report: Ready | WorkerError | None = None
                 if not (commanded and self._mailbox.is_acknowledged(index)):
                     if not any(handle in ready for handle in worker.handles):
                         continue
                     message = _next_report(worker)
-                    if isinstance(message, WakeUp):  # an acknowledgement, which the next round finds
+                    if isinstance(message, WakeUp):  # the next round of the loop checks for the acknowledgement
                         continue
                     report = message
                 del waiting[index]
-                heard = True
+                reported = True
                 yield worker, report
-            if heard or any((self._progress[index] != progress[index]).any() for index in waiting):
-                silent_since, progress = time.monotonic(), self._progress.copy()
-            elif time.monotonic() - silent_since >= timeout:
+            if reported or any((self._progress[index] != progress[index]).any() for index in waiting):
+                unchanged_since, progress = time.monotonic(), self._progress.copy()
+            elif time.monotonic() - unchanged_since >= timeout:
                 for index, worker in list(waiting.items()):
                     del waiting[index]
                     yield worker, _stalled(worker, timeout)
 
     def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
-        """Block until one of the workers may have news; returns the handles that are ready."""
+        """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
+
+        If `commanded`, return also when a worker has acknowledged its command, and after BLOCK_SECONDS at the latest.
+
+        Returns:
+            The handles that are ready.
+        """
         handles = [handle for worker in workers for handle in worker.handles]
         if not commanded:
             return wait(handles, timeout)
@@ -241,7 +284,7 @@ class WorkerPool:
             return wait(handles, min(timeout, BLOCK_SECONDS))
 
     def close(self, grace: float = 2.0) -> None:
-        """Ask every worker to stop, kill those that have not ended after `grace` seconds, and reap them all."""
+        """Ask every worker to stop, kill those that still run after `grace` seconds, and reap all."""
         for worker in self._workers:
             try:
                 worker.commands.put(Stop())
@@ -261,8 +304,8 @@ def _stalled(worker: WorkerProcess, timeout: float) -> WorkerError:
 
 
 def _next_report(worker: WorkerProcess) -> Ready | WakeUp | WorkerError:
-    """Read a report of a worker with news. Returns a WorkerError if the worker failed or died."""
-    # A worker that failed reports first and ends afterwards: read the report before checking for its end.
+    """Read the next report of a worker of which a handle is ready. Return a WorkerError if it failed or died."""
+    # A worker that raises sends its report before it ends. So look for a report first.
     if not worker.reports.has_message():
         worker.process.join()
         return WorkerError(f"worker {worker.index} died: {_exit_reason(worker.process.exitcode)}")

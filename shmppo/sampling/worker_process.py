@@ -1,4 +1,4 @@
-"""A worker process as the learner sees it: queues, sentinel, end. Also, how processes are started."""
+"""The learner's handle of a worker process, and the multiprocessing context that starts processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,34 @@ from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 
 PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
-"""The fork server imports these modules once, so that all workers share their memory pages. A worker imports the main
-module again, and with it what `shmppo.train` imports."""
+"""Modules that the fork server imports once. All workers then share the memory pages of these modules.
+
+`shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
 
 START_TRIES, RETRY_SECONDS = 3, 0.2
 
 
 class WorkerProcess:
-    """One worker process with its two queues."""
+    """One worker process with its two queues.
+
+    Attributes:
+        index: w, index of the worker.
+        commands: queue to the worker.
+        reports: queue from the worker.
+        handles: what `multiprocessing.connection.wait` waits for: a report, or the end of the process.
+    """
 
     def __init__(self, context: Any, setup: WorkerSetup) -> None:
-        """Start the process. context: from `start_context`."""
+        """Start the process.
+
+        Args:
+            context: from `start_context`.
+            setup: the arguments of the worker.
+
+        Raises:
+            EOFError, ConnectionError: if the fork server ends again and again.
+            OSError: if the system cannot start another process.
+        """
         self.index = setup.index
         self._ended = False
         for tries_left in reversed(range(START_TRIES)):
@@ -41,12 +58,11 @@ class WorkerProcess:
                 self.process.start()
                 break
             except (EOFError, ConnectionError):
-                # A signal to the whole process group has ended the fork server. The next try starts another one.
+                # A signal to all processes of the job may have ended the fork server. The next try starts another one.
                 if not tries_left:
                     raise
                 time.sleep(RETRY_SECONDS)
         self.handles = [self.reports.reader, self.process.sentinel]
-        """What to wait for: a report, or the end of the process."""
 
     def end(self, deadline: float) -> None:
         """Wait for the process until `deadline` (monotonic seconds), then kill it, and reap it. Safe to call twice."""
@@ -63,13 +79,13 @@ class WorkerProcess:
 
 
 def start_context() -> Any:
-    """The multiprocessing context of a run: a fork server that has imported what workers need, else spawn."""
+    """Return the multiprocessing context of a run, and start its fork server. Without fork servers it is "spawn"."""
     methods = torch.multiprocessing.get_all_start_methods()
     context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
         context.set_forkserver_preload(PRELOAD)
-        # Terminals and clusters send these signals to every process of a job. The fork server inherits that they are
-        # ignored.
+        # Terminals and cluster schedulers send these signals to every process of a job. The fork server inherits the
+        # dispositions of this process, so it ignores both.
         with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
             forkserver.ensure_running()
     return context
@@ -77,7 +93,7 @@ def start_context() -> Any:
 
 @contextlib.contextmanager
 def _ignored(number: int) -> Iterator[None]:
-    """Ignore a signal. Only the main thread can do this; in other threads nothing happens."""
+    """Ignore a signal while the context is open. Outside the main thread, this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

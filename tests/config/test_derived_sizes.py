@@ -12,7 +12,9 @@ import pytest
 from shmppo.config import train_config
 from shmppo.config.train_config import TrainConfig, from_json
 
-CONFIG = TrainConfig(env="CartPole-v1", num_envs=6, rollout_steps=50, seq_len=8, minibatches=3, grad_shards=2, workers=2)
+CONFIG = TrainConfig(
+    env="CartPole-v1", num_envs=6, rollout_steps=50, seq_len=8, minibatches=3, grad_shards=2, workers=2
+)
 DERIVED = [name for name, value in vars(TrainConfig).items() if isinstance(value, cached_property)]
 
 
@@ -50,9 +52,59 @@ def test_a_changed_copy_computes_its_values_again() -> None:
     changes = {"num_envs": 12, "rollout_steps": 64, "seq_len": 4, "core": "gru", "workers": 1, "tile_rows": 16}
     changed = dataclasses.replace(config, **changes)  # type: ignore[arg-type]
     fresh = TrainConfig(**(config.fields() | changes))
-    assert not set(DERIVED) & (set(vars(changed)) - {"num_workers"} - checked_in_post_init())
     for name in DERIVED:
         assert getattr(changed, name) == getattr(fresh, name), name
     assert (config.rank_steps, changed.rank_steps) == (300, 768)
     assert (config.num_workers, changed.num_workers) == (2, 1)
     assert (config.inference_rows, changed.inference_rows) == (8, 16)
+
+
+def test_equality_and_text_ignore_derived_values() -> None:
+    fresh, used = TrainConfig(**CONFIG.fields()), with_derived_values(TrainConfig(**CONFIG.fields()))
+    assert fresh == used
+    assert used != dataclasses.replace(used, seed=2)
+    assert repr(fresh) == repr(used)
+    assert dataclasses.asdict(fresh) == dataclasses.asdict(used)
+    assert fresh.to_json() == used.to_json()
+
+
+@pytest.mark.parametrize("copied", ["pickle", "copy", "deepcopy"])
+def test_a_copy_has_the_fields_and_no_derived_values(copied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = with_derived_values(TrainConfig(num_envs=6, workers=None))
+    workers = config.num_workers
+    assert len(pickle.dumps(config)) == len(pickle.dumps(TrainConfig(num_envs=6, workers=None)))
+    how = {"pickle": lambda c: pickle.loads(pickle.dumps(c)), "copy": copy.copy, "deepcopy": copy.deepcopy}
+    other = how[copied](config)
+    assert other == config
+    assert set(vars(other)) == {field.name for field in dataclasses.fields(TrainConfig)}
+    # A machine with more cores, for instance: the copy computes its own value, and the original keeps its value.
+    monkeypatch.setattr(train_config, "usable_cores", lambda: workers + 1)
+    assert other.num_workers == min(workers + 1, 6)
+    assert config.num_workers == workers
+
+
+def test_derived_values_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(CONFIG, workers=None)
+    calls: list[str] = []
+    del vars(config)["num_workers"]  # the check of the configuration has read it
+
+    def usable_cores() -> int:
+        calls.append("call")
+        return 3
+
+    monkeypatch.setattr(train_config, "usable_cores", usable_cores)
+    assert [config.num_workers for _ in range(3)] == [3, 3, 3]
+    assert calls == ["call"]
+
+
+def test_derived_values_are_no_fields() -> None:
+    assert len(DERIVED) > 15
+    assert not set(DERIVED) & set(CONFIG.fields())
+    assert from_json(with_derived_values(CONFIG).to_json()) == from_json(CONFIG.to_json())
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().num_envs = 3  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().shards = 3

@@ -10,7 +10,14 @@ import torch
 from helpers import ACTION_SIZE, CORES, OBS_SIZE, small_network
 from torch import Tensor
 
-from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets, parameter_views, weights_sha256
+from shmppo.models.actor_critic import (
+    ActorCritic,
+    Trunk,
+    move_parameters,
+    parameter_offsets,
+    parameter_views,
+    weights_sha256,
+)
 from shmppo.ppo.minibatches import cut_sequences, step_indices
 
 
@@ -69,11 +76,12 @@ def test_the_order_of_layers_and_parts_in_the_packed_state() -> None:
     for row in range(2):
         _, _, alone = model([obs[:, row : row + 1]], state[row : row + 1])
         torch.testing.assert_close(both[row], alone[0])
-    core = model.trunk_list[0].core
-    assert core is not None
-    x = model.trunk_list[0].encoder_list[0](obs[0])
-    h, c = state[:, :24].unflatten(1, (2, 12)).transpose(0, 1), state[:, 24:].unflatten(1, (2, 12)).transpose(0, 1)
-    _, (h_after, c_after) = core(x.unsqueeze(0), (h.contiguous(), c.contiguous()))
+    trunk = model.trunk_list[0]
+    assert isinstance(trunk, Trunk)
+    assert trunk.core is not None
+    x = trunk.encoder_list[0](obs[0])
+    h, c = (part.reshape(2, 2, 12).transpose(0, 1) for part in state.chunk(2, 1))
+    _, (h_after, c_after) = trunk.core(x.unsqueeze(0), (h.contiguous(), c.contiguous()))
     torch.testing.assert_close(both, torch.cat([h_after[0], h_after[1], c_after[0], c_after[1]], -1))
 
 

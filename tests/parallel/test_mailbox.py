@@ -65,7 +65,7 @@ def threads_instead_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     monkeypatch.setattr(mailbox, "wait", wait)
-    monkeypatch.setattr(mailbox.multiprocessing, "parent_process", Learner)
+    monkeypatch.setattr(multiprocessing, "parent_process", Learner)
 
 
 class Worker(threading.Thread):

@@ -26,7 +26,7 @@ def buffers() -> SharedBuffers:
 
 
 def test_the_memory_is_as_large_as_its_table_and_every_field_is_aligned(buffers: SharedBuffers) -> None:
-    assert buffers.memory.is_shared()
+    assert buffers.memory.is_shared()  # type: ignore[no-untyped-call]
     assert buffers.memory.numel() == total_bytes(buffers.fields)
     addresses = {field.path: buffers.arrays[field.path].__array_interface__["data"][0] for field in buffers.fields}
     assert all(address % 64 == 0 for address in addresses.values())

@@ -70,9 +70,14 @@ def test_no_part_of_a_gradient_is_computed_on_the_cpu(changes: dict[str, Any], m
     inputs = DeviceCopies(GradientInputs.of(buffers), "meta").inputs
     memory = torch.zeros(buffers.shard_results.gradients.shape, device="meta")
     gradients = ShardGradients(config, task.distribution, meta_model, buffers, inputs, memory)
-    transferred = []
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda t: transferred.append(t) or torch.zeros(t.shape, dtype=t.dtype))
-    monkeypatch.setattr(torch.Tensor, "__float__", lambda t: transferred.append(t) or 0.0)
+    transferred: list[torch.Tensor] = []
+
+    def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+        transferred.append(tensor)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", to_cpu)
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: float(to_cpu(tensor).numpy()))
     gradients.compute(0, 0, range(config.shards))
     # The loss terms and the largest |log ratio| of each shard, and nothing else, are transferred.
     assert {t.device.type for t in transferred} == {"meta"}

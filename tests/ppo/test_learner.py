@@ -31,9 +31,10 @@ CONFIG = TrainConfig(
 @pytest.mark.parametrize("core", ["lstm", "gru", "none"])
 def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: Path) -> None:
     config = TrainConfig(
-        env=env, core=core, num_envs=4, rollout_steps=64, minibatches=4, hidden_size=32, workers=0, quiet=True,
-        total_steps=256 * 6, run_dir=str(tmp_path / "run"),
-    )  # type: ignore[arg-type]  # fmt: skip
+        env=env, core=core,  # type: ignore[arg-type]
+        num_envs=4, rollout_steps=64, minibatches=4, hidden_size=32, workers=0, quiet=True, total_steps=256 * 6,
+        run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
     train(config)
     with open(tmp_path / "run" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
@@ -72,7 +73,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
                 buffers.shard_results.gradients[1, 3] = np.nan
             return 0.0
 
-    message = rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; the weights are unchanged"
+    message = rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; this minibatch has not changed the weights"
     with pytest.raises(TrainingError, match=message):
         learner.update(0, buffers.minibatches, Poisoned(CONFIG, gradients), PhaseTimer())
     assert [learner.weights_sha256()] == before

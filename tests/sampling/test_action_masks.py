@@ -81,7 +81,8 @@ def test_any_division_of_the_environments_gives_the_same_bytes(kind: str) -> Non
 
 
 def sizes_of(kind: str) -> list[int]:
-    return KINDS[kind].get("sizes", [4])
+    sizes: list[int] = KINDS[kind].get("sizes", [4])
+    return sizes
 
 
 @pytest.mark.long

@@ -39,7 +39,7 @@ def test_the_environment_gets_the_action_that_is_stored(kind: str, squash: bool)
         for t in range(19):
             if not rollout.truncated[t, n]:  # else the observation is that of the reset
                 echoed = rollout.obs[0][t + 1, n]
-                np.testing.assert_array_equal(echoed, spaces.flatten(space, given[t]).astype(np.float32))
+                np.testing.assert_array_equal(echoed, np.asarray(spaces.flatten(space, given[t]), np.float32))
     assert len(np.unique(rollout.actions, axis=0)) > 1
 
 

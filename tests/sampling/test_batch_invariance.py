@@ -37,7 +37,7 @@ def test_the_check_of_row_independence_can_fail() -> None:
 def test_a_larger_inference_batch_gives_the_same_bits(core: str, layers: int) -> None:
     _, model = small_network(core, layers)
     batches = inference_batches(model, DISTRIBUTION, 5, 30, 8)
-    if torch.backends.mkl.is_available():
+    if torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         assert batches == InferenceBatches([InferenceSlice(0, slice(5, 30), slice(0, 25))], 32)
     wide, narrow = (ActingNetwork(model, DISTRIBUTION, batches=count, rows=32 // count) for count in (1, 4))
     obs, state = torch.randn(32, OBS_SIZE), torch.randn(32, model.state_size)

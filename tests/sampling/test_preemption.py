@@ -1,10 +1,9 @@
-"""Rollouts that are ended early: what is missing is nowhere, and what is there counts as it should."""
+"""Rollouts that end early (--preempt-fraction): only the steps that exist are learned from and counted."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import summary_of
-from test_ranks import directories, finished, start
+from rank_processes import directories, output_of, start
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
@@ -28,19 +27,19 @@ SHORT = TrainConfig(
 
 
 @pytest.mark.parametrize("over", ["minibatch", "global"])
-def test_a_rollout_ended_at_its_half_is_one_of_half_the_length(
+def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
     over: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The slow twin: updates that learn from the first 16 of 32 steps give the very weights of 16-step rollouts."""
+    """Updates from the first 16 of 32 steps give the same weights as rollouts of 16 steps."""
 
     @contextmanager
     def always(self: Preemption, iteration: int) -> Iterator[None]:
-        self._halt[0] = iteration + 1
+        self._stop_early[0] = iteration + 1
         yield
 
     short = dataclasses.replace(SHORT, advantage_norm=over)  # type: ignore[arg-type]
     expected = train(dataclasses.replace(short, run_dir=str(tmp_path / "short")))
-    monkeypatch.setattr(Preemption, "watching", always)
+    monkeypatch.setattr(Preemption, "watch", always)
     long = dataclasses.replace(short, rollout_steps=32, preempt_fraction=0.5, preempt_min_fraction=0.5)
     summary = train(dataclasses.replace(long, run_dir=str(tmp_path / "long")))
     for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100"):
@@ -49,7 +48,7 @@ def test_a_rollout_ended_at_its_half_is_one_of_half_the_length(
         assert [float(row["preempted_steps"]) for row in csv.DictReader(file)] == [64.0] * 4
 
 
-def test_a_slow_worker_is_not_waited_for_and_the_run_goes_on_from_where_it_was(tmp_path: Path) -> None:
+def test_the_run_does_not_wait_for_a_slow_worker_and_can_resume(tmp_path: Path) -> None:
     config = dataclasses.replace(
         SHORT, env="environments:SlowEnvironment2-v0", rollout_steps=200, workers=4, preempt_fraction=0.6
     )
@@ -60,40 +59,40 @@ def test_a_slow_worker_is_not_waited_for_and_the_run_goes_on_from_where_it_was(t
         missing = [float(row["preempted_steps"]) for row in csv.DictReader(file)]
     assert summary["env_steps"] == 4 * 4 * 200 - sum(missing)
     assert max(missing) > 0
-    assert max(missing) <= 150, "only one worker is slow, and a quarter of its steps is there"
-    # Its episodes in progress are of as many steps as were taken: the replay arrives.
+    assert max(missing) <= 150, "only one worker is slow, and it has at least a quarter of its steps"
+    # The action log has the steps of each episode in progress, so the replay succeeds.
     assert resume(run_dir, stop_at_iteration=5)["inexact_reasons"] == summary["inexact_reasons"]
 
 
-def test_rows_are_cut_over_steps_that_exist() -> None:
+def test_sequences_end_at_the_last_valid_step() -> None:
     first = np.zeros((6, 3), bool)
     first[3, 1] = True
-    rows = cut_sequences(first, 4, np.array([6, 5, 2]))
-    assert rows[:, :3].tolist() == [[0, 0, 4], [4, 0, 2], [0, 1, 3], [3, 1, 2], [0, 2, 2]]
+    sequences = cut_sequences(first, 4, np.array([6, 5, 2]))
+    assert sequences[:, :3].tolist() == [[0, 0, 4], [4, 0, 2], [0, 1, 3], [3, 1, 2], [0, 2, 2]]
 
 
-def test_explained_variance_leaves_out_what_does_not_exist() -> None:
+def test_explained_variance_ignores_steps_that_are_not_valid() -> None:
     targets = np.array([[1.0, 3.0], [2.0, 99.0]])
     values = np.array([[1.0, 2.0], [2.0, -99.0]])
     # Targets 1, 2, 3: variance 2/3; errors 0, 0, 1: variance 2/9.
     assert explained_variance(values, targets, np.array([2, 1])) == pytest.approx(1 - (2 / 9) / (2 / 3))
 
 
-def test_what_needs_whole_rollouts_is_refused() -> None:
-    with pytest.raises(ConfigError, match="need whole rollouts"):
+def test_options_that_need_complete_rollouts_are_refused() -> None:
+    with pytest.raises(ConfigError, match="need complete rollouts"):
         TrainConfig(preempt_fraction=0.6, step_times=True)
-    with pytest.raises(ConfigError, match="make at least 64 rows"):
+    with pytest.raises(ConfigError, match="may give only 64 sequences"):
         TrainConfig(preempt_fraction=0.6, preempt_min_fraction=0.25, rollout_steps=64, seq_len=4, minibatches=65)
 
 
 @pytest.mark.slow
-def test_a_slow_rank_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 of 2 is told that half the ranks are enough: it ends when rank 1 has, whose environments do not sleep."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+@pytest.mark.usefixtures("environments_importable")
+def test_the_run_does_not_wait_for_a_slow_rank(tmp_path: Path) -> None:
+    """Half the ranks are enough. So rank 0, which has the slow environment, ends its rollouts when rank 1 has ended."""
     run_dir = tmp_path / "run"
     flags = ("--preempt-fraction", 0.5, "--stop-at-iteration", 4, "--rollout-steps", 200)
     process = start(run_dir, *flags, env="environments:SlowEnvironment2-v0")
-    output = finished(process)
+    output = output_of(process)
     assert process.returncode == 0, output
     first, second = (summary_of(path) for path in directories(run_dir))
     assert first["weights_sha256"] == second["weights_sha256"]

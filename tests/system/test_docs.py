@@ -29,6 +29,8 @@ NOT_RUN = (
     ".venv/bin/pip",
     ".venv/bin/ruff",
     ".venv/bin/mypy",
+    ".venv/bin/lint-imports",
+    ".venv/bin/pre-commit",
     "torchrun ",
 )
 """Beginnings of commands that install or need more machines; .ci/run runs those of the README."""

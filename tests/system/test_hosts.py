@@ -1,4 +1,4 @@
-"""Two hosts: network namespaces joined by a veth pair, with a torchrun in each. Needs root; skipped elsewhere."""
+"""Two hosts: network namespaces that a veth pair connects, with a torchrun in each. These tests need root."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of
-from test_ranks import FLAGS, directories
+from rank_processes import FLAGS, both_train, directories
 
 PORT = "29517"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
-ROWS = 4
+ITERATIONS = 4
 
 
 def ip(*arguments: str) -> None:
+    """Run the command `ip`."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
@@ -51,14 +52,14 @@ class Hosts:
         ip("-n", self.names[0], "link", "set", self.links[0], "down")
 
     def train(self, root: Path, *flags: object) -> list[psutil.Popen]:
-        """A torchrun on each host, of one rank each."""
+        """Start a torchrun with one rank on each host."""
         processes = []
         for node, (name, link) in enumerate(zip(self.names, self.links, strict=True)):
             command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
             command += ["--node-rank", str(node), "--master-addr", ADDRESSES[0], "--master-port", PORT]
             command += ["-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), "--run-dir", str(root / "run")]
             env = os.environ | {"GLOO_SOCKET_IFNAME": link}
-            output = open(root / f"host-{node}.txt", "w")  # noqa: SIM115 (its process has it)
+            output = open(root / f"host-{node}.txt", "w")  # noqa: SIM115 (the process keeps it open)
             processes.append(psutil.Popen([*command, *map(str, flags)], env=env, stdout=output, stderr=output))
             output.close()
         return processes
@@ -79,27 +80,23 @@ def hosts() -> Iterator[Hosts]:
 
 
 def rank_of(process: psutil.Popen) -> psutil.Process:
+    """The rank that a torchrun has started."""
     return next(
         p for p in process.children(recursive=True) if "shmppo.train" in p.cmdline() and p.ppid() != os.getpid()
     )
 
 
-def booked(run_dir: Path) -> bool:
-    """Whether both ranks are in training."""
-    files = [path / "metrics.csv" for path in directories(run_dir)]
-    return all(file.exists() and len(file.read_text().splitlines()) > ROWS for file in files)
-
-
 def wait_for(processes: list[psutil.Popen], run_dir: Path) -> None:
+    """Wait until both ranks train."""
     deadline = time.monotonic() + 90
-    while not booked(run_dir):
-        assert all(process.poll() is None for process in processes), "ended before it was in training"
+    while not both_train(run_dir, ITERATIONS):
+        assert all(process.poll() is None for process in processes), "ended before it trained"
         assert time.monotonic() < deadline, "did not begin to train"
         time.sleep(0.05)
 
 
 @pytest.mark.slow
-def test_two_hosts_train_as_one_and_a_stopped_side_changes_nothing(hosts: Hosts, tmp_path: Path) -> None:
+def test_two_hosts_have_the_same_weights_also_if_one_is_stopped_for_a_while(hosts: Hosts, tmp_path: Path) -> None:
     hashes = []
     for disturbed in (False, True):
         root = tmp_path / str(disturbed)
@@ -122,7 +119,7 @@ def test_two_hosts_train_as_one_and_a_stopped_side_changes_nothing(hosts: Hosts,
 
 
 @pytest.mark.slow
-def test_a_link_that_goes_down_ends_both_sides_within_the_timeout(hosts: Hosts, tmp_path: Path) -> None:
+def test_if_the_link_goes_down_both_hosts_end_within_the_timeout(hosts: Hosts, tmp_path: Path) -> None:
     limit = 5
     processes = hosts.train(tmp_path, "--total-steps", 10**8, "--rank-timeout", limit)
     wait_for(processes, tmp_path / "run")

@@ -85,10 +85,12 @@ def test_threads_are_restored_also_after_an_error() -> None:
     before = torch.get_num_threads()
     with torch_threads(before + 1):
         assert torch.get_num_threads() == before + 1
-        with pytest.raises(ValueError, match="inner"), torch_threads(1):
+        with torch_threads(1):
             assert torch.get_num_threads() == 1
-            raise ValueError("inner")
         assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(ZeroDivisionError), torch_threads(before + 1):
+        1 / 0  # noqa: B018
     assert torch.get_num_threads() == before
 
 

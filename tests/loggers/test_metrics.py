@@ -1,0 +1,44 @@
+"""metrics.csv: its columns, and rows that were written only in part."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.metrics import GLOSSARY, MetricsFile
+from shmppo.runs.trainer import train
+from shmppo.utils.phase_timer import PHASES
+
+STANDARD = {
+    "approx_kl", "approx_kl_last_epoch", "failed_episodes", "optimizer_steps", "optimizer_seconds", "sync_seconds",
+    "allreduce_seconds",
+}  # fmt: skip
+FORMER = {
+    "kl", "kl_last_epoch", "bad_episodes", "optimiser_steps", "optimiser_seconds", "handshake_seconds",
+    "exchange_seconds",
+}  # fmt: skip
+"""Names of these columns in earlier versions."""
+
+
+def test_the_header_is_the_glossary_with_its_standard_names(tmp_path: Path) -> None:
+    config = TrainConfig(num_envs=2, rollout_steps=8, minibatches=1, workers=0, total_steps=16, quiet=True)
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    with open(tmp_path / "run" / "metrics.csv", newline="") as file:
+        header, row = csv.reader(file)
+    assert header == list(GLOSSARY)
+    assert set(header) >= STANDARD | {f"{phase}_seconds" for phase in PHASES}
+    assert not FORMER & {*header, *summary, *summary["phase_seconds"]}
+    assert [name for name, value in zip(header, row, strict=True) if not value] == [], "a value for each column"
+    assert "optimizer" in PHASES
+    assert {"sync_seconds", "phase_seconds", "weights_sha256", "exact"} <= set(summary)
+
+
+def test_an_incomplete_row_is_dropped_when_the_run_resumes(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("iteration,approx_kl\r\n1,0.5\r\n2,0.25\r\n1")  # the last row began with iteration 12
+    table = MetricsFile(file, 12, ("iteration", "approx_kl"))
+    table.write({"iteration": 3, "approx_kl": 0.125})
+    table.close()
+    assert file.read_text().split() == ["iteration,approx_kl", "1,0.5", "2,0.25", "3,0.125"]

@@ -1,0 +1,80 @@
+"""Runs of two ranks on this machine, started by torchrun as a user would start them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+FLAGS = (
+    "--num-envs 4 --env-block 4 --tile-rows 4 --rollout-steps 16 --seq-len 8 --minibatches 2 --epochs 2 "
+    "--hidden-size 8 --encoder-sizes 8 --workers 0 --quiet"
+)
+"""Of each rank of a small run."""
+
+
+def free_port() -> str:
+    """A port for the ranks' store."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def start(run_dir: Path, *flags: object, env: str = "CartPole-v1", torchrun: tuple[str, ...] = ()) -> psutil.Popen:
+    """Start two ranks of a small run. torchrun: additional flags of torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    command += [*torchrun, "-m", "shmppo.train"]
+    if "--resume" not in flags:
+        command += ["--env", env, *FLAGS.split(), "--run-dir", str(run_dir)]
+    return psutil.Popen(
+        [*command, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=run_dir.parent
+    )
+
+
+def output_of(process: psutil.Popen, timeout: float = 60) -> str:
+    """Wait until a torchrun ends by itself; returns its output."""
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"does not end\n{stacks(process)}") from None
+    return output
+
+
+def stacks(process: psutil.Popen) -> str:
+    """End a torchrun that hangs; returns its output with the stack of each of its processes."""
+    family = [*process.children(recursive=True), process]
+    for one in family:
+        one.send_signal(signal.SIGABRT)
+    psutil.wait_procs(family, timeout=5)
+    for one in family:
+        if one.is_running():
+            one.kill()
+    return process.stdout.read()
+
+
+def directories(run_dir: Path) -> list[Path]:
+    """The directories to which the two ranks write."""
+    return [run_dir, run_dir / "rank-1"]
+
+
+def both_train(run_dir: Path, rows: int) -> bool:
+    """Whether both ranks have finished at least `rows` iterations."""
+    files = [path / "metrics.csv" for path in directories(run_dir)]
+    return all(file.exists() and len(file.read_text().splitlines()) > rows for file in files)
+
+
+def wait_for_training(process: psutil.Popen, run_dir: Path, rows: int = 4) -> list[psutil.Process]:
+    """Wait until both ranks have finished `rows` iterations; returns their processes in rank order."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stdout.read()
+        if both_train(run_dir, rows):
+            ranks = [p for p in process.children() if "shmppo.train" in p.cmdline()]
+            return sorted(ranks, key=lambda p: p.environ()["RANK"])
+        time.sleep(0.05)
+    raise AssertionError(f"did not begin to train within a minute\n{stacks(process)}")
