@@ -71,7 +71,8 @@ class TrainingError(ShmppoError):
         self.message = message
 
     def __str__(self) -> str:
-        return f"minibatch {self.minibatch} of epoch {self.epoch}: {self.message}; this minibatch has not changed the weights"
+        where = f"minibatch {self.minibatch} of epoch {self.epoch}"
+        return f"{where}: {self.message}; this minibatch has not changed the weights"
 
 
 class RankError(ShmppoError):

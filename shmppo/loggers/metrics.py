@@ -1,4 +1,4 @@
-"""The metrics of a run: their glossary, metrics.csv and eval.csv, and statistics of finished episodes."""
+"""The metrics of a run: their meaning, the files metrics.csv and eval.csv, and statistics of finished episodes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ GLOSSARY: dict[str, str] = {
     "policy_loss": "policy loss, mean over the minibatches of the update",
     "value_loss": "½(V − R)², mean over the minibatches of the update",
     "entropy": "policy entropy in nats, mean over the minibatches of the update",
-    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; mean over "
-    "the minibatches, each measured before its optimizer step",
-    "approx_kl_last_epoch": "approx_kl over the last M minibatches; β and `--lr-schedule kl-adaptive` follow it",
-    "clip_fraction": "fraction of ratios outside 1 ± clip, mean over the minibatches of the update",
+    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; each "
+    "minibatch is measured before its optimizer step, and the metric is their mean",
+    "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
+    "clip_fraction": "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
     "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
@@ -46,9 +46,9 @@ GLOSSARY: dict[str, str] = {
     "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
     "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
-    "straggler_wait": "fraction of the collecting time that a worker waits for the slowest, mean over the workers",
+    "straggler_wait": "fraction of the slowest worker's time for which a worker waits, mean over the workers",
     "preempted_steps": "steps that are missing from this rollout because of `--preempt-fraction`, over all ranks",
-    "slowest_worker": "index of the worker that needed most time for its part of the rollout",
+    "slowest_worker": "index of the worker that needed the most time for its part of the rollout",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
 }
 """Every column of metrics.csv."""
@@ -68,7 +68,13 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 
 
 class EpisodeStatistics:
-    """Returns and lengths of the last 100 finished episodes, in the order of (step, environment)."""
+    """Returns and lengths of the last 100 finished episodes.
+
+    Attributes:
+        count: number of finished episodes of the run.
+        returns: undiscounted returns, at most 100, the newest last.
+        lengths: numbers of steps, at most 100, the newest last.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,7 +82,7 @@ class EpisodeStatistics:
         self.lengths: deque[float] = deque(maxlen=100)
 
     def add(self, returns: list[float], lengths: list[int]) -> None:
-        """Add finished episodes."""
+        """Add finished episodes, the newest last."""
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
@@ -84,43 +90,57 @@ class EpisodeStatistics:
     def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
+        Args:
+            rollout: of this rank.
+            first_env: global index of this rank's first environment.
+            process_group: the ranks.
+
         Returns:
-            The number of failed episodes. They have a length of 0 and are not added.
+            Number of failed episodes on all ranks. They have a length of 0, and are not added.
         """
         t, n = np.nonzero(rollout.terminated | rollout.truncated)
-        ended = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
-        everywhere = np.concatenate(process_group.gather_rows(ended))
-        everywhere = everywhere[np.lexsort((everywhere[:, 1], everywhere[:, 0]))]
-        finished = everywhere[everywhere[:, 3] > 0]
+        own = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
+        ended = np.concatenate(process_group.gather_rows(own))
+        ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
+        finished = ended[ended[:, 3] > 0]
         self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist())
-        return len(everywhere) - len(finished)
+        return len(ended) - len(finished)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores."""
+        """Return what a checkpoint stores."""
         return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
 
     @property
     def return_mean(self) -> float:
-        """NaN before the first episode has ended."""
+        """Mean undiscounted return. NaN before the first episode has ended."""
         return sum(self.returns) / len(self.returns) if self.returns else float("nan")
 
     @property
     def length_mean(self) -> float:
-        """NaN before the first episode has ended."""
+        """Mean number of steps. NaN before the first episode has ended."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else float("nan")
 
 
 class MetricsFile:
-    """metrics.csv or eval.csv. Rows are written at once; if the disk is full, they wait until there is space."""
+    """The file metrics.csv or eval.csv. If the disk is full, rows are kept in memory and written later."""
 
     def __init__(self, path: Path, iteration: int, columns: Sequence[str] = tuple(GLOSSARY)) -> None:
-        """Open the file, and drop the rows after `iteration`, from which the run continues."""
+        """Open the file.
+
+        Args:
+            path: the file.
+            iteration: number of finished iterations. Rows of later iterations are removed; 0 removes all rows.
+            columns: names of the columns.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
         self._name = path.name
         self._columns = columns
         kept = []
@@ -136,23 +156,23 @@ class MetricsFile:
             writer.writerows(kept)
         os.replace(temporary, path)
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        self._waiting = b""  # rows that are not in the file yet
+        self._pending = b""  # text that is not in the file yet
 
     def write(self, row: dict[str, float]) -> None:
-        """Append a row with a value for every column."""
-        self._waiting += (",".join(f"{row[name]:.10g}" for name in self._columns) + "\r\n").encode()
+        """Append a row with a value for every column. If it cannot be written now, log a warning and keep it."""
+        self._pending += (",".join(f"{row[name]:.10g}" for name in self._columns) + "\r\n").encode()
         try:
-            written = self._file.write(self._waiting)
+            written = self._file.write(self._pending)
         except OSError as error:
-            log.warning("%s: iteration %d waits to be written: %s", self._name, row["iteration"], error)
+            log.warning("%s: the row of iteration %d cannot be written yet: %s", self._name, row["iteration"], error)
         else:
-            self._waiting = self._waiting[written:]  # a disk that fills up may store a part
+            self._pending = self._pending[written:]  # if the disk becomes full, only a part is written
 
     def close(self) -> None:
-        """Close the file. Rows that still do not fit are lost, with a warning."""
+        """Close the file. If the remaining rows cannot be written, log a warning. They are lost."""
         try:
-            if self._waiting:
-                self._file.write(self._waiting)
+            if self._pending:
+                self._file.write(self._pending)
         except OSError as error:
             log.warning("%s: the last rows are not written: %s", self._name, error)
         self._file.close()

@@ -83,7 +83,11 @@ class PipeQueue:
         self._writer.send(message)
 
     def get(self) -> Any:
-        """Wait for a message and return it. Raises EOFError or OSError if the queue is closed or the message is partial."""
+        """Wait for a message and return it.
+
+        Raises:
+            EOFError, OSError: if the queue is closed, or if the message is incomplete.
+        """
         return self.reader.recv()
 
     def has_message(self) -> bool:

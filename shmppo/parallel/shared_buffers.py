@@ -12,8 +12,8 @@ Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the l
 between two epochs (with --refresh-states).
 
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
-environment. Sizes: D normalized part of an observation, A action, P flat vector of all parameters, S recurrent state,
-Q log_prob (1, or A with --ratio per-dimension), O policy parameters (0 without --objective penalty).
+environment. Sizes: D normalized part of an observation, A action, P flat vector of all parameters, S recurrent state.
+Per step there are Q log_probs (1, or A with --ratio per-dimension) and O policy parameters (0 without penalty).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -64,7 +64,7 @@ class LossTerms(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Columns of `Control.progress`. If no column changes for --worker-timeout seconds, the worker is stalled."""
+    """Columns of `Control.progress`. A change shows that the worker is not stalled."""
 
     steps: int
     """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
@@ -112,7 +112,9 @@ class Published:
 class Rollout:
     """One rollout: T steps of N environments. After an early stop, steps from `valid_steps[n]` on are not valid."""
 
-    obs: tuple[np.ndarray, ...] = _per_leaf(OWN_ENVS, "COLLECT", "T N", "observations as the environment returned them")
+    obs: tuple[np.ndarray, ...] = _per_leaf(
+        OWN_ENVS, "COLLECT", "T N", "observations, not normalized; hidden indices are 0"
+    )
     actions: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N A", "actions as sampled, before clipping")
     log_prob: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)"
@@ -131,7 +133,7 @@ class Rollout:
         "COLLECT, REFRESH",
         "f4",
         "C N S",
-        "recurrent states at the start of sequences that continue an episode",
+        "initial states of sequences that continue an episode, before burn-in",
     )
     state_drift: np.ndarray = _shared(
         OWN_ENVS, "REFRESH", "f8", "N 2", "sum of squared changes of stored states, and the number of summands"

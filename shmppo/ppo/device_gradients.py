@@ -1,7 +1,7 @@
-"""Gradients on a GPU, from the rollout of CPU workers.
+"""Gradients on a GPU. Acting and the optimizer stay on the CPU.
 
-Each field that the update reads is copied to the device once an iteration, from pinned shared memory. For each
-minibatch the weights are copied there, and the gradient back. Acting and the optimizer stay on the CPU.
+Once per iteration, every field that the update reads is copied from pinned shared memory to the device. For each
+minibatch, the weights are copied to the device, and the gradient is copied back.
 """
 
 from __future__ import annotations
@@ -42,10 +42,16 @@ class DeviceCopies:
     """Copies of the gradient inputs on a device.
 
     Attributes:
-        inputs: the copies; they change in `upload`.
+        inputs: the copies. `upload` updates them.
     """
 
     def __init__(self, host: GradientInputs, device: str) -> None:
+        """Allocate the copies.
+
+        Args:
+            host: the tensors to copy, on the CPU.
+            device: name of the device for torch.
+        """
         self._host = host
         values: dict[str, Any] = {
             name: tuple(torch.zeros_like(leaf, device=device) for leaf in value)
@@ -56,25 +62,34 @@ class DeviceCopies:
         self.inputs = GradientInputs(**values)
 
     def upload(self, names: Iterable[str] | None = None) -> None:
-        """Copy fields to the device. None: all of them."""
+        """Copy fields to the device. names: names of the fields of `GradientInputs`. None: all of them."""
         for name in [f.name for f in dataclasses.fields(GradientInputs)] if names is None else names:
             for target, source in zip(_tensors(self.inputs, name), _tensors(self._host, name), strict=True):
                 target.copy_(source, non_blocking=True)
 
 
 def _tensors(inputs: GradientInputs, name: str) -> tuple[Tensor, ...]:
+    """Return the tensors of a field."""
     value = getattr(inputs, name)
     return value if isinstance(value, tuple) else (value,)
 
 
 class DeviceGradients:
-    """`ShardGradients` on a device, for all shards of a minibatch at once."""
+    """Computes the gradients of shards on a device. It has the interface of `ShardGradients`."""
 
     def __init__(
         self, config: TrainConfig, distribution: Distribution, model: ActorCritic, buffers: SharedBuffers
     ) -> None:
+        """Allocate the memory on the device of the configuration.
+
+        Args:
+            config: of the run.
+            distribution: of the actions.
+            model: the network that learns. A copy of it is moved to the device.
+            buffers: the shared buffers. With CUDA their memory is pinned.
+        """
         if config.device.startswith("cuda"):
-            # Acting is in float32, too, and the first ratio of an update must be 1.
+            # Without TF32, gradients have the precision of acting. The first ratio of an update must be close to 1.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             self._pin(buffers.memory)
@@ -89,7 +104,7 @@ class DeviceGradients:
         self._each_epoch = ("weights", "sequence_state") if config.refresh_states else ("weights",)
 
     def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
-        """Write the gradients and the loss terms of shards of a minibatch."""
+        """See `ShardGradients.compute`."""
         if epoch == minibatch == 0:
             self._copies.upload()
         else:
@@ -98,10 +113,10 @@ class DeviceGradients:
         self._host_gradients.copy_(self._device_gradients)
 
     def _pin(self, memory: Tensor) -> None:
-        """Pin the shared memory, so that the GPU copies from it directly. Without that, copies are slower."""
+        """Pin the shared memory, so that the GPU copies from it directly. If this fails, copies are slower."""
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        failed = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-        if failed:
-            log.info("the shared memory could not be pinned: error %d", failed)
+        error = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+        if error:
+            log.info("the shared memory could not be pinned: CUDA error %d", error)
         else:
             weakref.finalize(self, runtime.cudaHostUnregister, memory.data_ptr())

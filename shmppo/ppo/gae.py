@@ -1,4 +1,4 @@
-"""Advantages, discounted returns, and explained variance: functions of one rollout, without state.
+"""Advantages, discounted returns, normalization of rewards, and explained variance of one rollout.
 
 Axes: T steps, N environments, R ranks.
 """
@@ -28,24 +28,27 @@ def generalized_advantages(
         A[t] = δ[t]                if it ends with step t, and for t = T − 1
 
     V'[t] is the value after step t:
-    - 0 if the step is terminated, also if it is truncated as well;
-    - `bootstraps[t]` if the step is truncated, and for t = T − 1. After a truncated step this is the value of the final
-      observation, with the recurrent state after the step;
+    - 0 if the step is terminated, even if it is truncated as well;
+    - `bootstraps[t]` if the step is truncated, and for t = T − 1: the value of the observation after the step, with the
+      recurrent state after the step;
     - V[t+1] otherwise.
 
     Args:
-        rewards, values, bootstraps: [T, N]; bootstraps is read only where the list above names it.
-        terminated, truncated: [T, N] bool.
+        rewards: [T, N].
+        values: [T, N], V.
+        bootstraps: [T, N]. Elements that the list above does not name are ignored.
+        terminated: bool [T, N].
+        truncated: bool [T, N].
         gamma: γ, the discount factor.
         gae_lambda: λ.
 
     Returns:
-        Advantages, float32 [T, N]. The value targets are advantages + values.
+        Advantages A, float32 [T, N]. The value targets are A + V.
     """
     next_values = np.where(truncated, bootstraps, np.roll(values, -1, axis=0))
     next_values[-1] = bootstraps[-1]
     next_values[terminated] = 0.0
-    advantages: np.ndarray = rewards + gamma * next_values.astype(np.float64) - values  # δ; the loop turns it into A
+    advantages: np.ndarray = rewards + gamma * next_values.astype(np.float64) - values  # first δ, after the loop A
     decay = np.where(terminated | truncated, 0.0, gamma * gae_lambda)
     for t in reversed(range(len(rewards) - 1)):
         advantages[t] += decay[t] * advantages[t + 1]
@@ -53,15 +56,15 @@ def generalized_advantages(
 
 
 def discounted_returns(rewards: np.ndarray, ended: np.ndarray, start: np.ndarray, gamma: float) -> np.ndarray:
-    """Running discounted return, whose standard deviation is used to scale rewards.
+    """Compute the running discounted return. Rewards are divided by its standard deviation.
 
         R[t] = r[t] + γ·R[t−1]   if the episode continues after step t − 1
         R[t] = r[t]              if it ended with step t − 1
 
     Args:
         rewards: [T, N].
-        ended: [T, N] bool, whether the episode ended with step t.
-        start: [N], R of the step before the first one; 0 where an episode begins.
+        ended: bool [T, N], whether the episode ended with step t.
+        start: [N], R of the step before the first one. 0 where an episode begins.
         gamma: γ, the discount factor.
 
     Returns:
@@ -81,11 +84,12 @@ def explained_variance(
     valid_steps: np.ndarray | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Explained variance of the critic over all ranks: 1 − Var(target − value) / Var(target).
+    """Compute the explained variance of the critic over all ranks: 1 − Var(target − value) / Var(target).
 
     Args:
-        values, targets: [T, N].
-        valid_steps: [N], number of valid steps of each environment; None if all T are valid.
+        values: [T, N].
+        targets: [T, N], value targets.
+        valid_steps: [N], number of valid steps of each environment. None: all T.
         group: the ranks.
 
     Returns:
@@ -105,7 +109,7 @@ def explained_variance(
 
 
 def last_steps(valid_steps: np.ndarray, steps: int) -> np.ndarray:
-    """Mask of the last valid step of each environment.
+    """Return a mask of the last valid step of each environment.
 
     Args:
         valid_steps: [N], number of valid steps of each environment.
@@ -121,11 +125,13 @@ def last_steps(valid_steps: np.ndarray, steps: int) -> np.ndarray:
 def merge_moments(
     moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
 ) -> None:
-    """Merge the moments of every environment into running ones, over all ranks in the order of environments.
+    """Merge the moments of every environment of all ranks into running moments, in the order of environments.
 
     Args:
+        moments: updated in place.
         by_env: [N, 2, size], mean and sum of squared deviations of each environment.
         valid_steps: [N], number of samples of each environment.
+        group: the ranks.
     """
     counts, parts = (np.concatenate(list(group.gather(array))) for array in (valid_steps, by_env))
     for count, (mean, m2) in zip(counts.tolist(), parts, strict=True):
@@ -136,11 +142,17 @@ class RewardNormalizer:
     """Divides rewards by the running standard deviation of the discounted return, and clips them.
 
     Attributes:
-        moments: of the discounted return.
-        discounted_return: [N], of the episodes in progress.
+        moments: running moments of the discounted return.
+        discounted_return: [N], discounted return so far of the episodes in progress.
     """
 
     def __init__(self, num_envs: int, gamma: float) -> None:
+        """Create statistics without samples.
+
+        Args:
+            num_envs: N.
+            gamma: γ, the discount factor.
+        """
         self._gamma = gamma
         self.moments = RunningMoments(1)
         self.discounted_return = np.zeros(num_envs)
@@ -152,11 +164,12 @@ class RewardNormalizer:
 
         Args:
             rewards: [T, N].
-            ended: [T, N] bool, whether an episode ended with the step.
-            valid_steps: [N].
+            ended: bool [T, N], whether an episode ended with the step.
+            valid_steps: [N], number of valid steps of each environment.
+            group: the ranks.
 
         Returns:
-            [T, N], clipped to ± CLIP.
+            Rewards divided by the standard deviation and clipped to ± CLIP, float64 [T, N].
         """
         returns = discounted_returns(rewards, ended, self.discounted_return, self._gamma)
         last, columns = valid_steps - 1, np.arange(rewards.shape[1])

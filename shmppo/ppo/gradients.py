@@ -1,7 +1,10 @@
-"""The gradient of one shard: read its sequences, run the network, compute the loss, write the gradient.
+"""The gradient of one shard: read its sequences, run the network, compute the loss, and write the gradient.
 
-A minibatch has G shards of whole sequences. A shard is the same whichever process computes it, and the learner adds the
-shards in order. So central and sharded learning give the same bits.
+A minibatch has G shards of whole sequences. The gradient of a shard has the same bits in every process, and the learner
+adds the shards in order. So central and sharded learning give the same weights.
+
+Axes: L steps of padded sequences, R sequences of a shard, S recurrent state, P parameters of the network. Per step
+there are A action dimensions, O policy parameters, and Q log_probs (1, or A with --ratio per-dimension).
 """
 
 from __future__ import annotations
@@ -36,28 +39,28 @@ from shmppo.ppo.minibatches import step_indices
 
 @dataclass(frozen=True)
 class GradientInputs:
-    """The tensors that gradients are computed from, on one device: a rollout with its first two axes flattened."""
+    """The tensors from which gradients are computed, on one device. The first two axes of the rollout are flattened."""
 
     obs: tuple[Tensor, ...]
-    """Per leaf [T·N, …]."""
+    """[T·N, …] per leaf, as stored."""
     actions: Tensor
     """[T·N, A]"""
     policy_params: Tensor
-    """[T·N, P] of the policy that acted; P is 0 without --objective penalty."""
+    """[T·N, O], of the policy that acted. O is 0 without --objective penalty."""
     sequence_state: Tensor
-    """[C·N, S]"""
+    """[C·N, S], stored recurrent states."""
     step_targets: Tensor
-    """[T·N, 3 + Q]"""
+    """[T·N, 3 + Q]: advantage, value target, old value, and old log_prob."""
     obs_mean: Tensor
     """[D]"""
     obs_scale: Tensor
-    """[D]"""
+    """[D], 1 / standard deviation."""
     weights: Tensor
     """[P]"""
 
     @classmethod
     def of(cls, buffers: SharedBuffers) -> GradientInputs:
-        """Views of the shared memory."""
+        """Return views of the shared memory."""
         rollout, published = buffers.rollout, buffers.published
         return cls(
             obs=tuple(torch.from_numpy(leaf).flatten(0, 1) for leaf in rollout.obs),
@@ -72,19 +75,20 @@ class GradientInputs:
 
 
 class _Outputs(NamedTuple):
-    """The outputs of policy and critic that the loss depends on, each [L, R]."""
+    """The tensors that the loss depends on."""
 
     log_prob: Tensor
-    """[L, R, Q]: of the action, or of each of its dimensions with --ratio per-dimension."""
+    """[L, R, Q], of the stored actions."""
     values: Tensor
+    """[L, R]"""
     entropy: Tensor
-    """It has no graph if its coefficient is 0."""
+    """[L, R]. It has no autograd graph if its coefficient is 0."""
     kl: Tensor | None
-    """KL(old ‖ new) in closed form, with --objective penalty only."""
+    """KL(old ‖ new) in closed form, [L, R]. None without --objective penalty."""
 
 
 class ShardGradients:
-    """Computes gradients of shards with the present weights of `model`."""
+    """Computes the gradients of shards with the current weights of `model`."""
 
     def __init__(
         self,
@@ -95,25 +99,39 @@ class ShardGradients:
         inputs: GradientInputs | None = None,
         gradients: Tensor | None = None,
     ) -> None:
-        """inputs, gradients [G, P]: on the device of `model`. None: those in shared memory."""
+        """Create views of the inputs and the results.
+
+        Args:
+            config: of the run.
+            distribution: of the actions.
+            model: the network.
+            buffers: the shared buffers.
+            inputs: on the device of `model`. None: views of the shared memory.
+            gradients: [G, P], where to write gradients, on the device of `model`. None: in shared memory.
+        """
         self._config = config
         self._distribution = distribution
         self._model = model
         self._minibatches: Minibatches = buffers.minibatches
         self._results: ShardResults = buffers.shard_results
         self._inputs = GradientInputs.of(buffers) if inputs is None else inputs
-        slab = torch.from_numpy(self._results.gradients) if gradients is None else gradients
+        flat_gradients = torch.from_numpy(self._results.gradients) if gradients is None else gradients
         self._parameters = list(model.parameters())
-        self._gradients = [parameter_views(shard, model) for shard in slab]
+        self._gradients = [parameter_views(shard, model) for shard in flat_gradients]
         mean, scale = self._inputs.obs_mean, self._inputs.obs_scale
         self._statistics = leaf_statistics(model.observation.normalized_slices, mean, scale, config.normalize_obs)
         self._device = self._inputs.step_targets.device
 
     def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
-        """Write the gradients [P] of some shards of a minibatch, and their parts of the loss terms.
+        """Write the gradients, loss terms, and largest |log ratio| of some shards of a minibatch.
 
-        Both are sums over the shard's valid steps divided by the steps of the minibatch. So the sum over the shards is
-        the mean over the minibatch.
+        Gradients and loss terms are sums over the valid steps of a shard, divided by the valid steps of the minibatch
+        over all ranks. So their sum over shards and ranks is the mean over the minibatch.
+
+        Args:
+            epoch: index of the epoch.
+            minibatch: index of the minibatch in the epoch.
+            shards: indices of the shards.
         """
         for shard in shards:
             self._compute(epoch, minibatch, shard)
@@ -121,33 +139,40 @@ class ShardGradients:
     def _compute(self, epoch: int, minibatch: int, shard: int) -> None:
         steps = int(self._minibatches.steps[epoch, minibatch])
         sequences = self._sequences(epoch, minibatch, shard)
-        if not len(sequences):  # a minibatch of few, long sequences
+        if not len(sequences):  # the minibatch has fewer sequences than shards
             torch._foreach_zero_(self._gradients[shard])
             self._results.loss_terms[shard] = 0.0
             self._results.max_log_ratio[shard] = 0.0
             return
-        flat, valid = self._step_indices(sequences)
+        indices, valid = self._step_indices(sequences)
         weights, shape = valid.float(), valid.shape  # [L, R]
-        obs = self._observations(flat, shape)
-        targets = self._inputs.step_targets.index_select(0, flat).view(*shape, -1)
+        obs = self._observations(indices, shape)
+        targets = self._inputs.step_targets.index_select(0, indices).view(*shape, -1)
 
-        outputs = self._forward(obs, self._initial_states(sequences), flat)
+        outputs = self._forward(obs, self._initial_states(sequences), indices)
         with torch.no_grad():
             output_grads, terms, max_log_ratio = self._loss(outputs, targets, weights, epoch, minibatch)
-        # One scalar with these derivatives. Passing them to autograd directly makes torch import sympy: 60 MB a
-        # process.
-        pairs = [(o, g) for o, g in zip(outputs, output_grads, strict=True) if o is not None and o.requires_grad]
-        loss = torch.stack([torch.dot(o.flatten(), g.flatten()) for o, g in pairs]).sum()
+        # This scalar has the derivatives `output_grads`. Passing them to autograd as arguments would make torch import
+        # sympy, which needs 60 MB per process.
+        pairs = [(out, grad) for out, grad in zip(outputs, output_grads, strict=True) if out is not None]
+        products = [torch.dot(out.flatten(), grad.flatten()) for out, grad in pairs if out.requires_grad]
+        loss = torch.stack(products).sum()
         gradients = torch.autograd.grad(loss / steps, self._parameters)
         torch._foreach_copy_(self._gradients[shard], list(gradients))
         self._results.loss_terms[shard] = terms / steps
         self._results.max_log_ratio[shard] = max_log_ratio
 
-    def _forward(self, obs: Observations, states: Tensor, flat: Tensor) -> _Outputs:
-        """Outputs for observations [L, R, …] per leaf from states [R, S]; `flat` [L·R] are the steps' indices."""
+    def _forward(self, obs: Observations, states: Tensor, indices: Tensor) -> _Outputs:
+        """Run the network, and compute what the loss depends on.
+
+        Args:
+            obs: [L, R, …] per leaf.
+            states: [R, S], initial recurrent states.
+            indices: [L·R], of the steps.
+        """
         config, distribution = self._config, self._distribution
         params, values = self._network(obs, states)
-        actions = self._inputs.actions.index_select(0, flat).view(*params.shape[:2], -1)
+        actions = self._inputs.actions.index_select(0, indices).view(*params.shape[:2], -1)
         log_prob = distribution.log_prob(params, actions)
         if config.ratio == "joint":
             log_prob = log_prob.sum(-1, keepdim=True)
@@ -155,11 +180,11 @@ class ShardGradients:
             entropy = distribution.entropy(params)
         kl = None
         if config.objective == "penalty":
-            kl = distribution.kl(self._inputs.policy_params.index_select(0, flat).view(params.shape), params)
+            kl = distribution.kl(self._inputs.policy_params.index_select(0, indices).view(params.shape), params)
         return _Outputs(log_prob, values, entropy, kl)
 
     def _network(self, obs: Observations, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy parameters [L, R, P] and values [L, R]; with --autocast bf16, matrix products in bfloat16."""
+        """Compute policy parameters [L, R, O] and values [L, R]. --autocast bf16 applies to matrix products."""
         if self._config.autocast == "none":
             params, values, _ = self._model(obs, states)
             return params, values
@@ -169,55 +194,62 @@ class ShardGradients:
 
     @torch.no_grad()
     def policy(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The policy with the present weights at the steps of sequences [R, 4].
+        """Compute the policy parameters at the steps of some sequences, with the current weights.
+
+        Args:
+            sequences: [R, 4].
 
         Returns:
-            (policy parameters [L, R, P], which of the steps are valid, bool [L, R]).
+            (policy parameters [L, R, O], valid bool [L, R]).
         """
-        flat, valid = self._step_indices(sequences)
-        return self._network(self._observations(flat, valid.shape), self._initial_states(sequences))[0], valid
+        indices, valid = self._step_indices(sequences)
+        return self._network(self._observations(indices, valid.shape), self._initial_states(sequences))[0], valid
 
     def _step_indices(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Indices [L·R] of the steps of padded sequences, and which steps are valid, bool [L, R]."""
+        """Return the indices [L·R] of the steps of padded sequences, and whether they are valid, bool [L, R]."""
         config = self._config
         indices, valid = step_indices(
             sequences, sequence_steps=config.sequence_steps, num_envs=config.num_envs, burn_in=config.burn_in
         )
         return torch.from_numpy(indices.reshape(-1)).to(self._device), torch.from_numpy(valid).to(self._device)
 
-    def _observations(self, flat: Tensor, shape: torch.Size) -> list[Tensor]:
-        """The network's input at the steps of indices [L·R], per leaf [L, R, …]."""
+    def _observations(self, indices: Tensor, shape: torch.Size) -> list[Tensor]:
+        """Return the network's input at the steps with these indices [L·R]: [L, R, …] per leaf."""
         return [
-            normalize_leaf(leaf.index_select(0, flat), statistics).view(*shape, *leaf.shape[1:])
+            normalize_leaf(leaf.index_select(0, indices), statistics).view(*shape, *leaf.shape[1:])
             for leaf, statistics in zip(self._inputs.obs, self._statistics, strict=True)
         ]
 
     def _sequences(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
-        """The shard's sequences [R, 4]."""
-        data = self._minibatches
-        begin, end = data.bounds[epoch, minibatch, shard : shard + 2].tolist()
-        sequences: np.ndarray = data.sequences[data.order[epoch, begin:end]].astype(np.int64)
+        """Return the sequences of a shard, [R, 4]."""
+        minibatches = self._minibatches
+        begin, end = minibatches.bounds[epoch, minibatch, shard : shard + 2].tolist()
+        sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, begin:end]].astype(np.int64)
         return sequences
 
     def _initial_states(self, sequences: np.ndarray) -> Tensor:
-        """Initial recurrent states [R, S]: the stored ones, and zero where a sequence begins an episode."""
+        """Return the initial recurrent states [R, S]: stored ones, or zero where a sequence begins an episode."""
         if not self._model.state_size:
             return torch.zeros(len(sequences), 0, device=self._device)
-        begins = torch.from_numpy(sequences[:, 3] < 0).to(self._device)
-        place = np.maximum(sequences[:, 3], 0) * self._config.num_envs + sequences[:, 1]
-        states = self._inputs.sequence_state.index_select(0, torch.from_numpy(place).to(self._device))
-        return states.masked_fill_(begins.unsqueeze(-1), 0.0)
+        begins_episode = torch.from_numpy(sequences[:, 3] < 0).to(self._device)
+        indices = np.maximum(sequences[:, 3], 0) * self._config.num_envs + sequences[:, 1]
+        states = self._inputs.sequence_state.index_select(0, torch.from_numpy(indices).to(self._device))
+        return states.masked_fill_(begins_episode.unsqueeze(-1), 0.0)
 
     def _loss(
         self, outputs: _Outputs, targets: Tensor, weights: Tensor, epoch: int, minibatch: int
     ) -> tuple[list[Tensor], np.ndarray, float]:
-        """The loss, summed over valid steps.
+        """Compute the loss terms and the derivatives of the loss, as sums over valid steps.
 
         Args:
-            targets: [L, R, 3 + Q], of `step_targets`; weights: [L, R], 1 at valid steps and 0 elsewhere.
+            outputs: of the network.
+            targets: [L, R, 3 + Q], from `step_targets`.
+            weights: [L, R], 1 at valid steps and 0 elsewhere.
+            epoch: index of the epoch.
+            minibatch: index of the minibatch in the epoch.
 
         Returns:
-            (derivatives by each of the outputs, LossTerms as an array, largest |log ratio|).
+            (derivatives with respect to each element of `outputs`, LossTerms as an array, largest |log ratio|).
         """
         config = self._config
         coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())
@@ -225,16 +257,16 @@ class ShardGradients:
         mean, scale = self._minibatches.advantage_scale[epoch, minibatch].tolist()
         advantages, value_targets, old_values = targets[..., :3].unbind(-1)
         advantages = (advantages - mean) * scale * weights
-        # Padding gets log ρ = 0 before the exponential, because weighting afterwards could multiply an infinity by 0.
+        # Set log ρ of padding to 0 before the exponential. Afterwards, 0 times an infinite ρ would be NaN.
         log_ratios = (outputs.log_prob - targets[..., 3:]) * weights.unsqueeze(-1)
         log_ratio = log_ratios.sum(-1)
         ratio = log_ratio.exp()
         ratios = ratio.unsqueeze(-1) if config.ratio == "joint" else log_ratios.exp()
         objective, objective_grad = self._objective(ratios, advantages, coefficients.clip_range)
-        critic = (outputs.values, value_targets, old_values, value_clip)
+        value_arguments = (outputs.values, value_targets, old_values, value_clip)
         output_grads = [
             -objective_grad,
-            value_loss_grad(*critic) * weights * config.value_coef,
+            value_loss_grad(*value_arguments) * weights * config.value_coef,
             weights * -coefficients.entropy_coef,
             weights * coefficients.penalty_coef,
         ]
@@ -245,7 +277,7 @@ class ShardGradients:
             objective = objective - coefficients.penalty_coef * kl
         terms = {
             "policy_loss": -objective,
-            "value_loss": value_loss(*critic) * weights,
+            "value_loss": value_loss(*value_arguments) * weights,
             "entropy": outputs.entropy * weights,
             "approx_kl": kl,
             "clip_fraction": ((ratios - 1).abs() > coefficients.clip_range).float().mean(-1),
@@ -256,7 +288,16 @@ class ShardGradients:
         return output_grads, numbers[:-1], float(numbers[-1])
 
     def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-        """What is maximized per step [L, R], and its derivatives by log π [L, R, Q]; ratios are [L, R, Q]."""
+        """Compute the objective per step [L, R], to be maximized, and its derivative with respect to log π.
+
+        Args:
+            ratios: [L, R, Q].
+            advantages: [L, R], 0 at steps that are not valid.
+            clip: ε.
+
+        Returns:
+            (objective [L, R], derivative [L, R] or, per action dimension, [L, R, Q]).
+        """
         config = self._config
         if config.ratio == "per-dimension":
             objective = dimension_clipped_objective(ratios, advantages, clip)

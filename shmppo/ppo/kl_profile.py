@@ -3,11 +3,11 @@
 Let π_i be the policy after i of the I optimizer steps of an update. The profile consists of two curves:
 
 - sequential KL(π_{i+1} ‖ π_i): how far one step moves the policy;
-- reference KL(π_I ‖ π_i): how far the policy is from the one that the update ends with.
+- reference KL(π_I ‖ π_i): how far the policy is from the final policy of the update.
 
-Both are means over a probe: a fixed set of sequences of the rollout, replayed from their stored recurrent states. With
---refresh-states these states change in each epoch. The KLs are closed forms in float64. Recording a profile does not
-change the update.
+Both are means over the steps of a probe: some sequences of the rollout, evaluated from their stored recurrent states.
+With --refresh-states these states change before each epoch. The KLs are computed in closed form in float64. Recording a
+profile does not change the update.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shmppo.models.distributions import Distribution
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients
 
-PROBE_STEPS = 512  # approximate number of environment steps of the probe; each recorded policy is evaluated on them
+PROBE_STEPS = 512  # approximate number of environment steps in the probe
 MAX_RECORDED_POLICIES = 256  # of one update
 FIT_SHARE = 0.5  # fit the first half only: the reference KL falls to 0 at the end of every update
 PROFILE_DIRECTORY, TABLE = "kl", "kl.csv"
@@ -42,15 +42,15 @@ class KLProfile:
     """The profile of one update. Arrays have one element for each recorded policy."""
 
     steps: np.ndarray
-    """Number i of optimizer steps before the policy."""
+    """Number i of optimizer steps before this policy."""
     sequential: np.ndarray
-    """KL(π_{i+1} ‖ π_i) in nats; NaN for the last policy."""
+    """KL(π_{i+1} ‖ π_i) in nats. NaN for the last policy."""
     reference: np.ndarray
-    """KL(π_I ‖ π_i) in nats; 0 for the last policy."""
+    """KL(π_I ‖ π_i) in nats. 0 for the last policy."""
     probe_steps: int
     """Number of environment steps in the probe."""
     seconds: float
-    """Time spent on recording."""
+    """Seconds spent on recording."""
 
     @property
     def share(self) -> np.ndarray:
@@ -75,18 +75,18 @@ class KLProfile:
 
     @property
     def gamma(self) -> float:
-        """Factor γ_D by which the reference KL falls per optimizer step, in a fit by γ_D^i: 10^(slope / I)."""
+        """Factor γ_D by which the reference KL changes per optimizer step in the fit: 10^(slope / I)."""
         return float(10 ** (self.slope / max(int(self.steps[-1]), 1)))
 
     @property
     def monotonic_share(self) -> float:
-        """Fraction of neighboring recorded policies of which the later one is nearer to π_I."""
+        """Fraction of recorded policies after the first that are nearer to π_I than the recorded policy before."""
         falls = np.diff(self.reference) < 0
         return float(falls.mean()) if len(falls) else float("nan")
 
 
 def recorded_steps(planned: int) -> np.ndarray:
-    """Step counts i at which the policy is recorded.
+    """Choose the numbers i of optimizer steps after which the policy is recorded.
 
     Args:
         planned: number of optimizer steps of a complete update.
@@ -103,14 +103,14 @@ def probe_sequences(sequences: np.ndarray) -> np.ndarray:
     """Choose evenly spaced sequences with about PROBE_STEPS steps in total.
 
     Args:
-        sequences: table of sequences [sequences, 4]; column 2 is the number of steps.
+        sequences: [sequences, 4], with the columns of `shared_buffers.Sequence`.
     """
     wanted = min(len(sequences), max(1, round(PROBE_STEPS * len(sequences) / int(sequences[:, 2].sum()))))
     return sequences[np.arange(wanted) * len(sequences) // wanted]
 
 
 class KLRecorder:
-    """Records the profiles of updates: call `begin`, then `record` after each optimizer step, then `end`."""
+    """Records the profile of an update. Call `begin`, then `record` after each optimizer step, then `end`."""
 
     def __init__(self, config: TrainConfig, distribution: Distribution, gradients: ShardGradients) -> None:
         """Create a recorder.
@@ -141,7 +141,7 @@ class KLRecorder:
             optimizer_steps: number of optimizer steps of this update so far.
         """
         began = time.perf_counter()
-        follows_recorded = len(self._sequential) < len(self._steps)  # the policy before the last step was recorded
+        follows_recorded = len(self._sequential) < len(self._steps)  # the policy before this step was recorded
         if follows_recorded or optimizer_steps in self._recorded:
             params = self._policy()
             if follows_recorded:
@@ -171,20 +171,23 @@ class KLRecorder:
         )
 
     def _policy(self) -> Tensor:
-        """Parameters of the current policy at all steps of the probe except padding, float64 [steps, P]."""
-        params, real = self._gradients.policy(self._probe)
-        return params[real].double()
+        """Compute the parameters of the current policy at the steps of the probe, float64 [steps, O]."""
+        params, valid = self._gradients.policy(self._probe)
+        return params[valid].double()
 
     def _kl(self, p: Tensor, q: Tensor) -> float:
-        """Mean KL(p ‖ q) over the probe, in nats."""
+        """Compute the mean KL(p ‖ q) over the probe, in nats."""
         return float(self._distribution.kl(p, q).mean())
 
 
 def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
     """Write a profile to kl/ITERATION.npz and append its summary to kl.csv.
 
-    Rows of kl.csv of this and later iterations are removed. They exist if the run was resumed from an earlier
+    Rows of kl.csv for this and later iterations are removed. They exist if the run was resumed from an earlier
     checkpoint.
+
+    Raises:
+        OSError: if a file cannot be written.
     """
     (run_dir / PROFILE_DIRECTORY).mkdir(exist_ok=True)
     np.savez(
@@ -216,11 +219,11 @@ def mean_profile(profiles: list[KLProfile], name: str) -> tuple[np.ndarray, np.n
     """Average log₁₀ of one curve over several updates.
 
     Args:
-        profiles: of the updates. A profile is left out if the curve is not positive before its last policy.
+        profiles: of the updates. A profile is ignored if its curve, without the last policy, is not positive.
         name: "sequential" or "reference".
 
     Returns:
-        (`share` [99], log₁₀ of the geometric mean in nats [99]).
+        (`share` [99], mean of log₁₀ KL in nats [99]). The mean is NaN if all profiles are ignored.
     """
     grid = np.linspace(0.01, 0.99, 99)
     curves = []
@@ -232,7 +235,7 @@ def mean_profile(profiles: list[KLProfile], name: str) -> tuple[np.ndarray, np.n
 
 
 def read_profiles(run_dir: Path) -> dict[int, KLProfile]:
-    """Read all profiles of a run, by iteration.
+    """Read all profiles of a run. Return them by iteration.
 
     Raises:
         ConfigError: if the run directory contains none.

@@ -1,6 +1,7 @@
-"""The learner: the only optimizer, and the only process that writes the weights.
+"""The learner: it has the only optimizer, and it is the only process that writes the weights.
 
-`Learner.update` is the learning of one iteration: K epochs of M minibatches, each gradients → sum → optimizer step.
+`Learner.update` is one update: K epochs of M minibatches. For each minibatch, it gets the gradients of the shards, adds
+them, and steps the optimizer.
 """
 
 from __future__ import annotations
@@ -27,18 +28,28 @@ from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import bare_optimizer_step
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
-"""Limit of the first |log ratio| of an update, by --autocast. Above it, acting and learning differ by more than
-rounding."""
+"""Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
+error: acting and learning disagree."""
 
 
 class GradientSource(Protocol):
-    """Computes the gradients of minibatches, with or without workers."""
+    """Interface to compute the gradients of minibatches, with or without workers."""
 
     def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        """Write the results of every shard of a minibatch to shared memory; returns the seconds spent on signaling."""
+        """Write the results of all shards of a minibatch to `ShardResults`.
+
+        Args:
+            version: version of the weights.
+            epoch: index of the epoch.
+            minibatch: index of the minibatch in the epoch.
+            timer: of the learner.
+
+        Returns:
+            Signaling seconds (see `WorkerPool`).
+        """
 
     def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """Recompute the stored recurrent states; returns the root mean square of their change."""
+        """Recompute the stored recurrent states. Return the root mean square of their change."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class MinibatchStatistics:
 
 @dataclass(frozen=True)
 class UpdateStatistics:
-    """Statistics of one update. The fields are columns of metrics.csv, where they are explained."""
+    """Statistics of one update. The fields are columns of metrics.csv; `loggers.metrics.GLOSSARY` explains them."""
 
     policy_loss: float
     value_loss: float
@@ -66,11 +77,11 @@ class UpdateStatistics:
     state_drift: float
     learning_rate: float
     sync_seconds: float
-    """Of the gradient commands alone; metrics.csv adds those of collecting."""
+    """Signaling seconds of the gradient commands. metrics.csv adds those of the rollout."""
 
 
 def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim.Optimizer:
-    """The optimizer of the one flat parameter."""
+    """Create the configured optimizer for one flat parameter [P]."""
     rate, decay, eps = config.learning_rate, config.weight_decay, config.adam_eps
     if config.optimizer == "adam":
         return torch.optim.Adam([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
@@ -85,13 +96,21 @@ class Learner:
     """Model, optimizer, normalizers, and the update that changes them.
 
     Attributes:
-        version: number of the published weights.
-        kl_profile: of the last update, if it was recorded (--kl-profile-every).
+        version: version number of the published weights.
+        kl_profile: profile of the last update; None if it was not recorded (--kl-profile-every).
     """
 
     def __init__(
         self, config: TrainConfig, task: Task, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
+        """Create the model with its initial weights, and move the weights to shared memory.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            buffers: the shared buffers.
+            process_group: the ranks.
+        """
         self.config = config
         self._process_group = process_group
         self._buffers = buffers
@@ -100,8 +119,8 @@ class Learner:
         self.schedule = Schedule(config)
         self.obs_moments = RunningMoments(task.observation.normalized_size)
         self.reward_normalizer = RewardNormalizer(config.num_envs, config.gamma)
-        # The model's parameters are the shared weights, so an optimizer step publishes them without a copy. No worker
-        # reads them at that time.
+        # The model's parameters are views of the shared weights, so an optimizer step needs no copy to publish them.
+        # Workers do not read the weights at that time.
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
         self._flat = nn.Parameter(weights)
@@ -116,22 +135,26 @@ class Learner:
         self._optimizer_step = bare_optimizer_step(self.optimizer)
 
     def weights_sha256(self) -> str:
+        """Return the SHA-256 of the current weights."""
         return weights_sha256(self.model.state_dict().values())
 
     def publish(self) -> None:
-        """Give the weights in shared memory a new version number: they may be used now."""
+        """Publish the weights in shared memory: give them a new version number."""
         self.version += 1
         self._buffers.published.version[0] = self.version
 
     def publish_statistics(self) -> None:
-        """Fix the observation statistics that this iteration uses for acting and learning."""
+        """Publish the observation statistics that acting and learning use in this iteration."""
         self._buffers.published.obs_mean[:] = self.obs_moments.mean
         self._buffers.published.obs_scale[:] = 1 / self.obs_moments.std
 
     def advantages(self, rollout: Rollout) -> np.ndarray:
-        """Advantages of a rollout, float32 [T, N], from rewards that are clipped and scaled as configured.
+        """Clip and scale the rewards of a rollout as configured, and compute its advantages.
 
-        It also updates the statistics that scale rewards.
+        This also updates the statistics that scale rewards.
+
+        Returns:
+            float32 [T, N].
         """
         config = self.config
         rewards, terminated, truncated = rollout.reward, rollout.terminated, rollout.truncated
@@ -158,14 +181,17 @@ class Learner:
     def update(
         self, iteration: int, minibatches: Minibatches, gradients: GradientSource, timer: PhaseTimer
     ) -> UpdateStatistics:
-        """Learn from the minibatches of an iteration.
+        """Update the weights with the minibatches of an iteration.
 
         Args:
-            gradients: computes the gradients of the minibatches, which lie in shared memory.
+            iteration: of the rollout.
+            minibatches: of the rollout, in shared memory.
+            gradients: computes the gradients of the minibatches.
+            timer: of the learner.
 
         Raises:
-            TrainingError: for a loss or gradient that is not finite, or a first |log ratio| above MAX_FIRST_LOG_RATIO.
-                The weights have not changed since the minibatch before.
+            TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
+                MAX_FIRST_LOG_RATIO. The invalid minibatch has not changed the weights.
         """
         rate = self.schedule.learning_rate(iteration)
         self.optimizer.param_groups[0]["lr"] = rate
@@ -181,7 +207,7 @@ class Learner:
     def _run_epochs(
         self, gradients: GradientSource, timer: PhaseTimer, recorder: KLRecorder | None, rate: float
     ) -> UpdateStatistics:
-        """Every minibatch of every epoch, or those before the target KL is exceeded."""
+        """Process all minibatches of all epochs, or those before a minibatch exceeds the target KL."""
         steps: list[MinibatchStatistics] = []
         norms: list[float] = []
         kls: list[float] = []
@@ -220,7 +246,7 @@ class Learner:
         )
 
     def _reduce(self) -> MinibatchStatistics:
-        """Sum the shards in order, and then the ranks. The gradient's sum replaces that of the first shard."""
+        """Add the results of the shards in order, then those of the ranks. The first shard's gradient gets the sum."""
         gradient = self._flat.grad
         assert gradient is not None
         for shard in self._other_shards:
@@ -231,7 +257,7 @@ class Learner:
         return MinibatchStatistics(LossTerms(*terms.tolist()), largest)
 
     def _check(self, statistics: MinibatchStatistics, epoch: int, minibatch: int) -> None:
-        """Raise TrainingError for losses that are not finite, and for a first ratio that is not 1."""
+        """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
         terms = statistics.terms
         if not np.isfinite([terms.policy_loss, terms.value_loss]).all():
             raise TrainingError(
@@ -245,13 +271,16 @@ class Learner:
             raise TrainingError(
                 epoch,
                 minibatch,
-                f"before the first optimizer step of an update |log ratio| is {ratio:.2e} but must be below "
-                f"{limit:.0e}, so acting and learning disagree: lower --learning-rate if the policy has diverged, "
-                "otherwise please report it",
+                f"|log ratio| is {ratio:.2e} but must be below {limit:.0e} before the first optimizer step: acting and "
+                "learning disagree; lower --learning-rate if the policy has diverged, otherwise report this error",
             )
 
     def _step(self, epoch: int, minibatch: int) -> float:
-        """Clip the gradient's norm and step; returns the norm before clipping."""
+        """Clip the gradient and step the optimizer. Return the L2 norm of the gradient before clipping.
+
+        Raises:
+            TrainingError: if the gradient is not finite.
+        """
         gradient = self._flat.grad
         assert gradient is not None
         norm = float(torch.linalg.vector_norm(gradient))
@@ -266,12 +295,12 @@ class Learner:
             gradient.mul_(self.config.max_grad_norm / norm)
         self._optimizer_step()
         if self.config.log_std_min is not None and self.model.log_std is not None:
-            # Clamp the parameter itself, not its use in the network: then its gradient can raise it again.
+            # Clamp the parameter itself. If the network clamped it, its gradient below the minimum would be 0.
             self.model.log_std.data.clamp_(min=self.config.log_std_min)
         return norm
 
     def state(self) -> dict[str, Any]:
-        """Everything of the learner that the next update depends on."""
+        """Return what a checkpoint stores of the learner: everything that the next update depends on."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -283,7 +312,7 @@ class Learner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`. Weight decay and epsilon of the optimizer are those of the present configuration."""
+        """Restore what `state` returned. Weight decay and epsilon of the optimizer come from the configuration."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         configured = build_optimizer(self.config, self._flat).param_groups[0]
@@ -300,4 +329,5 @@ class Learner:
 
 
 def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Convert arrays to tensors, because checkpoints contain only tensors, numbers, and text."""
     return {name: torch.from_numpy(array) for name, array in state.items()}

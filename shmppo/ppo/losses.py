@@ -1,11 +1,11 @@
 """PPO losses and their gradients: functions of tensors, without state.
 
 Most functions come in pairs: a loss or objective per step, and `*_grad`, its derivative with respect to log π or the
-value. The derivatives are written by hand on purpose. The update passes them to autograd as the gradients of the
-network's outputs. The autograd graph then contains only the network and log π, and the backward pass costs less.
+value. The derivatives are written by hand, because the backward pass is then faster. The update passes them to autograd
+as gradients of the network's outputs. So the autograd graph contains only the network and log π.
 
 Symbols: ρ = π(a|s) / π_old(a|s), the ratio; A, the advantage; ε, the clip range; V, the value; R, the value target.
-Arguments are tensors of the same shape [...], with one element per step, unless a docstring says otherwise.
+Arguments and results are tensors of the same shape [...], with one element per step, unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def clipped_objective(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
 def clipped_objective_grad(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """Derivative of `clipped_objective` with respect to log π: ρA, or 0 where the clipped term is smaller.
 
-    It follows from ∂ρ/∂log π = ρ.
+    This follows from ∂ρ/∂log π = ρ.
     """
     unclipped = ratio * advantages
     return unclipped * (unclipped <= ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def dimension_clipped_objective(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO-Clip objective with one ratio per action dimension, to be maximized.
+    """PPO-Clip objective per step with one ratio per action dimension, to be maximized.
 
         A · Π_d s·min(s·ρ_d, s·clip(ρ_d, 1 − ε, 1 + ε)),   s = sign(A)
 
-    If one dimension is out of range, the others keep their gradient. With one ratio for all dimensions, the whole
-    gradient would be 0. With one dimension this equals `clipped_objective`.
+    If the ratio of one dimension is clipped, the other dimensions keep their gradient. In `clipped_objective`,
+    a clipped ratio sets the whole gradient to 0. With one action dimension, both functions are equal.
 
     Source: DISC, Han and Sung, ICML 2019, arXiv 1905.02363.
 
@@ -55,22 +55,29 @@ def dimension_clipped_objective(ratios: Tensor, advantages: Tensor, clip: float)
 def dimension_clipped_objective_grad(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """Derivative of `dimension_clipped_objective` with respect to log π of each action dimension, [..., D].
 
-    It is the objective itself, or 0 in dimensions whose clipped term is smaller.
+    It is the objective itself, or 0 in dimensions whose ratio is clipped.
     """
     bounded = _bounded(ratios, advantages, clip)
     return (advantages * bounded.prod(-1)).unsqueeze(-1) * (bounded == ratios)
 
 
 def _bounded(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """s·min(s·ρ_d, s·clip(ρ_d)): at most 1 + ε where the advantage is positive, at least 1 − ε elsewhere."""
+    """Return s·min(s·ρ_d, s·clip(ρ_d)): ρ_d, but at most 1 + ε where A > 0, and at least 1 − ε elsewhere."""
     positive = (advantages > 0).unsqueeze(-1)
     return torch.where(positive, ratios.clamp(max=1 + clip), ratios.clamp(min=1 - clip))
 
 
 def dual_clipped(objective: Tensor, advantages: Tensor, limit: float) -> Tensor:
-    """Dual clip of an objective per step: max(objective, cA) where A < 0, so that a large ratio cannot dominate.
+    """Dual clip of an objective per step: max(objective, cA) where A < 0, else the objective.
 
-    Source: Ye et al., arXiv 1912.09729, eq. 3. `limit` is c > 1.
+    It limits the effect of large ratios.
+
+    Source: Ye et al., arXiv 1912.09729, eq. 3.
+
+    Args:
+        objective: [...], from `clipped_objective` or `dimension_clipped_objective`.
+        advantages: [...].
+        limit: c > 1.
     """
     return torch.where(advantages < 0, torch.max(objective, limit * advantages), objective)
 
@@ -79,9 +86,10 @@ def dual_clipped_grad(gradient: Tensor, objective: Tensor, advantages: Tensor, l
     """Derivative of `dual_clipped` with respect to log π.
 
     Args:
-        gradient: of the objective, [...] or, per action dimension, [..., D].
-        objective, advantages: [...].
-        limit: c.
+        gradient: derivative of the objective, [...] or, per action dimension, [..., D].
+        objective: [...], before the dual clip.
+        advantages: [...].
+        limit: c > 1.
 
     Returns:
         `gradient`, or 0 where the dual clip limits the objective.
@@ -91,9 +99,9 @@ def dual_clipped_grad(gradient: Tensor, objective: Tensor, advantages: Tensor, l
 
 
 def unclipped_objective(ratio: Tensor, advantages: Tensor) -> Tensor:
-    """Objective of PPO-Penalty per step without the penalty β·KL, to be maximized: ρA.
+    """Objective of PPO-Penalty per step, without the penalty β·KL, to be maximized: ρA.
 
-    It equals its own derivative with respect to log π.
+    Its derivative with respect to log π is also ρA.
 
     Source: Schulman et al., arXiv 1707.06347, eq. 8.
     """
@@ -126,6 +134,8 @@ def value_loss_grad(values: Tensor, targets: Tensor, old_values: Tensor, clip: f
 def kl_estimate(log_ratio: Tensor, ratio: Tensor) -> Tensor:
     """Estimate of KL(π_old ‖ π) per step in nats: (ρ − 1) − log ρ.
 
-    It is unbiased and never negative. Source: the estimator k3 in J. Schulman, "Approximating KL Divergence", 2020.
+    It is unbiased and never negative.
+
+    Source: the estimator k3 in J. Schulman, "Approximating KL Divergence", 2020.
     """
     return ratio - 1 - log_ratio

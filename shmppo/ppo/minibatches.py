@@ -1,11 +1,10 @@
-"""Sequences, minibatches, and shards: how one rollout becomes the data of an update.
+"""Divide a rollout into sequences, minibatches, and shards.
 
-Each trajectory is split at episode starts, and then into sequences of at most L steps. So no sequence contains the
-start of an episode except at its own beginning. A minibatch is a set of sequences, and a shard is a part of a
-minibatch.
+Each trajectory is split at episode starts, and then into sequences of at most L steps. So the start of an episode is
+always the first step of a sequence. A minibatch is a set of sequences, and a shard is a part of a minibatch.
 
-`build_minibatches` runs before the gradients. Nothing changes while they are computed, so that only a command and an
-acknowledgement travel per minibatch.
+`build_minibatches` divides all epochs of an update in advance. So a command to compute gradients needs only the indices
+of the epoch and the minibatch.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from shmppo.parallel.shared_buffers import LossCoefficients, Minibatches, Rollou
 from shmppo.utils.rng import minibatch_generator
 
 STEP_MULTIPLE = 4
-"""Padded sequences have a multiple of so many steps, because each new shape costs the fused LSTM 1 to 2 ms once."""
+"""Sequences are padded to a multiple of so many steps. Otherwise there are more different shapes, and each new shape
+costs the fused LSTM 1 to 2 ms."""
 _EPSILON = 1e-8
 _MOMENTS = 3  # steps, sum, and sum of squares of a minibatch's advantages
 
@@ -36,12 +36,16 @@ def build_minibatches(
     """Divide a rollout into K epochs of M minibatches of G shards.
 
     Args:
-        out: where the result is written.
-        advantages: [T, N] float32.
+        config: of the run.
+        rollout: the rollout.
+        out: the arrays to write.
+        iteration: of the rollout.
+        advantages: float32 [T, N].
         coefficients: of the loss in this iteration.
+        process_group: the ranks.
 
     Returns:
-        `out`. Steps and advantage statistics of a minibatch are those of all ranks together.
+        `out`. Its step counts and advantage statistics are over all ranks.
     """
     _write_step_targets(rollout, out, advantages)
     out.coefficients[:] = coefficients
@@ -49,7 +53,7 @@ def build_minibatches(
     count = len(sequences)
     out.sequences[:count] = sequences
     lengths = sequences[:, 2].astype(np.int64)
-    steps = lengths + warm_up_steps(sequences, config.burn_in)
+    steps = lengths + burn_in_steps(sequences, config.burn_in)
     sums = AdvantageSums(advantages, rollout.valid_steps, sequences, process_group)
     moments = np.empty((config.epochs, config.minibatches, _MOMENTS))
     for epoch in range(config.epochs):
@@ -72,6 +76,7 @@ def build_minibatches(
 
 
 def _write_step_targets(rollout: Rollout, out: Minibatches, advantages: np.ndarray) -> None:
+    """Write advantage, value target, old value, and old log_prob of each step."""
     targets = out.step_targets.reshape(*advantages.shape, -1)
     targets[..., 0] = advantages
     targets[..., 1] = advantages + rollout.value
@@ -80,9 +85,17 @@ def _write_step_targets(rollout: Rollout, out: Minibatches, advantages: np.ndarr
 
 
 def sequence_starts(first: np.ndarray, sequence_steps: int) -> np.ndarray:
-    """Where sequences begin, bool [T, N], from `first` bool [T, N] and the maximum length."""
+    """Find the steps at which sequences begin.
+
+    Args:
+        first: bool [T, N], whether obs[t] begins an episode.
+        sequence_steps: maximum length of a sequence.
+
+    Returns:
+        Bool [T, N].
+    """
     steps = np.arange(len(first))[:, None]
-    begin = np.maximum.accumulate(np.where(first, steps, 0), axis=0)  # start of the trajectory part that t belongs to
+    begin = np.maximum.accumulate(np.where(first, steps, 0), axis=0)  # last start of an episode up to t, or 0
     starts: np.ndarray = (steps - begin) % sequence_steps == 0
     return starts
 
@@ -91,18 +104,19 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
     """Split a rollout into sequences.
 
     Args:
-        first: [T, N] bool, whether obs[t] begins an episode.
+        first: bool [T, N], whether obs[t] begins an episode.
         sequence_steps: maximum length of a sequence.
-        valid_steps: [N], valid steps of each environment; sequences contain no others. None: all T.
+        valid_steps: [N], number of valid steps of each environment. Sequences contain only valid steps. None: all T.
 
     Returns:
-        int32 [sequences, 4] with the columns of `shared_buffers.Sequence`, by environment and then by time.
+        int32 [sequences, 4], with the columns of `shared_buffers.Sequence`. Rows are in the order of (environment,
+        start).
     """
     T, N = first.shape
     valid_steps = np.full(N, T) if valid_steps is None else valid_steps
     starts = sequence_starts(first, sequence_steps).T & (np.arange(T) < valid_steps[:, None])  # [N, T]
     env, start = np.nonzero(starts)
-    position = env * T + start  # sequences lie one after the other in the valid part of the [N, T] plane
+    position = env * T + start  # index of the first step in a flattened [N, T] array
     length = np.minimum(np.diff(position, append=N * T), valid_steps[env] - start)
     begins = first.T[env, start]
     stored = np.cumsum(starts & ~first.T, axis=1)[env, start] - 1
@@ -113,24 +127,29 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
 def shuffle_sequences(
     sequences: np.ndarray, *, seed: int, block: int, iteration: int, epoch: int, minibatches: int, first_block: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The order of the sequences in one epoch, and where its minibatches begin.
+    """Shuffle the sequences of one epoch, and divide them into minibatches.
 
-    Environments form fixed blocks of `block` environments. The sequences of a block are shuffled by a generator keyed
-    by (seed, block, iteration, epoch) and divided into parts of nearly equal step counts. Minibatch m is the union of
-    the m-th parts of all blocks. So minibatches do not depend on how many blocks one rank has.
+    Every `block` consecutive environments form a block. A generator keyed by (seed, block, iteration, epoch) shuffles
+    the sequences of a block, which are then divided into M parts of nearly equal step counts. Minibatch m consists of
+    part m of every block. So minibatches do not depend on how the blocks are distributed over ranks.
 
     Args:
-        sequences: [sequences, 4].
-        first_block: number of this rank's first block among those of all ranks.
+        sequences: [sequences, 4], from `cut_sequences`.
+        seed: of the run.
+        block: number of environments per block.
+        iteration: of the rollout.
+        epoch: index of the epoch.
+        minibatches: M.
+        first_block: index of this rank's first block among those of all ranks.
 
     Returns:
         (order int [sequences], cuts int [minibatches + 1]): minibatch m is order[cuts[m]:cuts[m + 1]].
     """
     parts: list[list[np.ndarray]] = [[] for _ in range(minibatches)]
-    blocks = sequences[:, 1] // block
-    for b in range(int(blocks[-1]) + 1):
-        members = np.flatnonzero(blocks == b)
-        members = minibatch_generator(seed, first_block + b, iteration, epoch).permutation(members)
+    block_of = sequences[:, 1] // block
+    for index in range(int(block_of[-1]) + 1):
+        members = np.flatnonzero(block_of == index)
+        members = minibatch_generator(seed, first_block + index, iteration, epoch).permutation(members)
         cuts = equal_cuts(sequences[members, 2], minibatches)
         for m in range(minibatches):
             parts[m].append(members[cuts[m] : cuts[m + 1]])
@@ -142,12 +161,14 @@ def shuffle_sequences(
 def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards: int) -> np.ndarray:
     """Divide the minibatches of one epoch into shards.
 
-    With several shards, sequences of similar length come together, so that little padding is needed.
+    With several shards, each minibatch is sorted by length. So the sequences of a shard have similar lengths and need
+    little padding.
 
     Args:
-        order: [sequences], from `shuffle_sequences`; each minibatch's part is sorted in place.
-        cuts: [M + 1].
-        steps: [sequences], steps of each sequence including burn-in.
+        order: [sequences], from `shuffle_sequences`. The part of each minibatch is sorted in place.
+        cuts: [M + 1], from `shuffle_sequences`.
+        steps: [sequences], number of steps of each sequence, including burn-in.
+        shards: G.
 
     Returns:
         int [M, G + 1]: shard g of minibatch m is order[bounds[m, g]:bounds[m, g + 1]].
@@ -162,47 +183,58 @@ def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards
 
 
 def equal_cuts(lengths: np.ndarray, parts: int) -> np.ndarray:
-    """Divide a list of sequences into `parts` nonempty runs of nearly equal step counts.
+    """Divide a list of sequences into `parts` nonempty runs (contiguous parts) of nearly equal step counts.
 
     Args:
-        lengths: [sequences] steps of each sequence, in order; at least `parts` of them.
+        lengths: [sequences], number of steps of each sequence. There are at least `parts` sequences.
+        parts: number of runs.
 
     Returns:
-        int [parts + 1]: run p is sequences cuts[p]:cuts[p + 1].
+        int [parts + 1]: run p consists of sequences cuts[p]:cuts[p + 1].
     """
     count = len(lengths)
     ends = np.cumsum(lengths)
     targets = ends[-1] * np.arange(1, parts) / parts
-    cuts = np.searchsorted(ends - lengths / 2, targets)  # a sequence belongs where its middle lies
+    cuts = np.searchsorted(ends - lengths / 2, targets)  # the middle of a sequence decides to which run it belongs
     index = np.arange(1, parts)
-    # No run is empty: each cut lies at least one sequence after the one before, and leaves one for each later run.
+    # No run may be empty: each cut is greater than the one before, and leaves a sequence for each later run.
     cuts = np.maximum.accumulate(np.maximum(cuts, 1) - index) + index
     cuts = np.minimum(cuts, count - parts + index)
     return np.concatenate([[0], cuts, [count]]).astype(np.int64)
 
 
 def shard_cuts(steps: np.ndarray, shards: int) -> np.ndarray:
-    """Divide a minibatch into shards of nearly equal size after padding to each shard's longest sequence.
+    """Divide a minibatch into shards whose sizes with padding are nearly equal.
+
+    Each shard is padded to its longest sequence.
 
     Args:
-        steps: [sequences] of each sequence, the longest first.
+        steps: [sequences], number of steps of each sequence, the longest first.
+        shards: G.
 
     Returns:
-        int [shards + 1], as in `equal_cuts`. With fewer sequences than shards, the last shards are empty.
+        int [G + 1], as in `equal_cuts`. With fewer sequences than shards, the last shards are empty.
     """
     filled = min(shards, len(steps))
     cuts = equal_cuts(steps, filled)
     if filled > 1 and steps[0] > steps[-1]:
-        for _ in range(2):  # the padded size of a sequence depends on its shard; a second pass changes little
+        for _ in range(2):  # padded sizes depend on the cuts, so iterate; the second pass changes little
             cuts = equal_cuts(np.repeat(steps[cuts[:-1]], np.diff(cuts)), filled)
     return np.concatenate([cuts, np.full(shards - filled, len(steps))])
 
 
-def warm_up_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
-    """Burn-in steps before each of the sequences [R, 4], [R]: none where an episode or the rollout begins.
+def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
+    """Return the number of burn-in steps of each sequence: 0 where an episode or the rollout begins, else `burn_in`.
 
-    The stored state of a sequence is the one before these steps. A sequence that continues an episode follows a full
-    one, which has more than `burn_in` steps.
+    These steps always belong to the same episode and rollout: a sequence that continues an episode follows a sequence
+    of L steps, and L > `burn_in`. The stored state of a sequence is the state before its burn-in steps.
+
+    Args:
+        sequences: [R, 4].
+        burn_in: as configured.
+
+    Returns:
+        int [R].
     """
     return np.where((sequences[:, 3] >= 0) & (sequences[:, 0] > 0), burn_in, 0)
 
@@ -210,35 +242,44 @@ def warm_up_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
 def step_indices(
     sequences: np.ndarray, *, sequence_steps: int, num_envs: int, burn_in: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the steps of padded sequences in flattened arrays [T·N, …], time first.
+    """Return the indices of the steps of padded sequences in flattened arrays [T·N, …].
 
     Args:
-        sequences: [R, 4]; sequence_steps: maximum length of a sequence.
+        sequences: [R, 4].
+        sequence_steps: maximum length of a sequence.
+        num_envs: N.
+        burn_in: as configured.
 
     Returns:
-        (indices int64 [L, R], valid bool [L, R]). L is the length of the longest sequence, rounded up to a
-        STEP_MULTIPLE. Burn-in steps come first and are not valid. Padding comes last, repeats the last step, and is not
-        valid.
+        (indices int64 [L, R], valid bool [L, R]). Here L is the largest number of steps with burn-in, rounded up to a
+        multiple of STEP_MULTIPLE, but at most sequence_steps + burn_in. Burn-in steps are first, and padding is last.
+        Both are not valid. Padding repeats the last step.
     """
-    length, warm = sequences[:, 2].astype(np.int64), warm_up_steps(sequences, burn_in)
-    ends = warm + length
+    length, before = sequences[:, 2].astype(np.int64), burn_in_steps(sequences, burn_in)
+    ends = before + length
     longest = int(ends.max())
     offset = np.arange(min(longest + -longest % STEP_MULTIPLE, sequence_steps + burn_in))[:, None]
-    step = sequences[:, 0].astype(np.int64) - warm + np.minimum(offset, ends - 1)
-    return step * num_envs + sequences[:, 1], (offset >= warm) & (offset < ends)
+    step = sequences[:, 0].astype(np.int64) - before + np.minimum(offset, ends - 1)
+    return step * num_envs + sequences[:, 1], (offset >= before) & (offset < ends)
 
 
 class AdvantageSums:
-    """Sums of advantages over each sequence, from which the mean and deviation of every minibatch follow.
+    """Sums of advantages over each sequence. From them follow the mean and standard deviation of every minibatch.
 
-    Advantages are taken relative to their mean over all ranks. So the squares lose no digits to a large mean, and the
-    sums of the ranks can be added.
+    The mean over all ranks is subtracted first. So a large mean costs no precision in the sums of squares.
     """
 
     def __init__(
         self, advantages: np.ndarray, valid_steps: np.ndarray, sequences: np.ndarray, process_group: ProcessGroup
     ) -> None:
-        """advantages: [T, N], of which the first valid_steps[n] of environment n count."""
+        """Compute the sums. All ranks must call this.
+
+        Args:
+            advantages: float32 [T, N].
+            valid_steps: [N], number of valid steps of each environment.
+            sequences: [sequences, 4], from `cut_sequences`.
+            process_group: the ranks.
+        """
         by_env = np.ascontiguousarray(advantages.T, dtype=np.float64)
         valid = np.arange(len(advantages)) < valid_steps[:, None]  # [N, T]
         starts = sequences[:, 1].astype(np.int64) * len(advantages) + sequences[:, 0]
@@ -250,16 +291,26 @@ class AdvantageSums:
         self._squares = np.add.reduceat(np.square(centered), starts)
 
     def moments(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-        """Steps, sum, and sum of squares of each minibatch's advantages on this rank, [M, 3]."""
+        """Return the number of steps, the sum, and the sum of squares of the advantages of each minibatch on this rank.
+
+        Args:
+            order, cuts: from `shuffle_sequences`.
+
+        Returns:
+            float64 [M, 3].
+        """
         columns = (self._lengths, self._sum, self._squares)
         return np.stack([np.add.reduceat(column[order], cuts[:-1]) for column in columns], axis=-1)
 
     def scales(self, moments: np.ndarray, over: str) -> np.ndarray:
-        """Mean and 1 / (standard deviation + 1e-8) of advantages, [K, M, 2].
+        """Return the numbers that normalize the advantages of each minibatch.
 
         Args:
-            moments: [K, M, 3], summed over all ranks.
-            over: "minibatch", "global", or "none".
+            moments: [K, M, 3], from `moments`, summed over all ranks.
+            over: --advantage-norm: "minibatch", "global", or "none".
+
+        Returns:
+            float64 [K, M, 2]: mean and 1 / (standard deviation + 1e-8).
         """
         scales = np.empty((*moments.shape[:-1], 2))
         if over == "none":
@@ -276,7 +327,10 @@ class AdvantageSums:
 
 
 def _mean_over_ranks(process_group: ProcessGroup, numbers: np.ndarray, count: int | None = None) -> float:
-    """Mean over the numbers of all ranks. count: how many there are, if `numbers` also contains zeros for none."""
+    """Return the mean of the numbers of all ranks.
+
+    count: by what to divide, if `numbers` also contains zeros that do not count. None: all numbers count.
+    """
     count = len(numbers) if count is None else count
     sums, counts = process_group.gather(np.array([numbers.sum(), count])).T
     return float(sums.sum() / counts.sum())

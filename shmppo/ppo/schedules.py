@@ -1,4 +1,4 @@
-"""Schedules: learning rate, clip range, entropy coefficient, and penalty coefficient of each update."""
+"""Schedules of the learning rate, clip range, entropy coefficient, and penalty coefficient."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.parallel.shared_buffers import LossCoefficients
 
 PENALTY_FACTOR, PENALTY_BAND = 2.0, 1.5
+"""β changes by PENALTY_FACTOR when the KL differs from the desired KL by more than PENALTY_BAND. All are factors."""
 PENALTY_BOUNDS = (1e-4, 1e4)
-"""Bounds of β, beyond which it has no further effect. Without them β would become 0, and stay 0, if the policy did not
-change for many updates."""
+"""Bounds of β. Without them, β would be halved until it is 0, and stay 0, if the policy did not change for long."""
 RATE_FACTOR, RATE_BAND = 1.5, 2.0
+"""The learning rate changes by RATE_FACTOR when the KL differs from the desired KL by more than RATE_BAND."""
 RATE_BOUNDS = (1e-5, 1e-2)
+"""Bounds of the adaptive learning rate."""
 
 
 class Schedule:
-    """Coefficients of each update. They depend on the iteration and, if adaptive, on the KL of the updates before.
+    """The learning rate and the loss coefficients of each update.
+
+    They depend on the iteration. Adaptive ones also depend on the KL of earlier updates.
 
     Attributes:
-        adapted_rate: learning rate of `--lr-schedule kl-adaptive`.
-        penalty_coef: β of `--objective penalty`.
+        adapted_rate: current learning rate of `--lr-schedule kl-adaptive`, before warm-up.
+        penalty_coef: current β of `--objective penalty`.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -27,11 +31,11 @@ class Schedule:
         self.penalty_coef = config.penalty_coef
 
     def remaining(self, iteration: int) -> float:
-        """Fraction of the annealing horizon that remains at the start of an iteration, from 1 to 0."""
+        """Return the fraction of the annealing horizon that remains at the start of an iteration, from 1 to 0."""
         return max(0.0, 1.0 - iteration * self._config.batch_steps / self._config.anneal_horizon)
 
     def learning_rate(self, iteration: int) -> float:
-        """Learning rate of an iteration, with annealing and warm-up."""
+        """Return the learning rate of an iteration, with annealing and warm-up."""
         config = self._config
         rate = self.adapted_rate if config.lr_schedule == "kl-adaptive" else config.learning_rate
         if config.lr_schedule == "linear":
@@ -41,7 +45,7 @@ class Schedule:
         return rate
 
     def coefficients(self, iteration: int) -> LossCoefficients:
-        """Coefficients of the loss in an iteration."""
+        """Return the coefficients of the loss in an iteration."""
         config, remaining = self._config, self.remaining(iteration)
         return LossCoefficients(
             clip_range=config.clip * (remaining if config.anneal_clip else 1.0),
@@ -59,7 +63,7 @@ class Schedule:
           Source: Heess et al., arXiv 1707.02286, in the form that rsl_rl and rl_games use.
 
         Args:
-            approx_kl: mean over the minibatches of the update's last epoch, in nats.
+            approx_kl: mean KL over the last M minibatches of the update, in nats.
         """
         desired = self._config.desired_kl
         if self._config.objective == "penalty":
@@ -74,7 +78,7 @@ class Schedule:
                 self.adapted_rate = _raised(self.adapted_rate, RATE_FACTOR, RATE_BOUNDS)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint stores of the schedule."""
+        """Return what a checkpoint stores of the schedule."""
         return {"adapted_rate": self.adapted_rate, "penalty_coef": self.penalty_coef}
 
     def load(self, state: dict[str, float]) -> None:
@@ -84,10 +88,10 @@ class Schedule:
 
 
 def _lowered(value: float, factor: float, bounds: tuple[float, float]) -> float:
-    """Divide by the factor, but not below the lower bound. A value that is already below it does not change."""
+    """Divide a value by the factor, but not below the lower bound. A value below the bound does not change."""
     return max(value / factor, min(value, bounds[0]))
 
 
 def _raised(value: float, factor: float, bounds: tuple[float, float]) -> float:
-    """Multiply by the factor, but not above the upper bound. A value that is already above it does not change."""
+    """Multiply a value by the factor, but not above the upper bound. A value above the bound does not change."""
     return min(value * factor, max(value, bounds[1]))

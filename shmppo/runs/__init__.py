@@ -1,1 +1,1 @@
-"""Training runs: the training loop, checkpoints, the files of a run, and evaluation."""
+"""Training runs: the training loop, checkpoints, files of a run, evaluation, and trained policies."""

@@ -1,4 +1,7 @@
-"""Checkpoints: written atomically, and read without executing code. They contain tensors, numbers, and text only."""
+"""Write and read checkpoints. Writing is atomic, and reading executes no code.
+
+A checkpoint contains only tensors, numbers, and text.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from shmppo.parallel.process_group import ProcessGroup
 FORMAT = 3
 NAME = "checkpoint.pt"
 BEST = "checkpoint-best.pt"
-RETRY_SECONDS = 60.0  # after a checkpoint that could not be written
+RETRY_SECONDS = 60.0  # maximum time until the next try after a checkpoint could not be written
 
 log = logging.getLogger(__name__)
 
 
 class CheckpointSchedule:
-    """When checkpoints are due, and the writing of them.
+    """Decides when checkpoints are due, and writes them.
 
     Attributes:
-        saved_at: iteration of the last checkpoint that was written; −1 before the first.
+        saved_at: iteration of the last checkpoint that was written. −1 before the first one.
     """
 
     def __init__(self, config: TrainConfig, run_dir: Path) -> None:
@@ -42,9 +45,14 @@ class CheckpointSchedule:
         return time.monotonic() >= self._due_at or (every is not None and iteration % every == 0)
 
     def save(self, state: dict[str, Any], *, best: bool) -> bool:
-        """Write a checkpoint; returns whether that succeeded. On a full disk the one before is kept, with a warning.
+        """Write a checkpoint. If it cannot be written, log a warning and keep the checkpoint before it.
 
-        best: keep it as the best so far, too.
+        Args:
+            state: content of the checkpoint.
+            best: whether to store it also as the best checkpoint.
+
+        Returns:
+            Whether the checkpoint was written.
         """
         minutes = self._config.checkpoint_minutes
         try:
@@ -59,19 +67,21 @@ class CheckpointSchedule:
 
 
 def file_name(age: int) -> str:
-    """The name of the checkpoint that was written `age` saves ago; 0 is the newest."""
+    """Return the file name of the checkpoint that was written `age` saves ago. Age 0 is the newest one."""
     return NAME if age == 0 else f"checkpoint-{age}.pt"
 
 
 def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, best: bool = False) -> None:
-    """Write `state` as the newest checkpoint. At every moment there is a complete checkpoint.
+    """Write the newest checkpoint, and rename the older ones. A complete checkpoint exists at every moment.
 
     Args:
+        run_dir: directory of the run.
+        state: content of the checkpoint.
         keep: number of checkpoints to keep, including this one.
-        best: store it under the name of the best checkpoint, too.
+        best: whether to store it also as the best checkpoint.
 
     Raises:
-        OSError: if it cannot be written. The existing checkpoints do not change.
+        OSError: if the checkpoint cannot be written. The existing checkpoints are kept.
     """
     path = run_dir / NAME
     temporary = path.with_suffix(".partial")
@@ -80,7 +90,7 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, best
             torch.save({"format": FORMAT, **state}, file)
             file.flush()
             os.fsync(file.fileno())
-    except RuntimeError as error:  # torch hides the system's error
+    except RuntimeError as error:  # torch raises it instead of an OSError
         raise OSError(f"{temporary}: {error}") from error
     if best:
         _duplicate(temporary, run_dir / BEST)
@@ -123,14 +133,15 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
             damaged = damaged or error
     if damaged is not None:
         raise damaged
-    return load_checkpoint(run_dir / NAME)  # it does not exist, and this raises the error that says so
+    return load_checkpoint(run_dir / NAME)  # raises ConfigError, because the file does not exist
 
 
 def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[str, Any]:
-    """Load this rank's checkpoint of the newest iteration of which every rank has an undamaged one.
+    """Load this rank's checkpoint of the newest iteration for which every rank has an undamaged checkpoint.
 
     Args:
-        run_dir: of this rank.
+        run_dir: directory of this rank.
+        process_group: the ranks.
 
     Raises:
         ConfigError: on all ranks, if there is none.
@@ -145,16 +156,19 @@ def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[s
         except ConfigError as error:
             log.warning("%s", error)
             reason = str(error)
-    everywhere = process_group.gather_objects((sorted(found), reason or f"{run_dir} contains no checkpoint"))
-    common = set(found).intersection(*(iterations for iterations, _ in everywhere))
+    by_rank = process_group.gather_objects((sorted(found), reason or f"{run_dir} contains no checkpoint"))
+    common = set(found).intersection(*(iterations for iterations, _ in by_rank))
     if not common:
-        reasons = [text for iterations, text in everywhere if not iterations]
-        have = ", ".join(f"rank {rank} {iterations}" for rank, (iterations, _) in enumerate(everywhere))
-        raise ConfigError(f"there is no iteration of which every rank has a checkpoint ({have}); {'; '.join(reasons)}")
+        reasons = [text for iterations, text in by_rank if not iterations]
+        available = ", ".join(f"rank {rank} {iterations}" for rank, (iterations, _) in enumerate(by_rank))
+        raise ConfigError(
+            f"there is no iteration of which every rank has a checkpoint ({available}); {'; '.join(reasons)}"
+        )
     return load_checkpoint(found[max(common)])
 
 
 def _newest_first(run_dir: Path) -> Iterator[Path]:
+    """Iterate over the checkpoints of a run without the best one, the newest first."""
     age = 0
     while (run_dir / file_name(age)).is_file():
         yield run_dir / file_name(age)
@@ -162,7 +176,7 @@ def _newest_first(run_dir: Path) -> Iterator[Path]:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Nothing in it is executed.
+    """Read a checkpoint without executing code from it.
 
     Raises:
         ConfigError: if it does not exist, is damaged, or has another format.
@@ -188,11 +202,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_shapes(what: str, found: Mapping[str, torch.Tensor], expected: Mapping[str, Sequence[int]]) -> None:
-    """Raise ConfigError with the first difference between a checkpoint's tensors and those of the run to continue.
+    """Check that the tensors of a checkpoint have the shapes that the run needs.
 
     Args:
-        what: the kind of tensors, for the message.
-        expected: name → shape.
+        what: kind of the tensors, for the message.
+        found: tensors of the checkpoint, by name.
+        expected: shapes by name.
+
+    Raises:
+        ConfigError: if a name or shape differs. The message names the first difference.
     """
     advice = "the environment's spaces are not those with which the run was started; restore them or start a new run"
     for name in sorted(expected.keys() | found.keys()):

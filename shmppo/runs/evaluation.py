@@ -1,4 +1,7 @@
-"""Whole episodes with a trained policy and fixed normalization statistics, side by side, and videos of them."""
+"""Evaluation: play whole episodes with a trained policy, several at a time, and record videos of them.
+
+The statistics that normalize observations do not change meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from shmppo.runs.policy import TrainedPolicy, load_trained, single_batch_actor
 from shmppo.runs.video import VideoRecorder, render_without_display
 from shmppo.utils.rng import action_noise_generator
 
-FIRST_INDEX = 2**40  # environment indices that no training run reaches, so that no random stream is shared with one
+FIRST_INDEX = 2**40  # first environment index; training uses smaller indices, and so other random streams
 
 
 class EpisodeResult(NamedTuple):
@@ -25,7 +28,7 @@ class EpisodeResult(NamedTuple):
     episode_return: float
     """Undiscounted return."""
     length: int
-    """Steps."""
+    """Number of steps."""
 
 
 def evaluate(
@@ -34,14 +37,17 @@ def evaluate(
     """Play episodes with the policy of a run's newest checkpoint.
 
     Args:
-        stochastic: sample actions from the policy; otherwise take the most likely ones.
-        video: record all episodes in this mp4 or gif file.
+        run_dir: directory of the run.
+        episodes: number of episodes.
+        seed: seed of the episodes and of sampled actions.
+        stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
+        video: mp4 or gif file in which all episodes are recorded. None: no video.
 
     Returns:
         Undiscounted returns [episodes].
 
     Raises:
-        ConfigError: if there is no usable checkpoint, episodes < 1, or the video cannot be made.
+        ConfigError: if there is no usable checkpoint, if episodes < 1, or if the video cannot be recorded.
         EnvError: if an environment raises.
     """
     if episodes < 1:
@@ -61,22 +67,29 @@ def play_episodes(
     video: VideoRecorder | None = None,
     recorded: int | None = None,
 ) -> list[EpisodeResult]:
-    """Play `episodes` episodes, each in an environment of its own.
+    """Play episodes, each in its own environment.
 
     Args:
-        stochastic: sample actions from the policy; otherwise take the most likely ones.
-        video: gets the frames of the first `recorded` episodes (None: all), which are then played one by one.
+        trained: the policy.
+        episodes: number of episodes.
+        seed: seed of the episodes and of sampled actions.
+        stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
+        video: where to record episodes. None: no video.
+        recorded: number of episodes to record, which are played one by one. None: all.
+
+    Returns:
+        One result per episode, in the order of environments.
 
     Raises:
-        ConfigError: if the environment cannot render, or the video cannot be written.
+        ConfigError: if the environment cannot render, or if the video cannot be written.
         EnvError: if an environment raises.
     """
     config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
     rows = config.inference_rows
     results: list[EpisodeResult] = []
-    alone = 0 if video is None else min(episodes, episodes if recorded is None else recorded)
+    recorded = episodes if recorded is None else recorded
     while len(results) < episodes:
-        recorder = video if len(results) < alone else None
+        recorder = video if len(results) < recorded else None
         count = 1 if recorder else min(rows, episodes - len(results))
         player = _Player(dataclasses.replace(trained, config=config), stochastic, recorder)
         results += player.play(FIRST_INDEX + len(results), count)
@@ -84,7 +97,7 @@ def play_episodes(
 
 
 class _Player:
-    """Plays the first episode of some environments in one inference batch."""
+    """Plays the first episode of some environments, in one inference batch."""
 
     def __init__(self, trained: TrainedPolicy, stochastic: bool, video: VideoRecorder | None) -> None:
         self._trained = trained
@@ -92,7 +105,7 @@ class _Player:
         self._video = video
 
     def play(self, first: int, count: int) -> list[EpisodeResult]:
-        """Play the first episode of each of `count` environments, from global index `first` on."""
+        """Play the first episode of the environments with the global indices first … first + count − 1."""
         render_mode = None
         if self._video is not None:
             render_without_display()
@@ -107,6 +120,7 @@ class _Player:
 
     @torch.inference_mode()
     def _play(self, envs: SyncVectorEnv) -> list[EpisodeResult]:
+        """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
         count, distribution = len(envs.handles), self._trained.task.distribution
         generators = [action_noise_generator(self._trained.config.seed, handle.index, 0) for handle in envs.handles]
         actor = single_batch_actor(self._trained, envs.obs)
@@ -127,6 +141,7 @@ class _Player:
         return [results[i] for i in range(count)]
 
     def _record(self, envs: SyncVectorEnv, video: VideoRecorder) -> None:
+        """Append the current frame of the first environment to the video."""
         handle = envs.handles[0]
         try:
             frame = handle.render()

@@ -1,7 +1,8 @@
-"""Evaluation while training (--eval-every), in a process of its own for which training never waits.
+"""Evaluation during training (--eval-every), in a separate process. Training does not wait for it.
 
-The learner writes the weights to a file, sends a message through a pipe, and takes the results when they are there.
-While an evaluation is in progress no other begins. The process ends with the learner, in whatever way that ends.
+The learner writes the weights to a file, sends a message through a pipe, and receives the results after a later
+iteration. If an evaluation is due while another one is in progress, it starts later, with the weights of that time. The
+process also ends if the learner is killed.
 """
 
 from __future__ import annotations
@@ -33,15 +34,22 @@ from shmppo.utils.logs import log_to
 log = logging.getLogger(__name__)
 
 WEIGHTS = "evaluation.pt"
-FINISH_SECONDS = 60.0  # how long the end of a run waits for the evaluation in progress
-NICENESS = 10  # training has priority
+FINISH_SECONDS = 60.0  # maximum time for which the end of a run waits for the evaluation in progress
+NICENESS = 10  # lower priority than training
 
 
 class Evaluator:
-    """The learner's side: requests evaluations, and writes their rows to eval.csv and the loggers."""
+    """Starts the evaluator process, requests evaluations, and writes the results to eval.csv and the loggers."""
 
     def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList) -> None:
-        """iteration: from which the run continues. Later rows are dropped from eval.csv."""
+        """Start the process.
+
+        Args:
+            config: of the run.
+            run_dir: directory of the run.
+            iteration: number of finished iterations. Rows of later iterations are removed from eval.csv.
+            loggers: receive each row.
+        """
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
         self._table = MetricsFile(run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY))
         self._due = self._busy = self._dead = False
@@ -55,11 +63,17 @@ class Evaluator:
 
     @property
     def pids(self) -> list[int]:
-        """The process id, in a list."""
+        """Process id of the evaluator, as a list of one."""
         return [self._process.pid]
 
     def after(self, iteration: int, env_steps: int, learner: Learner) -> None:
-        """Take finished results. Request the evaluation of this iteration if it is due and none is in progress."""
+        """Receive finished results, and request an evaluation if one is due and none is in progress.
+
+        Args:
+            iteration: number of finished iterations.
+            env_steps: number of finished environment steps.
+            learner: its current weights and statistics are evaluated.
+        """
         self._due |= iteration % (self._config.eval_every or 1) == 0
         self._receive()
         if not self._due or self._busy:
@@ -88,30 +102,33 @@ class Evaluator:
             self._due, self._busy = False, True
 
     def _receive(self, timeout: float = 0.0) -> None:
-        """Record the results of the evaluation in progress if they come within `timeout` seconds."""
+        """Wait up to `timeout` seconds for the results of the evaluation in progress, and record them."""
         if not self._busy:
             return
         try:
             if not self._pipe.poll(timeout):
                 return
-            answer = self._pipe.recv()
+            result = self._pipe.recv()
         except (EOFError, OSError):
-            answer = "the evaluator process has died"
+            result = "the evaluator process has died"
             self._process.join()
         self._busy = False
-        if isinstance(answer, str):
-            log.warning("an evaluation failed: %s", answer)
+        if isinstance(result, str):
+            log.warning("an evaluation failed: %s", result)
             return
-        self._table.write(answer)
-        self._loggers.log(answer)
+        self._table.write(result)
+        self._loggers.log(result)
 
     def finish(self, *, wait: bool) -> None:
-        """Take the results of the evaluation in progress, if there is one. wait: up to FINISH_SECONDS for it."""
+        """Receive the results of the evaluation in progress, if there is one.
+
+        wait: whether to wait up to FINISH_SECONDS for them.
+        """
         self._receive(FINISH_SECONDS if wait else 0.0)
 
     def close(self) -> None:
         """End the process. Safe to call after an error."""
-        self._pipe.close()  # an idle evaluator ends by itself
+        self._pipe.close()
         self._process.kill()
         self._process.join()
         self._table.close()
@@ -119,7 +136,12 @@ class Evaluator:
 
 
 def run_evaluator(run_dir: Path, pipe: Connection) -> None:
-    """The evaluator process: evaluate the weights file at every message, until the learner is gone."""
+    """The main function of the evaluator process: evaluate the weights file at every message of the learner.
+
+    Args:
+        run_dir: directory of the run, which contains the weights file.
+        pipe: receives requests, and sends rows of eval.csv or the text of an error.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -135,7 +157,7 @@ def run_evaluator(run_dir: Path, pipe: Connection) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit at once when the learner is gone, even during an episode."""
+    """Exit immediately when the learner has ended, even during an episode."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -143,7 +165,7 @@ def _exit_with_parent() -> None:
 
 
 def _evaluate(run_dir: Path) -> Row | str:
-    """The row of eval.csv for the weights file, or what went wrong."""
+    """Evaluate the weights file. Return a row of eval.csv, or the text of an error."""
     began = time.monotonic()
     try:
         state = torch.load(run_dir / WEIGHTS, weights_only=True)
@@ -156,13 +178,20 @@ def _evaluate(run_dir: Path) -> Row | str:
         finally:
             if video is not None:
                 video.close()
-    except Exception as error:  # of the environment, the video, or the disk: none of them may end the run
+    except Exception as error:  # an error of the environment, the video, or the disk must not end the run
         return " ".join(f"{type(error).__name__}: {error}".split())
     return evaluation_row(trained.iteration, state["env_steps"], results, time.monotonic() - began)
 
 
 def evaluation_row(iteration: int, env_steps: int, results: list[EpisodeResult], seconds: float) -> Row:
-    """A row of eval.csv."""
+    """Make a row of eval.csv.
+
+    Args:
+        iteration: finished iterations when the weights were copied.
+        env_steps: finished environment steps at that time.
+        results: of the episodes, at least one.
+        seconds: duration of the evaluation.
+    """
     returns = [result.episode_return for result in results]
     return {
         "iteration": iteration,

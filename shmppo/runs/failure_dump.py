@@ -1,4 +1,4 @@
-"""Files that show why a run ended early: the failed episode, or the failed minibatch."""
+"""Write a file that shows why a run failed: the failed episode, or the failed minibatch."""
 
 from __future__ import annotations
 
@@ -31,24 +31,31 @@ def write_failed_episode(
     steps_begun: int,
     message: str,
 ) -> None:
-    """Write failed_episode.json, with which `python -m shmppo.replay` brings an environment to the failed step.
+    """Write failed_episode.json. `python -m shmppo.replay` uses it to repeat an episode up to the failed step.
 
     Args:
-        actions: those before the rollout.
-        steps_begun: steps of the rollout that the environment has begun, including the failed one.
+        run_dir: directory of the run.
+        config: of the run.
+        rollout: the rollout in which the environment failed.
+        actions: the action log before this rollout.
+        env_index: index of the environment within its rank.
+        steps_begun: number of steps of the rollout that the environment has begun, including the failed one.
         message: of the error.
+
+    Raises:
+        OSError: if the file cannot be written.
     """
-    first = np.flatnonzero(rollout.first[:steps_begun, env_index])
-    steps = rollout.actions[:steps_begun, env_index]
+    starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
+    episode_actions = rollout.actions[:steps_begun, env_index]
     episode = actions.episodes(range(env_index, env_index + 1))[0]
-    number = episode.number + int((first > 0).sum())
-    if len(first):
-        steps = steps[first[-1] :]
+    number = episode.number + int((starts > 0).sum())
+    if len(starts):
+        episode_actions = episode_actions[starts[-1] :]
     elif episode.actions is not None:
-        steps = np.concatenate([episode.actions, steps])
+        episode_actions = np.concatenate([episode.actions, episode_actions])
     else:
         log.warning(
-            "no failed_episode.json is written: the episode is longer than --replay-limit, or cannot be replayed"
+            "failed_episode.json is not written: the episode is longer than --replay-limit, or cannot be replayed"
         )
         return
     content = {
@@ -56,17 +63,26 @@ def write_failed_episode(
         "env_index": env_index,
         "episode": number,
         "seed": episode_seed(config.seed, config.first_env + env_index, number),
-        "actions": steps.tolist(),
+        "actions": episode_actions.tolist(),
         "message": message,
     }
     write_json(run_dir / FAILED_EPISODE, content)
 
 
 def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCritic, error: TrainingError) -> None:
-    """Write failed_minibatch.pt, which contains only tensors and text (`torch.load(…, weights_only=True)`).
+    """Write failed_minibatch.pt. Read it with `torch.load(…, weights_only=True)`.
 
-    It contains the whole rollout, the sequences of the minibatch, the results of its shards, and the weights. The first
-    shard's gradient is already the sum over all shards.
+    It contains the whole rollout, the sequences of the minibatch, the results of its shards, and the weights. The
+    gradient of the first shard is the sum over all shards and ranks.
+
+    Args:
+        run_dir: directory of the run.
+        buffers: the shared buffers, as the failed minibatch has left them.
+        model: the network.
+        error: names the minibatch.
+
+    Raises:
+        OSError: if the file cannot be written.
     """
     rollout, minibatches, results = buffers.rollout, buffers.minibatches, buffers.shard_results
     arrays = {name: getattr(rollout, name) for name in _STEP_ARRAYS}
@@ -85,5 +101,5 @@ def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCr
     }
     try:
         torch.save(content, run_dir / FAILED_MINIBATCH)
-    except RuntimeError as failure:  # torch hides the system's error
-        raise OSError(f"{run_dir / FAILED_MINIBATCH}: {failure}") from failure
+    except RuntimeError as torch_error:  # torch raises it instead of an OSError
+        raise OSError(f"{run_dir / FAILED_MINIBATCH}: {torch_error}") from torch_error

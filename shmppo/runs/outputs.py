@@ -1,4 +1,4 @@
-"""What a run shows and records while it trains: metrics, console, loggers, evaluations, step times, memory."""
+"""The outputs of a run during training: metrics, console, loggers, evaluations, step times, and memory use."""
 
 from __future__ import annotations
 
@@ -22,19 +22,26 @@ from shmppo.runs.run_directory import METRICS, SUMMARY
 from shmppo.utils import machine
 from shmppo.utils.files import warn_on_os_error, write_json
 
-MEMORY_EVERY = 100  # iterations between two samples of the memory in use; one costs about 5 ms a process
+MEMORY_EVERY = 100  # iterations between two measurements of the memory, each of which takes about 5 ms per process
 
 
 class Outputs:
     """The outputs of one run. `close` ends them.
 
     Attributes:
-        metrics: metrics.csv.
-        peak_memory: bytes of all processes together, the largest sample so far.
+        metrics: the file metrics.csv.
+        peak_memory: largest measured memory of all processes together, in bytes. 0 before the first measurement.
     """
 
     def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList) -> None:
-        """iteration: from which the run continues."""
+        """Open metrics.csv and the console.
+
+        Args:
+            config: of the run.
+            run_dir: directory of the run.
+            iteration: number of finished iterations. Rows of later iterations are removed from metrics.csv.
+            loggers: the callback and the loggers. They are closed with the outputs.
+        """
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._evaluator: Evaluator | None = None
@@ -46,17 +53,22 @@ class Outputs:
             self._open = stack.pop_all()
 
     def start(self, iteration: int) -> None:
-        """Start the loggers and the evaluator, when everything else runs."""
+        """Start the loggers and the evaluator. Call this after everything else has started."""
         self._loggers.start(self._run_dir, self._config, iteration)
         if self._config.eval_every is not None:
             self._evaluator = Evaluator(self._config, self._run_dir, iteration, self._loggers)
             self._open.callback(self._evaluator.close)
 
     def log(self, row: dict[str, float], learner: Learner, step_seconds: np.ndarray) -> bool:
-        """Give a finished iteration to all outputs but the console; returns whether the callback asks to stop.
+        """Write a finished iteration to all outputs except metrics.csv and the console.
 
         Args:
-            step_seconds: [T, N] of every environment step, with --step-times.
+            row: its row of metrics.csv.
+            learner: contains the KL profile and the weights to evaluate.
+            step_seconds: [T, N], seconds of every environment step. [0, N] without --step-times.
+
+        Returns:
+            Whether the callback asks to stop the run.
         """
         if self._step_times is not None:
             self._step_times.add(step_seconds)
@@ -76,25 +88,28 @@ class Outputs:
         """Update the console.
 
         Args:
-            worker_seconds: [W] seconds that each worker took for its part of the rollout.
-            pids: of the workers.
+            row: row of metrics.csv.
+            worker_seconds: [W], seconds that each worker took for its part of the rollout.
+            pids: process ids of the workers.
+            last: whether this is the last iteration of the run.
         """
         if row["iteration"] == 1 or row["iteration"] % MEMORY_EVERY == 0:
             self.sample_memory(pids)
         self._display.show(row, worker_seconds, self._memory, last=last)
 
     def sample_memory(self, pids: list[int]) -> None:
-        """Measure the memory of all processes. pids: of the workers."""
+        """Measure the memory of all processes. pids: process ids of the workers."""
         evaluators = self._evaluator.pids if self._evaluator is not None else []
         self._memory = machine.proportional_memory([os.getpid(), *pids, *evaluators])
         self.peak_memory = max(self.peak_memory, self._memory)
 
     def finish(self, summary: dict[str, Any], worker_of: list[int], *, wait: bool) -> None:
-        """Write summary.json, and tell the loggers that the run has ended.
+        """Write summary.json and step_times.csv, and call `finish` of the loggers.
 
         Args:
-            worker_of: [N], the worker of each environment.
-            wait: for an evaluation in progress.
+            summary: the content of summary.json. With --step-times, "step_times" is added.
+            worker_of: [N], index of the worker of each environment.
+            wait: whether to wait for the evaluation in progress.
         """
         if self._step_times is not None:
             with warn_on_os_error():

@@ -1,6 +1,6 @@
-"""A trained policy for use in other code: `load_policy(RUN_DIR)`.
+"""A trained policy for use in other code, from `load_policy(RUN_DIR)`.
 
-The policy normalizes observations itself. The caller keeps the recurrent state.
+The policy normalizes observations. The caller stores the recurrent state between steps.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from shmppo.sampling.actor import Actor, InferenceBatches, inference_slices
 
 @dataclass(frozen=True)
 class TrainedPolicy:
-    """What a checkpoint contains of a policy."""
+    """The content of a checkpoint that a policy needs."""
 
     config: TrainConfig
     task: Task
     model: ActorCritic
     moments: RunningMoments
-    """Statistics that normalize observations."""
+    """Moments of the observations, for their normalization."""
     iteration: int
+    """Number of finished iterations."""
 
     @property
     def obs_mean(self) -> np.ndarray:
@@ -49,14 +50,22 @@ class TrainedPolicy:
 
 
 def load_trained(run_dir: Path) -> TrainedPolicy:
-    """The policy of a run's newest checkpoint. Raises ConfigError if no checkpoint is usable."""
+    """Load the policy from a run's newest checkpoint.
+
+    Raises:
+        ConfigError: if no checkpoint is usable, or as in `trained_from`.
+    """
     return trained_from(load_newest_checkpoint(run_dir))
 
 
 def trained_from(state: dict[str, Any]) -> TrainedPolicy:
-    """The policy in the content of a checkpoint: "config", "iteration", and the model and its moments of "learner".
+    """Make the policy from the content of a checkpoint.
 
-    Raises ConfigError if the environment cannot be made any more, or has other spaces than the policy was trained on.
+    Args:
+        state: contains "config", "iteration", and "learner" with "model" and "obs_moments". Other keys are ignored.
+
+    Raises:
+        ConfigError: if the environment cannot be created, or if its spaces are not those of the training.
     """
     config = from_json(json.loads(state["config"]))
     task = inspect_task(config)
@@ -70,9 +79,12 @@ def trained_from(state: dict[str, Any]) -> TrainedPolicy:
 
 
 def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Actor:
-    """An actor for at most one inference batch of environments, with recurrent states of 0.
+    """Make an actor for the environments of one inference batch. Its recurrent states are zero.
 
-    obs: per leaf [environments, …], read at each step.
+    Args:
+        trained: the policy.
+        obs: [environments, …] per leaf. Each step reads the current observations from these arrays. There are at most
+            B environments.
     """
     rows = trained.config.inference_rows
     batches = InferenceBatches(inference_slices(0, len(obs[0]), rows), rows)
@@ -82,11 +94,14 @@ def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Act
 
 
 class PolicyNetwork(nn.Module):
-    """One step of a policy as a module for export: observations in, policy parameters and values out."""
+    """One step of a policy as a module for export. It maps observations to policy parameters and values."""
 
     visible: Tensor
+    """Which elements of the first leaf the policy sees, bool in the shape of the leaf. False for hidden indices."""
     mean: Tensor
+    """[D]"""
     scale: Tensor
+    """[D], 1 / standard deviation."""
 
     def __init__(self, trained: TrainedPolicy) -> None:
         super().__init__()
@@ -102,28 +117,39 @@ class PolicyNetwork(nn.Module):
         self.model = trained.model.eval().requires_grad_(False)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(leaves of the observation as stored [n, …], state [n, S]) → (policy parameters [n, P], values [n], state).
+        """Compute one step of n environments.
 
-        An observation that is one vector has one leaf [n, D].
+        Args:
+            inputs: the leaves of the observation as stored, [n, …] each, and then the recurrent states [n, S]. An
+                observation that is one vector has one leaf, [n, D].
+
+        Returns:
+            (policy parameters [n, P], values [n], recurrent states after the step [n, S]).
         """
         *obs, state = inputs
         if self._hides:
             obs[0] = torch.where(self.visible, obs[0], 0.0)
         statistics = leaf_statistics(self._slices, self.mean, self.scale, self._normalizes)
-        given = [normalize_leaf(leaf, of_leaf).unsqueeze(0) for leaf, of_leaf in zip(obs, statistics, strict=True)]
-        params, values, state = self.model(given, state)
+        network_obs = [normalize_leaf(leaf, pair).unsqueeze(0) for leaf, pair in zip(obs, statistics, strict=True)]
+        params, values, state = self.model(network_obs, state)
         return params[0], values[0], state
 
 
 class Policy:
-    """Acts in one environment.
+    """A trained policy that acts in one environment.
 
     Attributes:
-        config: the configuration with which it was trained.
-        iteration: iterations for which it was trained.
+        config: the configuration with which the policy was trained.
+        iteration: number of iterations for which the policy was trained.
     """
 
     def __init__(self, trained: TrainedPolicy, seed: int) -> None:
+        """Create the policy.
+
+        Args:
+            trained: the content of a checkpoint.
+            seed: seed of the actions that `act(…, deterministic=False)` samples.
+        """
         self.config = trained.config
         self.iteration = trained.iteration
         self._leaves = trained.task.observation.leaves
@@ -136,7 +162,7 @@ class Policy:
         self._generator = np.random.default_rng(seed)
 
     def initial_state(self) -> np.ndarray:
-        """The recurrent state at the start of an episode, float32 [S]; S is 0 without a recurrent core."""
+        """Return the recurrent state at the start of an episode, float32 [S]. S is 0 without a recurrent core."""
         return np.zeros(self._actor.states.shape[1], np.float32)
 
     @torch.inference_mode()
@@ -146,8 +172,8 @@ class Policy:
         Args:
             obs: an observation of the environment. With --prev-action, --prev-reward, or --action-masks, an observation
                 of `shmppo.envs.factory.make_environment(policy.config)`.
-            state: `initial_state()` at the start of an episode, otherwise the state that the step before returned.
-            deterministic: take the most likely action. Otherwise sample from the policy.
+            state: `initial_state()` at the start of an episode, otherwise the state that the last call returned.
+            deterministic: whether to take the most likely action. Otherwise the action is sampled from the policy.
 
         Returns:
             (action for the environment's `step`, recurrent state for the next step).

@@ -1,4 +1,4 @@
-"""Checks before a run starts any process: is there enough shared memory, memory, and open files?"""
+"""Check before a run starts processes that the machine has enough shared memory, memory, and file descriptors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Field, total_bytes
 
 SHARED_MEMORY = "/dev/shm"
-WORKER_BYTES = 20 << 20  # private memory of a worker without its environments, as measured with the fork server
-WORKER_FILES = 6  # file descriptors in the learner per worker: two queues, the sentinel, the request to the fork server
-OWN_FILES = 64  # file descriptors of the learner for everything else
+WORKER_BYTES = 20 << 20  # measured private memory of a worker without environments, started by the fork server
+WORKER_FILES = 6  # file descriptors of the learner per worker: two queues, the sentinel, the request to the fork server
+OWN_FILES = 64  # all other file descriptors of the learner
 
 
 def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
-    """Check that the machine has enough resources. Raises the soft limit of open files if that is necessary.
+    """Check that the machine has enough resources for a run.
+
+    This increases the soft limit of open files of this process if necessary.
 
     Args:
-        config: configuration of the run.
-        fields: the fields of its shared buffers.
+        config: of the run.
+        fields: the layout table of its shared buffers.
 
     Raises:
-        ConfigError: if shared memory, memory, or open files are not enough.
+        ConfigError: if shared memory or memory is too small, or if too few files can be open.
     """
     shared = total_bytes(fields)
     _check_shared_memory(shared)
@@ -33,7 +35,7 @@ def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
 
 
 def _check_shared_memory(needed: int) -> None:
-    """Compare the bytes needed with the free space of /dev/shm, if the system has it."""
+    """Compare the needed bytes with the free space of /dev/shm, if the system has it. Raises ConfigError."""
     if not os.path.isdir(SHARED_MEMORY):
         return
     status = os.statvfs(SHARED_MEMORY)
@@ -46,7 +48,7 @@ def _check_shared_memory(needed: int) -> None:
 
 
 def _check_memory(config: TrainConfig, shared: int) -> None:
-    """Compare a lower bound of the bytes needed with the available memory, if that is known."""
+    """Compare a lower bound of the needed bytes with the available memory, if that is known. Raises ConfigError."""
     available = available_memory()
     needed = shared + config.num_workers * WORKER_BYTES
     if available is not None and needed > available:
@@ -58,9 +60,10 @@ def _check_memory(config: TrainConfig, shared: int) -> None:
 
 
 def available_memory() -> int | None:
-    """Find out how many bytes new processes can use; None if unknown.
+    """Return the number of bytes that new processes can use, or None if it is unknown.
 
-    This is the smaller of two values: the available memory of the machine, and what is left in the control group.
+    This is the smaller one of two values: the available memory of the machine, and the free memory of the control
+    group.
     """
     limits = []
     for name, value in _lines(Path("/proc/meminfo"), ":"):
@@ -95,7 +98,7 @@ def _number(path: Path) -> int | None:
 
 
 def _check_open_files(config: TrainConfig) -> None:
-    """Raise this process's soft limit of open files if necessary. Raises ConfigError if the hard limit is too low."""
+    """Increase the soft limit of open files if necessary. Raises ConfigError if the hard limit is too low."""
     try:
         import resource
     except ImportError:  # Windows does not have this module

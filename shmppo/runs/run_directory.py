@@ -1,4 +1,4 @@
-"""The directory of a run. A run writes only to this directory."""
+"""The directory of a run: its name and its files. A run writes only to this directory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DERIVED = (
 
 
 def create_run_directory(config: TrainConfig) -> Path:
-    """Make the directory of a run and write config.json; returns its absolute path.
+    """Create the directory of a run and write config.json. Return the absolute path of the directory.
 
     Raises:
-        ConfigError: if the directory cannot be written, or if it holds a run already.
+        ConfigError: if the directory cannot be written, or if it contains a run already.
     """
     name = config.run_dir or default_name(config)
     path = Path(name).absolute()
@@ -47,26 +47,23 @@ def create_run_directory(config: TrainConfig) -> Path:
 
 
 def holds_run(path: Path) -> bool:
-    """Return whether a directory holds a run that can be resumed.
-
-    A run that failed before its first checkpoint does not count.
-    """
+    """Return whether a directory contains a run that can be resumed. It must have saved a checkpoint."""
     return (path / CONFIG).exists() and any(path.glob("checkpoint*.pt"))
 
 
 def directory_of(run_dir: Path, rank: int) -> Path:
-    """Return the directory to which a rank writes: the run directory for rank 0, a subdirectory for other ranks."""
+    """Return the directory of a rank: the run directory for rank 0, and a subdirectory for other ranks."""
     return run_dir if rank == 0 else run_dir / f"rank-{rank}"
 
 
 def default_name(config: TrainConfig) -> str:
-    """Return runs/<environment>-s<seed>-<time>. Characters that do not suit a file name become hyphens."""
-    env = "".join(c if c.isalnum() or c in "-._" else "-" for c in config.env_id)
+    """Return runs/<environment>-s<seed>-<time>. Characters that a file name should not contain become hyphens."""
+    env = "".join(character if character.isalnum() or character in "-._" else "-" for character in config.env_id)
     return os.path.join("runs", f"{env}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
-    """Describe a run for config.json: the resolved configuration, the versions, and the machine."""
+    """Return the content of config.json: the resolved configuration, the versions, and the machine."""
     return {
         "config": config.to_json(),
         "derived": {name: getattr(config, name) for name in _DERIVED},

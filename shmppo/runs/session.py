@@ -1,4 +1,7 @@
-"""The lifecycle of one run: what it starts, opens, saves, and closes. The training loop is in `trainer`."""
+"""The lifecycle of one run: start processes, open files, save checkpoints, and end everything.
+
+The training loop is in `trainer`.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,22 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """The processes, files, and signal handlers of one run. A context manager that ends them.
+    """The processes, files, and signal handlers of one run. Use it as a context manager, which ends them.
 
     Attributes:
-        stop: the request to stop of this rank.
-        stopping: whether any rank has such a request.
+        config: of the run.
+        buffers: the shared buffers.
+        process_group: the ranks.
+        run_dir: directory of the run.
+        stop: this rank's request to stop.
+        stopping: whether any rank has requested to stop.
+        timer: measures the phases of the learner.
+        state: counters and statistics.
+        checkpoints: when checkpoints are due.
+        learner: the learner.
+        pool: collects rollouts.
+        preemption: ends rollouts early; None without --preempt-fraction.
+        outputs: metrics, console, loggers, and evaluations.
     """
 
     def __init__(
@@ -51,7 +65,20 @@ class Session:
         loggers: LoggerList,
         process_group: ProcessGroup,
     ) -> None:
-        """checkpoint: from which the run continues, or None for a new run."""
+        """Start the run, and save its first checkpoint.
+
+        Args:
+            config: of the run, resolved for this rank.
+            task: description of the environment.
+            buffers: the shared buffers.
+            run_dir: directory of this rank.
+            checkpoint: content of the checkpoint to resume from. None: a new run.
+            loggers: the callback and the loggers.
+            process_group: the ranks.
+
+        Raises:
+            WorkerError, EnvError, RankError: if a worker, environment, or rank fails. Everything is ended then.
+        """
         self.config, self.buffers, self.process_group = config, buffers, process_group
         self.run_dir = run_dir
         self.stop = StopRequest()
@@ -61,7 +88,7 @@ class Session:
         self.checkpoints = CheckpointSchedule(config, run_dir)
         if checkpoint is not None:
             self.state.restore(checkpoint)  # before workers start, because they read the carry
-        with ExitStack() as stack:  # closed here if a step fails
+        with ExitStack() as stack:  # ends what has started if a later step fails
             self._start(stack, task, checkpoint, loggers)
             self._open = stack.pop_all()
         self.timer.reset()
@@ -72,7 +99,7 @@ class Session:
         stack.enter_context(self.stop.by_signals())
         workers = None
         if config.num_workers:
-            # Workers start while the learner is built: both import modules and allocate memory for a while.
+            # Start the workers first, so that they import modules and allocate memory while the learner is created.
             workers = WorkerPool(config, task, buffers, actions, self.run_dir / LOG)
             stack.callback(workers.close)
         self.learner = Learner(config, task, buffers, self.process_group)
@@ -92,14 +119,14 @@ class Session:
         self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers)
         stack.callback(self.outputs.close)
         self._agree()
-        self.save()  # so that there is always one to continue from
+        self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.state.iteration)
 
     def _mark_inexact_options(self, task: Task) -> None:
-        """Record which options, or which processor, make this run irreproducible."""
+        """Record which options make this run inexact, and whether the processor does."""
         config = self.config
         if config.device != "cpu":
-            self.state.mark_inexact(f"--device {config.device} adds numbers in an order of its own")
+            self.state.mark_inexact(f"--device {config.device} adds numbers in another order")
         network = ActingNetwork(self.learner.model, task.distribution, batches=1, rows=config.inference_rows)
         network.load()
         with torch_threads(1):
@@ -121,7 +148,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         try:
             if error is not None:
                 log.error("the run ended early: %r", error)
@@ -132,9 +159,9 @@ class Session:
             self._open.close()
 
     def _save_after_error(self, error: WorkerError | EnvError | TrainingError) -> None:
-        """Save a checkpoint to continue from, if that is consistent, and files that show the cause."""
+        """Save a checkpoint, if its content would be consistent, and a file that shows the cause."""
         state, buffers = self.state, self.buffers
-        # Several ranks save at the same iteration or not at all.
+        # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         if not state.updating and self.process_group.size == 1:
             state.reset_lost(self.pool.pop_lost(), self.learner)
             self.save()
@@ -148,14 +175,22 @@ class Session:
                 )
 
     def _steps_begun(self, n: int) -> int:
-        """Steps of the present rollout that environment n has begun and that are not committed."""
+        """Return the number of steps of the current, uncommitted rollout that environment n has begun."""
         config = self.config
         worker = next(w for w, columns in enumerate(self._columns) if n in columns)
         steps = int(self.buffers.control.progress[worker, 0])
         return min(max(steps - self.state.actions.iteration * config.rollout_steps, 0), config.rollout_steps)
 
     def after_iteration(self, row: dict[str, float], times: CollectTimes) -> None:
-        """Log a finished iteration, save a checkpoint if one is due, and find out whether to stop."""
+        """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
+
+        Args:
+            row: its row of metrics.csv.
+            times: of its rollout.
+
+        Raises:
+            RankError: if the weights differ between ranks, or a rank has failed.
+        """
         if self.outputs.log(row, self.learner, self.buffers.timings.step_seconds):
             self.stop.make()
         if self._agree():
@@ -164,14 +199,14 @@ class Session:
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
 
     def _agree(self) -> bool:
-        """Find out with the other ranks whether to stop; returns whether a checkpoint is due on any of them."""
+        """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
         iteration = self.state.iteration
         due = self.checkpoints.is_due(iteration)
         self.stopping, due = self.process_group.agree((self.stop.made, due), self.buffers.published.weights, iteration)
         return due
 
     def save(self) -> None:
-        """Write a checkpoint. On a full disk a warning is logged, and training continues."""
+        """Save a checkpoint. If the disk is full, log a warning and continue."""
         state = self.state
         best = state.mean_return > state.best_return
         content = state.to_checkpoint(self.learner)
@@ -179,12 +214,13 @@ class Session:
             state.best_return = content["best_return"]
 
     def finish(self) -> dict[str, Any]:
-        """Save the last checkpoint and the summary; returns the summary."""
+        """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
         self.outputs.sample_memory(self.pool.pids)
-        if self.checkpoints.saved_at != state.iteration:  # another save would push out one that a rank may still need
+        # Saving an iteration twice would remove an older checkpoint that another rank may still need.
+        if self.checkpoints.saved_at != state.iteration:
             self.save()
-        inexact = [  # a run is exact only if all ranks are
+        inexact = [  # reasons of all ranks: a run is exact only if it is exact on each of them
             reason if rank == config.rank else f"rank {rank}: {reason}"
             for rank, reasons in enumerate(self.process_group.gather_objects(state.inexact_reasons))
             for reason in reasons

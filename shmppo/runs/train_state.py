@@ -1,4 +1,4 @@
-"""The state of a run besides the learner: counters, statistics, and the action log. Checkpoints store it."""
+"""The state of a run without the learner: counters, statistics, and the action log. Checkpoints contain it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,30 @@ log = logging.getLogger(__name__)
 
 
 class TrainState:
-    """Counters of a run, and whether it is reproducible.
+    """Counters and statistics of a run, its action log, and the reasons why it is inexact.
 
     Attributes:
-        iteration: finished iterations.
-        env_steps: finished environment steps of all ranks.
-        updating: the learner is between two iterations' states, so a checkpoint would be inconsistent.
-        phase_seconds: [phases] seconds of the run by phase.
-        sync_seconds: seconds of the run spent on signaling.
+        iteration: number of finished iterations.
+        env_steps: number of finished environment steps of all ranks.
+        failed_episodes: number of episodes that --skip-bad-episodes ended.
+        updating: whether an update is in progress. A checkpoint would be inconsistent then.
+        phase_seconds: [phases], seconds of the run by phase.
+        sync_seconds: signaling seconds of the run (see `WorkerPool`).
         best_return: highest mean return at which a checkpoint was saved.
-        inexact_reasons: why the run is not a function of its configuration and seed; empty for an exact run.
-        actions: what restores environments.
+        inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
+        episodes: statistics of finished episodes.
+        fingerprint: versions of the libraries, and the processor.
+        actions: the action log, which restores environments.
     """
 
     def __init__(self, config: TrainConfig, task: Task, buffers: SharedBuffers) -> None:
+        """Create the state at the start of a new run.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            buffers: the shared buffers.
+        """
         self._config, self._buffers = config, buffers
         self.iteration = self.env_steps = self.failed_episodes = 0
         self.updating = False
@@ -59,19 +69,24 @@ class TrainState:
             self.mark_inexact("--env-backend envpool cannot replay an episode")
 
     def mark_inexact(self, reason: str) -> None:
-        """Record, permanently, that this run is not a function of its configuration and seed."""
+        """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""
         if reason not in self.inexact_reasons:
             log.warning("not exact: %s", reason)
             self.inexact_reasons.append(reason)
 
     def reset_lost(self, lost: list[int], learner: Learner) -> None:
-        """Record environments that could not be restored and began their next episode."""
+        """Reset the statistics of environments that could not be restored, and mark the run as inexact.
+
+        Args:
+            lost: indices of the environments. They have begun their next episode.
+            learner: contains the discounted returns.
+        """
         for n in lost:
             learner.reward_normalizer.discounted_return[n] = 0.0
             self.mark_inexact(f"environment {n}: its episode could not be replayed and was restarted")
 
     def commit(self, rollout: Rollout) -> None:
-        """Make a complete rollout the point from which environments are restored."""
+        """Commit a complete rollout: environments are restored to its end from now on."""
         self.updating = True
         ended = rollout.terminated | rollout.truncated
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
@@ -87,7 +102,20 @@ class TrainState:
         phase_seconds: np.ndarray,
         process_group: ProcessGroup,
     ) -> dict[str, float]:
-        """Count an iteration; returns its row of metrics.csv."""
+        """Update the counters after an iteration.
+
+        Args:
+            rollout: of the iteration.
+            times: of the rollout.
+            statistics: of the update.
+            coefficients: of the loss.
+            explained_variance: of the critic.
+            phase_seconds: [phases], of the iteration.
+            process_group: the ranks. Its `allreduce_seconds` is set to 0.
+
+        Returns:
+            Row of metrics.csv.
+        """
         self.iteration += 1
         self.updating = False
         self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_env, process_group)
@@ -115,11 +143,11 @@ class TrainState:
             "straggler_wait": waiting_share(times.worker_seconds),
             "preempted_steps": self._config.batch_steps - steps,
             "slowest_worker": int(times.worker_seconds.argmax()),
-            **{f"{phase}_seconds": s for phase, s in zip(PHASES, phase_seconds, strict=True)},
+            **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, phase_seconds, strict=True)},
         }
 
     def to_checkpoint(self, learner: Learner) -> dict[str, Any]:
-        """Everything that the next iteration depends on."""
+        """Return the content of a checkpoint: everything that the next iteration depends on."""
         return {
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
@@ -141,11 +169,14 @@ class TrainState:
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the last 100 episodes; −∞ before the first has ended."""
+        """Mean undiscounted return of the last 100 episodes. −∞ before the first one has ended."""
         return self.episodes.return_mean if self.episodes.count else -math.inf
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
-        """The inverse of `to_checkpoint`, without the learner's part."""
+        """Restore what `to_checkpoint` returned, except the learner.
+
+        If a library or the processor has changed, the run becomes inexact.
+        """
         self.iteration = checkpoint["iteration"]
         self.env_steps = checkpoint["env_steps"]
         log.info("resumed at iteration %d", self.iteration)
@@ -166,20 +197,20 @@ class TrainState:
 
 
 def carry_arrays(buffers: SharedBuffers, iteration: int) -> dict[str, np.ndarray]:
-    """The arrays of the carry that `iteration` reads, by name; the leaves of the observation by their own."""
+    """Return the arrays of the carry that `iteration` reads, by name. Each leaf of the observation has its own name."""
     group = "carry_odd" if iteration % 2 else "carry_even"
     return {field.name: buffers.arrays[field.path] for field in buffers.fields if field.group == group}
 
 
 def carry_shapes(fields: Iterable[Field]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays of a carry by name, from the layout table."""
+    """Return the shapes of the arrays of a carry, by name. fields: the layout table."""
     return {field.name: field.shape for field in fields if field.group == "carry_even"}
 
 
 def waiting_share(worker_seconds: np.ndarray) -> float:
-    """Compute for what share of the slowest worker's time the mean worker waits for it.
+    """Return the fraction of the slowest worker's time for which a worker waits, as a mean over workers.
 
     Args:
-        worker_seconds: [W] seconds that each worker took to sample.
+        worker_seconds: [W], seconds that each worker took for its part of the rollout.
     """
     return float(1 - worker_seconds.mean() / max(worker_seconds.max(), 1e-12))

@@ -1,4 +1,4 @@
-"""Training and resuming. One screen of `_train_iterations` shows the whole path of the data."""
+"""Train and resume runs. `_train_iterations` is the training loop: it shows how the data flows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from shmppo.utils.torch_utils import torch_threads
 
 
 def _train_iterations(session: Session, gradients: GradientSource) -> None:
-    """Train until the last iteration, or until a request to stop: rollout → minibatches → update → metrics."""
+    """Train until the last iteration or a request to stop: rollout → minibatches → update → metrics."""
     config, state, timer = session.config, session.state, session.timer
     learner, pool, process_group = session.learner, session.pool, session.process_group
     while state.iteration < config.last_iteration and not session.stopping:
@@ -75,9 +75,18 @@ def _train_iterations(session: Session, gradients: GradientSource) -> None:
 
 
 class PoolGradients:
-    """Computes gradients: all shards in this process, or a part of them here and the others in the workers."""
+    """Computes gradients: all in the learner (central learning), or also in the workers (sharded learning)."""
 
     def __init__(self, config: TrainConfig, task: Task, learner: Learner, buffers: SharedBuffers, pool: Pool) -> None:
+        """Create the gradients of the learner's own shards.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            learner: contains the network.
+            buffers: the shared buffers.
+            pool: computes the other shards, and refreshes stored states.
+        """
         self._pool = pool
         self._sharded = config.sharded
         self._shards = partition(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
@@ -85,7 +94,7 @@ class PoolGradients:
         self._gradients = source(config, task.distribution, learner.model, buffers)
 
     def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        """See `GradientSource`."""
+        """See `GradientSource.compute`."""
 
         def own() -> None:
             self._gradients.compute(epoch, minibatch, self._shards)
@@ -96,20 +105,21 @@ class PoolGradients:
         return 0.0
 
     def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """See `GradientSource`."""
+        """See `GradientSource.refresh_states`."""
         return self._pool.refresh_states(version, timer)
 
 
 class Receivers(NamedTuple):
-    """The user's callback and loggers."""
+    """The receivers of metrics: the user's callback and loggers."""
 
     callback: Callback | None
     loggers: Sequence[Logger]
 
     def of_rank(self, config: TrainConfig) -> LoggerList:
-        """Those of rank 0, with the configured trackers; other ranks have none.
+        """Return the receivers of this rank: on rank 0 all of them and the configured trackers, on other ranks none.
 
-        Raises ConfigError for a tracker that is not installed.
+        Raises:
+            ConfigError: if a tracker is not installed.
         """
         if config.rank > 0:
             return LoggerList()
@@ -123,7 +133,7 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
         config = dataclasses.replace(config, run_dir=os.path.expanduser(config.run_dir))
     receivers = Receivers(callback, loggers)
     with connect(config.rank_timeout) as process_group:
-        if any(process_group.gather_objects(_is_restart(config))):
+        if any(process_group.gather_objects(_is_restart(config))):  # ranks on other machines may not see the directory
             return _resume(process_group, Path(str(config.run_dir)), receivers, {})
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
@@ -139,15 +149,15 @@ def resume(
     run_dir = Path(run_dir).expanduser()
     refuse_imported_script()
     try:
-        before = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
-    except ConfigError:  # a missing checkpoint raises a better error later
-        before = TrainConfig()
-    with connect(changes.get("rank_timeout", before.rank_timeout)) as process_group:
+        config = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
+    except ConfigError:  # loading the checkpoint raises a better error later
+        config = TrainConfig()
+    with connect(changes.get("rank_timeout", config.rank_timeout)) as process_group:
         return _resume(process_group, run_dir, Receivers(callback, loggers), changes)
 
 
 def _is_restart(config: TrainConfig) -> bool:
-    """Whether torchrun has restarted this process (--max-restarts) for a run that has started before."""
+    """Whether torchrun has restarted this process (--max-restarts) after the run had saved a checkpoint."""
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     return restarted and config.run_dir is not None and holds_run(Path(config.run_dir))
 
@@ -155,6 +165,7 @@ def _is_restart(config: TrainConfig) -> bool:
 def _resume(
     process_group: ProcessGroup, run_dir: Path, receivers: Receivers, changes: dict[str, Any]
 ) -> dict[str, Any]:
+    """Load the checkpoint, check the changes of the configuration, and run. run_dir: directory of rank 0."""
     own = directory_of(run_dir.absolute(), process_group.rank)
     with buffer_records() as records:
         checkpoint = load_common_checkpoint(own, process_group)
@@ -192,11 +203,16 @@ def _run(
     receivers: Receivers,
     records: Sequence[LogRecord] = (),
 ) -> dict[str, Any]:
-    """Check everything that can be checked, start a session, and train.
+    """Check the configuration and the machine, start a session, and train. Return the content of summary.json.
 
-    records: earlier log records, for the run's log file.
+    Args:
+        process_group: the ranks.
+        config: of the run, resolved for this rank.
+        checkpoint: content of the checkpoint to resume from. None: a new run.
+        receivers: the user's callback and loggers.
+        records: log records from before this call, for the log file.
     """
-    with buffer_records() as more, process_group.config_errors_on_all_ranks():
+    with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
         check_device(config.device)
         loggers = receivers.of_rank(config)
         if config.eval_videos:
@@ -212,7 +228,7 @@ def _run(
         run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
     buffers = SharedBuffers(fields, allocate(fields))
     with (
-        log_to(run_dir / LOG, [*records, *more]),
+        log_to(run_dir / LOG, [*records, *check_records]),
         torch_threads(config.learner_threads),
         Session(config, task, buffers, run_dir, checkpoint, loggers, process_group) as session,
     ):
@@ -221,7 +237,10 @@ def _run(
 
 
 def refuse_imported_script() -> None:
-    """Raise ConfigError in a worker that is importing the main script, if the script trains without the guard."""
+    """Raise ConfigError in a worker that is importing the main script.
+
+    This happens if the script calls `train` or `resume` outside of `if __name__ == "__main__":`.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "train() was called again while a worker imported the main script; "

@@ -37,8 +37,8 @@ def check_video(path: Path, flag: str = "--video") -> None:
 def render_without_display() -> None:
     """Configure MuJoCo and pygame to render without a display, if there is none.
 
-    This sets environment variables, so call it before anything is rendered. Variables that are set already are kept.
-    MuJoCo then uses EGL, or OSMesa if only OSMesa is installed.
+    This sets environment variables, so call it before an environment renders. It does not change variables that are set
+    already. MuJoCo uses EGL, or OSMesa if only OSMesa is installed.
     """
     if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return
@@ -51,7 +51,11 @@ class VideoRecorder:
     """Writes frames to one video file. Use it as a context manager; the file is complete after the block."""
 
     def __init__(self, path: Path) -> None:
-        """Check `path` as `check_video` does. The file is created with the first frame."""
+        """Check that the video can be written. The file is created with the first frame.
+
+        Raises:
+            ConfigError: see `check_video`.
+        """
         check_video(path)
         self.path = path
         self._writer: Any = None
@@ -68,14 +72,14 @@ class VideoRecorder:
             self._writer.close()
 
     def add(self, frame: Any, fps: float) -> None:
-        """Append the result of `env.render()`.
+        """Append one frame to the video.
 
         Args:
-            frame: [height, width, 3] uint8.
-            fps: frames per second of the video. Only the value of the first frame is used.
+            frame: result of `env.render()`, uint8 [height, width, 3].
+            fps: frames per second of the video. Only the value of the first call is used.
 
         Raises:
-            ConfigError: if the frame is not an array of three axes, or if the file cannot be written.
+            ConfigError: if the frame is not an array with three axes, or if the file cannot be written.
         """
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             returned = type(frame).__name__
@@ -93,7 +97,7 @@ class VideoRecorder:
             ) from error
 
     def _open(self, fps: float) -> Any:
-        """Open the file; returns an imageio writer."""
+        """Open the file and return an imageio writer."""
         import imageio
 
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Trackers: the same names and numbers as metrics.csv, runs that go on, libraries that are missing."""
+"""Trackers: the names and numbers of metrics.csv, resumed runs, and libraries that are not installed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows_of(run_dir: Path) -> list[dict[str, float]]:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
-def test_tensorboard_shows_the_columns_of_metrics_csv_and_drops_what_was_done_twice(tmp_path: Path) -> None:
+def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iterations(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run_dir = tmp_path / "run"
 
@@ -67,7 +67,9 @@ def test_wandb_works_without_a_network(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_tensorboard_goes_on_behind_the_steps_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_tensorboard_drops_steps_after_those_of_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorboard")
     from torch.utils import tensorboard
 
@@ -79,9 +81,9 @@ def test_tensorboard_goes_on_behind_the_steps_of_all_ranks(tmp_path: Path, monke
             purged.append(purge_step)
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
-    board = TensorBoard()
-    board.start(tmp_path, dataclasses.replace(SMALL, ranks=3, keep_checkpoints=2).to_json(), 5)
-    board.finish(None)
+    tracker = TensorBoard()
+    tracker.start(tmp_path, dataclasses.replace(SMALL, ranks=3, keep_checkpoints=2).to_json(), 5)
+    tracker.finish(None)
     assert purged == [5 * 3 * SMALL.num_envs * SMALL.rollout_steps + 1]
 
 

@@ -1,4 +1,4 @@
-"""Curves: numbers by hand, runs grouped by what tells them apart, files that any browser shows."""
+"""Plots of runs: statistics by hand, runs grouped by their configuration, and the files that are written."""
 
 from __future__ import annotations
 
@@ -17,17 +17,13 @@ from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mea
 from shmppo.plotting.plots import new_figure, plot_curves, save
 from shmppo.utils.phase_timer import PHASES
 
-ROOT = Path(__file__).parent.parent
-FIGURES = ROOT / "figures"
-SHOWN = sorted(set(re.findall(r"\]\(figures/(\w+)\.svg\)", (ROOT / "README.md").read_text())))
-
 
 def texts(svg: Path) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text())
 
 
 def written_run(run_dir: Path, *, iterations: int = 4, level: float = 0.0, **fields: object) -> Path:
-    """A run's directory as training leaves it: returns rise from `level` by 1 each iteration of 10 steps."""
+    """Write the directory of a run. The return rises from `level` by 1 in each iteration of 10 steps."""
     run_dir.mkdir()
     (run_dir / "config.json").write_text(json.dumps({"config": {"env": "Some-v0", "seed": 1} | fields}))
     lines = [",".join(GLOSSARY)]
@@ -39,7 +35,7 @@ def written_run(run_dir: Path, *, iterations: int = 4, level: float = 0.0, **fie
     return run_dir
 
 
-def test_runs_of_versions_with_other_fields_are_groups_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_versions_with_other_fields_are_separate_groups(tmp_path: Path) -> None:
     old, new = written_run(tmp_path / "old"), written_run(tmp_path / "new", log_std_min=None)
     third = written_run(tmp_path / "third", log_std_min=-1.0)
     groups = group_runs([read_run(run) for run in (old, new, third)])
@@ -52,13 +48,13 @@ def test_runs_of_versions_with_other_fields_are_groups_of_their_own(tmp_path: Pa
         read_run(third)
 
 
-def test_the_interquartile_mean_drops_a_quarter_at_each_end() -> None:
+def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
     values = np.array([[100.0], [1], [2], [3], [4], [5], [6], [-100]])  # 8 runs: the outer 2 at each end go
     assert interquartile_mean(values) == pytest.approx([(2 + 3 + 4 + 5) / 4])
     assert interquartile_mean(values[1:4]) == pytest.approx([2.0])  # 3 runs: nothing goes
 
 
-def test_runs_are_aggregated_over_the_stretch_that_all_of_them_cover() -> None:
+def test_runs_are_aggregated_over_the_steps_that_all_of_them_cover() -> None:
     runs = [
         Run(Path("a"), {}, {"x": np.array([0.0, 10, 20]), "y": np.array([0.0, 10, 20])}),
         Run(Path("b"), {}, {"x": np.array([5.0, 15, 30]), "y": np.array([np.nan, 4, 4])}),
@@ -72,7 +68,7 @@ def test_runs_are_aggregated_over_the_stretch_that_all_of_them_cover() -> None:
     assert aggregate(runs, "unknown", "x") is None
 
 
-def test_the_bootstrap_interval_is_that_of_the_drawn_means() -> None:
+def test_the_bootstrap_interval_lies_around_the_interquartile_mean() -> None:
     rng = np.random.default_rng(1)
     levels = rng.normal(size=16)
     runs = [Run(Path("r"), {}, {"x": np.array([0.0, 1]), "y": np.array([level, level])}) for level in levels]
@@ -97,7 +93,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> No
     assert list(group_runs(runs[:1])) == ["Some-v0"]
 
 
-def test_a_row_still_being_written_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_row_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
     file.write_text("iteration,approx_kl\n1,0.5\n2,\n3")
     columns = read_columns(file)
@@ -105,13 +101,13 @@ def test_a_row_still_being_written_is_left_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(columns["approx_kl"], [0.5, np.nan])
 
 
-def test_shares_of_the_phases_sum_to_one(tmp_path: Path) -> None:
+def test_the_shares_of_the_phases_add_up_to_one(tmp_path: Path) -> None:
     shares = phase_shares(read_run(written_run(tmp_path / "a")), PHASES)
     assert shares.shape == (len(PHASES), 4)
     np.testing.assert_allclose(shares, 1 / len(PHASES))
 
 
-def test_the_command_compares_runs(tmp_path: Path) -> None:
+def test_the_plot_command_compares_runs(tmp_path: Path) -> None:
     dirs = [
         written_run(tmp_path / f"{core}{s}", core=core, seed=s, level=s) for core in ("lstm", "gru") for s in (1, 2)
     ]
@@ -123,7 +119,7 @@ def test_the_command_compares_runs(tmp_path: Path) -> None:
         assert text in found
 
 
-def test_png_and_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_files_and_refused_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = (written_run(tmp_path / "a"),)
     plot_curves(runs, tmp_path / "new" / "one.png")
     assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
@@ -134,22 +130,3 @@ def test_png_and_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"shmppo\[plot\]"):
         plot_curves(runs, tmp_path / "none.svg")
-
-
-def test_the_readme_shows_every_figure() -> None:
-    assert sorted(path.stem for path in FIGURES.glob("*.svg")) == SHOWN
-
-
-MEASURED = [name for name in SHOWN if not (FIGURES / f"draw_{name}.py").exists()]
-"""Figures of a table; what draw_*.py makes is a picture of the program."""
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_a_figure_is_what_one_command_makes_of_its_csv(name: str, tmp_path: Path) -> None:
-    assert (FIGURES / "data" / f"{name}.csv").exists()
-    out = tmp_path / "figure.svg"
-    command = [sys.executable, str(FIGURES / f"plot_{name}.py"), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert texts(out) == texts(FIGURES / f"{name}.svg")
-    assert any("commit" in text for text in texts(out))

@@ -73,7 +73,9 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
                 buffers.shard_results.gradients[1, 3] = np.nan
             return 0.0
 
-    message = rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; this minibatch has not changed the weights"
+    message = (
+        rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; this minibatch has not changed the weights"
+    )
     with pytest.raises(TrainingError, match=message):
         learner.update(0, buffers.minibatches, Poisoned(CONFIG, gradients), PhaseTimer())
     assert [learner.weights_sha256()] == before

@@ -1,4 +1,4 @@
-"""Evaluation: films, actions drawn or most likely, and evaluation beside a training that does not notice."""
+"""Evaluation: videos, sampled or most likely actions, and evaluation during training, which changes no result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conftest import worker_processes
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.runs import video as video
+from shmppo.runs import video
 from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.policy import trained_from
@@ -40,7 +40,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def frames_of(path: Path) -> int:
-    """Number of frames of a film."""
+    """Number of frames of a video."""
     if path.suffix == ".mp4":
         return pytest.importorskip("imageio_ffmpeg").count_frames_and_secs(str(path))[0]
     return len(gif(path))
@@ -50,13 +50,13 @@ def gif(path: Path) -> np.ndarray:
     return pytest.importorskip("imageio.v3").imread(path)
 
 
-def test_episodes_are_the_same_filmed_or_not(run_dir: Path, tmp_path: Path) -> None:
+def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> None:
     plain = evaluate(run_dir, episodes=3)
-    film = tmp_path / "new" / "a.gif"
-    assert evaluate(run_dir, episodes=3, video=film) == plain
-    frames = gif(film)
+    file = tmp_path / "new" / "a.gif"
+    assert evaluate(run_dir, episodes=3, video=file) == plain
+    frames = gif(file)
     assert frames.shape[1:] == (400, 600, 3)
-    assert 0.5 * sum(plain) < len(frames) <= sum(plain), "a frame like the one before only lengthens it"
+    assert 0.5 * sum(plain) < len(frames) <= sum(plain), "equal frames in sequence are stored as one"
     assert (frames[0] != frames[-1]).any()
 
 
@@ -66,47 +66,47 @@ def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
     assert frames_of(tmp_path / "a.mp4") == sum(returns)
 
 
-def test_actions_are_drawn_by_the_seed_where_asked(run_dir: Path) -> None:
-    drawn = evaluate(run_dir, episodes=10, stochastic=True)
-    assert evaluate(run_dir, episodes=10, stochastic=True) == drawn
-    assert evaluate(run_dir, episodes=10, seed=2, stochastic=True) != drawn
-    assert evaluate(run_dir, episodes=10) != drawn
+def test_actions_are_sampled_with_the_seed_if_stochastic(run_dir: Path) -> None:
+    sampled = evaluate(run_dir, episodes=10, stochastic=True)
+    assert evaluate(run_dir, episodes=10, stochastic=True) == sampled
+    assert evaluate(run_dir, episodes=10, seed=2, stochastic=True) != sampled
+    assert evaluate(run_dir, episodes=10) != sampled
 
 
-def test_an_environment_that_has_played_its_episode_is_left_alone(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_is_not_stepped_after_its_episode(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, advance = 0, SyncVectorEnv._advance
 
-    def counted(batch: SyncVectorEnv, i: int, action: Any) -> tuple[float, bool, bool]:
+    def counted(envs: SyncVectorEnv, i: int, action: Any) -> tuple[float, bool, bool]:
         nonlocal steps
         steps += 1
-        return advance(batch, i, action)
+        return advance(envs, i, action)
 
     monkeypatch.setattr(SyncVectorEnv, "_advance", counted)
     assert sum(evaluate(run_dir, episodes=8, stochastic=True)) == steps  # CartPole rewards 1 a step
 
 
-def test_an_environment_with_other_spaces_than_at_training_is_refused(run_dir: Path) -> None:
+def test_an_environment_with_other_spaces_than_in_training_is_refused(run_dir: Path) -> None:
     state = load_newest_checkpoint(run_dir)
     state["config"] = json.dumps(json.loads(state["config"]) | {"env": "environments:FourNumbersThreeActions-v0"})
-    with pytest.raises(ConfigError, match=r"checkpoint: parameter policy_head.bias has the shape \(2,\), here"):
+    with pytest.raises(ConfigError, match=r"checkpoint: parameter policy_head.bias has the shape \(2,\), but"):
         trained_from(state)
 
 
-def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"--video .*a\.avi ends in neither \.mp4 nor \.gif; name a file that does"):
         evaluate(run_dir, video=tmp_path / "a.avi")
     with (
-        VideoRecorder(tmp_path / "a.gif") as film,
+        VideoRecorder(tmp_path / "a.gif") as recorder,
         pytest.raises(ConfigError, match="returned str; it must return an rgb_array"),
     ):
-        film.add("ascii", 30)
+        recorder.add("ascii", 30)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
         evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
-    monkeypatch.setattr("shmppo.envs.factory.GymnasiumHandle.render", lambda slot: 1 / 0)
-    with pytest.raises(ConfigError, match=r"cannot be drawn here \(division by zero\); pip install 'shmppo\[video\]'"):
+    monkeypatch.setattr("shmppo.envs.vector_env.GymnasiumHandle.render", lambda handle: 1 / 0)
+    with pytest.raises(
+        ConfigError, match=r"cannot be rendered here \(division by zero\); pip install 'shmppo\[video\]'"
+    ):
         evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"--video: a\.mp4 needs imageio and imageio_ffmpeg; pip install 'shmppo\[v"):
@@ -117,7 +117,7 @@ def test_films_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, mo
 
 
 @pytest.mark.long
-def test_mujoco_without_a_display_films_or_says_what_to_install(tmp_path: Path, run_command: Any) -> None:
+def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp_path: Path, run_command: Any) -> None:
     config = dataclasses.replace(SMALL, env="HalfCheetah-v5", env_kwargs={"max_episode_steps": 5}, total_steps=128)
     train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 1, "--video", tmp_path / "a.gif")
@@ -133,8 +133,8 @@ def rows_of(run_dir: Path) -> list[dict[str, float]]:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
-class Recorder:
-    """A logger that keeps the rows of evaluations."""
+class EvaluationLogger:
+    """A logger that stores the rows of evaluations."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
@@ -150,30 +150,30 @@ class Recorder:
         pass
 
 
-def test_training_does_not_notice_that_it_is_evaluated(run_dir: Path, tmp_path: Path) -> None:
-    recorder = Recorder()
+def test_evaluation_during_training_does_not_change_the_weights(run_dir: Path, tmp_path: Path) -> None:
+    logger = EvaluationLogger()
     pytest.importorskip("imageio_ffmpeg")
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), eval_every=6, eval_episodes=4, eval_videos=True)
-    summary = train(config, loggers=[recorder])
+    summary = train(config, loggers=[logger])
     undisturbed = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "again")))
     assert summary["weights_sha256"] == undisturbed["weights_sha256"]
     (row,) = rows_of(tmp_path / "run")
     assert (row["iteration"], row["env_steps"], row["eval_episodes"]) == (6, 768, 4)
-    assert recorder.rows == [pytest.approx(row)]
+    assert logger.rows == [pytest.approx(row)]
     returns = evaluate(tmp_path / "run", episodes=4, seed=config.seed)
     assert row["eval_return_mean"] == np.mean(returns)
     assert (row["eval_return_min"], row["eval_return_max"]) == (min(returns), max(returns))
     assert frames_of(tmp_path / "run" / "videos" / "6.mp4") == returns[0]
     assert not (tmp_path / "run" / "evaluation.pt").exists()
-    # Going on from an earlier checkpoint cuts the table; the process with another one evaluates again.
+    # A resumed run keeps the rows up to its checkpoint and adds more.
     resume(tmp_path / "run", total_steps=4 * 32 * 12, anneal_steps=4 * 32 * 12)
     assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [6, 12]
 
 
-def test_an_evaluation_that_fails_costs_nothing_but_its_row(tmp_path: Path) -> None:
+def test_an_evaluation_that_fails_loses_only_its_row(tmp_path: Path) -> None:
     config = dataclasses.replace(
         SMALL, env="environments:Counter-v0", eval_every=2, eval_videos=True, run_dir=str(tmp_path / "run")
-    )  # it draws nothing
+    )  # it cannot render
     summary = train(config)
     assert summary["iterations"] == 6
     assert rows_of(tmp_path / "run") == []
@@ -183,7 +183,7 @@ def test_an_evaluation_that_fails_costs_nothing_but_its_row(tmp_path: Path) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
-    """In the middle of an evaluation of episodes that never end."""
+    """Even during an evaluation that takes hours."""
     command = [
         sys.executable, "-m", "shmppo.train", "--env", "Pendulum-v1", "--num-envs", "4", "--rollout-steps", "32",
         "--minibatches", "2", "--total-steps", "100000000", "--eval-every", "1", "--eval-episodes", "100000",
@@ -191,7 +191,7 @@ def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
     ]  # fmt: skip
     learner = psutil.Popen(command, cwd=tmp_path)
     try:
-        evaluator = at_work(learner)
+        evaluator = busy_evaluator(learner)
         learner.send_signal(number)
         assert learner.wait(timeout=60) in (0, -signal.SIGKILL)
     finally:
@@ -201,8 +201,8 @@ def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
     assert not alive
 
 
-def at_work(learner: psutil.Popen) -> psutil.Process:
-    """The process that evaluates, the only one of lower priority, once it plays."""
+def busy_evaluator(learner: psutil.Popen) -> psutil.Process:
+    """Wait until the evaluator plays; returns its process, the only one of lower priority."""
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         assert learner.poll() is None

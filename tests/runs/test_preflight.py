@@ -1,4 +1,4 @@
-"""A machine that cannot hold a run: said in one sentence before anything starts."""
+"""A machine without enough memory or open files for a run: refused in one sentence before anything starts."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.parallel.shared_buffers import Field
-from shmppo.ppo.learner import arena_fields
-from shmppo.runs import preflight as resources
+from shmppo.runs import preflight
 from shmppo.runs.preflight import available_memory, check_resources
 
 
-def fields_of(config: TrainConfig) -> tuple[Field, ...]:
-    return arena_fields(config, inspect_task(config))
+def check(config: TrainConfig) -> None:
+    check_resources(config, fields_of(config, inspect_task(config)))
 
 
-def test_not_enough_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Full:
         f_bavail, f_frsize = 1, 4096
 
-    monkeypatch.setattr(resources.os, "statvfs", lambda path: Full)
-    monkeypatch.setattr(resources, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(preflight.os, "statvfs", lambda path: Full)
+    monkeypatch.setattr(preflight, "SHARED_MEMORY", str(tmp_path))
     with pytest.raises(ConfigError, match=r"needs .* MiB but .* has 0\.0 MiB free; lower --num-envs"):
-        check_resources(TrainConfig(), fields_of(TrainConfig()))
+        check(TrainConfig())
 
 
-def test_not_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = TrainConfig(workers=8)
-    monkeypatch.setattr(resources, "available_memory", lambda: 64 << 20)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 64 << 20)
     with pytest.raises(ConfigError, match=r"memory: this run needs at least \d+ MiB .* of 8 workers.* 64 MiB are"):
-        check_resources(config, fields_of(config))
+        check(config)
 
 
-def test_the_available_memory_is_known_here() -> None:
+def test_the_available_memory_is_found_on_this_machine() -> None:
     available = available_memory()
     assert available is not None
     assert 2**20 < available < 2**50
@@ -46,6 +45,7 @@ def test_the_available_memory_is_known_here() -> None:
 
 @pytest.fixture
 def open_files() -> Iterator[tuple[int, int]]:
+    """The limits of open files, which the test may change."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield limits
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -57,8 +57,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
     config = TrainConfig(workers=40, num_envs=64)
     _, hard = open_files
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    check_resources(config, fields_of(config))
+    check(config)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 64 + 6 * 40
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 300))
     with pytest.raises(ConfigError, match=r"open files: 40 workers need about 304 descriptors but the limit is 300"):
-        check_resources(config, fields_of(config))
+        check(config)

@@ -1,4 +1,4 @@
-"""The Python API: light to import; called from a script, from pytest, from a session without a file; policies."""
+"""The Python API: imports, scripts, sessions without a file, callbacks, loggers, and loaded policies."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SMALL = TrainConfig(
 
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run code that is no file."""
+    """Run code that is not in a file."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_importing_the_package_is_light() -> None:
+def test_importing_the_package_imports_no_large_library() -> None:
     result = run_python("import shmppo, sys; print(*sys.modules)")
     assert not {"torch", "gymnasium", "numpy", "mujoco"} & set(result.stdout.split())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", ["import shmppo", "import shmppo.train", "from shmppo.train import main"])
-def test_train_is_the_function_whatever_was_imported_before(first: str, tmp_path: Path) -> None:
+def test_train_is_the_function_for_any_order_of_imports(first: str, tmp_path: Path) -> None:
     code = f"""
 import sys
 {first}
@@ -60,7 +60,7 @@ GUARD = '\nif __name__ == "__main__":\n    main()\n'
 
 
 @pytest.mark.long
-def test_a_script_with_the_guard_trains_and_one_without_is_told(tmp_path: Path) -> None:
+def test_a_script_with_the_guard_trains_and_one_without_gets_an_error(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(SCRIPT + GUARD)
     (tmp_path / "bad.py").write_text(SCRIPT + "\nmain()\n")
     run = [sys.executable, str(tmp_path / "good.py"), str(tmp_path / "good")]
@@ -73,7 +73,7 @@ def test_a_script_with_the_guard_trains_and_one_without_is_told(tmp_path: Path) 
 
 
 def test_a_session_without_a_file_trains_with_workers(tmp_path: Path) -> None:
-    """A notebook's kernel and an interactive session have a main module that no worker can import."""
+    """Workers cannot import the main module of a notebook or of an interactive session."""
     result = run_python(SCRIPT + "\nmain()\n", tmp_path / "run")
     assert result.stdout.splitlines()[-1] == "2", result.stderr
 
@@ -84,7 +84,7 @@ def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> Non
 
     def callback(row: dict[str, float]) -> bool:
         rows.append(dict(row))
-        row.clear()  # it is the callback's own
+        row.clear()  # the callback may change its row
         return len(rows) == 3
 
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
@@ -96,7 +96,7 @@ def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> Non
     assert rest["weights_sha256"] == whole["weights_sha256"]
 
 
-def test_what_the_callback_raises_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:
+def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:
     def callback(row: dict[str, float]) -> None:
         raise LookupError("pruned")
 
@@ -104,41 +104,41 @@ def test_what_the_callback_raises_ends_the_run_and_reaches_the_caller(tmp_path: 
         train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")), callback=callback)
 
 
-class Recorder:
-    """A logger that keeps what it is told, and raises where it is asked to."""
+class RecordingLogger:
+    """A logger that stores its calls. It raises in the method `fails_in`."""
 
-    def __init__(self, fail: str = "") -> None:
-        self.fail = fail
-        self.told: list[tuple[str, Any]] = []
+    def __init__(self, fails_in: str = "") -> None:
+        self.fails_in = fails_in
+        self.calls: list[tuple[str, Any]] = []
 
-    def _tell(self, what: str, value: Any) -> None:
-        if what == self.fail:
+    def _record(self, method: str, value: Any) -> None:
+        if method == self.fails_in:
             raise RuntimeError("no connection")
-        self.told.append((what, value))
+        self.calls.append((method, value))
 
     def start(self, run_dir: Path, config: Any, iteration: int) -> None:
-        self._tell("start", (run_dir.name, config["env"], iteration))
+        self._record("start", (run_dir.name, config["env"], iteration))
 
     def log(self, row: dict[str, float]) -> None:
-        self._tell("log", row["iteration"])
+        self._record("log", row["iteration"])
 
     def finish(self, summary: Any) -> None:
-        self._tell("finish", summary and summary["iterations"])
+        self._record("finish", summary and summary["iterations"])
 
 
-def test_loggers_are_told_of_the_whole_run_and_a_failing_one_is_let_go(tmp_path: Path) -> None:
+def test_loggers_are_called_for_the_whole_run_and_a_failing_one_is_removed(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), stop_at_iteration=2)
-    loggers = [Recorder(), Recorder("start"), Recorder("log"), Recorder("finish")]
+    loggers = [RecordingLogger(), RecordingLogger("start"), RecordingLogger("log"), RecordingLogger("finish")]
     alone = train(dataclasses.replace(config, run_dir=str(tmp_path / "alone")))
     assert train(config, loggers=loggers)["weights_sha256"] == alone["weights_sha256"]
-    begun, logged = ("start", ("run", "CartPole-v1", 0)), [("log", 1), ("log", 2)]
-    assert loggers[0].told == [begun, *logged, ("finish", 2)]
-    assert [logger.told for logger in loggers[1:]] == [[], [begun], [begun, *logged]]
+    started, logged = ("start", ("run", "CartPole-v1", 0)), [("log", 1), ("log", 2)]
+    assert loggers[0].calls == [started, *logged, ("finish", 2)]
+    assert [logger.calls for logger in loggers[1:]] == [[], [started], [started, *logged]]
     text = (tmp_path / "run" / "run.log").read_text()
-    assert text.count("Recorder failed and gets no more rows: RuntimeError('no connection')") == 3
+    assert text.count("RecordingLogger failed and gets no more rows: RuntimeError('no connection')") == 3
 
 
-def test_a_loaded_policy_plays_as_evaluation_does(tmp_path: Path) -> None:
+def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> None:
     for name, change in {"discrete": {}, "box": {"env": "Pendulum-v1", "hide_obs": (2,), "core": "gru"}}.items():
         config = dataclasses.replace(SMALL, run_dir=str(tmp_path / name), **change)  # type: ignore[arg-type]
         train(config)
@@ -155,7 +155,7 @@ def test_a_loaded_policy_plays_as_evaluation_does(tmp_path: Path) -> None:
         assert total == pytest.approx(evaluate(tmp_path / name, episodes=1, seed=1)[0], rel=1e-4)
 
 
-def test_a_loaded_policy_draws_actions_by_its_own_seed(tmp_path: Path) -> None:
+def test_a_loaded_policy_samples_actions_with_its_own_seed(tmp_path: Path) -> None:
     train(dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(), run_dir=str(tmp_path / "run")))
     obs = np.array([1.0, 0.0, 0.5])
 

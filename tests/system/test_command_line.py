@@ -1,4 +1,4 @@
-"""The command line: files of flags, flags on top, help by subject, near misses, the console script, completion."""
+"""The command line: files of flags, help by subject, misspelled flags, all ways to start a command, completion."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import shmppo
 from shmppo import cli
 from shmppo.config.flags import flags_type, parse_config, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
@@ -22,7 +23,7 @@ def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig
     return parse_config([str(a) for a in arguments], prog="train", description="", default=default)
 
 
-def test_flags_go_on_top_of_the_file_and_the_file_on_top_of_the_default(tmp_path: Path) -> None:
+def test_flags_override_the_file_and_the_file_overrides_the_default(tmp_path: Path) -> None:
     default = TrainConfig(num_envs=4, epochs=3, gamma=0.9)
     file = tmp_path / "flags.yaml"
     file.write_text("env: Pendulum-v1\nhide_obs: [2]\nlearning-rate: 1e-4\nepochs: 7\nnormalize_obs: false\ngamma: 1\n")
@@ -35,7 +36,7 @@ def test_flags_go_on_top_of_the_file_and_the_file_on_top_of_the_default(tmp_path
     assert parse(default=default) == default
 
 
-def test_the_configuration_of_a_run_makes_another_run(tmp_path: Path) -> None:
+def test_the_configuration_file_of_a_run_configures_another_run(tmp_path: Path) -> None:
     run = TrainConfig(env="Pendulum-v1", seed=3, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
     file = create_run_directory(run) / "config.json"
     config = parse("--config", file, "--seed", 4)
@@ -45,7 +46,7 @@ def test_the_configuration_of_a_run_makes_another_run(tmp_path: Path) -> None:
     assert parse("--config", other / "config.json", "--total-steps", 4096).anneal_horizon == 512
 
 
-def test_a_file_and_the_flags_need_to_make_a_configuration_only_together(tmp_path: Path) -> None:
+def test_a_file_needs_to_be_valid_only_together_with_the_flags(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text(json.dumps({"workers": 32}))
     assert parse("--config", file, "--num-envs", 64).workers == 32
@@ -70,7 +71,9 @@ FILES_REFUSED: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "message"), FILES_REFUSED)
-def test_a_file_is_refused_by_name_in_one_sentence(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_with_its_name_in_one_sentence(
+    name: str, text: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message) as raised:
         read_config_file(tmp_path / name)
@@ -79,7 +82,9 @@ def test_a_file_is_refused_by_name_in_one_sentence(name: str, text: str, message
         read_config_file(tmp_path / "none")
 
 
-def test_yaml_without_its_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_yaml_library_the_error_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     (tmp_path / "a.yaml").write_text("seed: 3")
     with pytest.raises(ConfigError, match=r"pip install 'shmppo\[yaml\]', or write JSON"):
@@ -88,7 +93,7 @@ def test_yaml_without_its_library_says_what_to_install(tmp_path: Path, monkeypat
     assert read_config_file(tmp_path / "a.json") == {"seed": 3}
 
 
-def test_a_flag_that_does_not_exist_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         parse("--toal-steps", 5)
     assert raised.value.code == 2
@@ -102,7 +107,7 @@ def test_help_has_a_box_per_subject_and_each_flag_a_meaning_and_a_default(capsys
     for name, subject in subjects().items():
         assert f"{name} options" in text
         assert subject.__doc__ is not None
-        assert subject.__doc__ in text, "the subject's docstring is the box's first line"
+        assert subject.__doc__ in text, "the docstring of the subject is the first line of its box"
     for field in dataclasses.fields(TrainConfig):
         if field.name in ("rank", "ranks"):  # follow from how the processes were started
             assert f"--{field.name} " not in text
@@ -118,8 +123,14 @@ def test_every_field_of_a_configuration_has_one_subject() -> None:
     assert defaults.task.seed == 9
 
 
+def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m …`."""
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
 def script(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """What the installed script does, which unlike `python -m` finds no modules in its working directory by itself."""
+    """Run the console script. Unlike `python -m`, it does not find modules in the working directory by itself."""
     lines = (
         "import sys; sys.path.remove('')",
         f"sys.argv = ['shmppo', *{arguments!r}]",
@@ -127,6 +138,28 @@ def script(*arguments: str, directory: Path | None = None) -> subprocess.Complet
     )
     command = [sys.executable, "-c", "; ".join(lines)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=directory)
+
+
+def test_the_package_is_a_command() -> None:
+    result = run_module("shmppo")
+    assert (result.returncode, result.stdout) == (0, cli.usage() + "\n")
+    assert run_module("shmppo", "--version").stdout == f"shmppo {shmppo.__version__}\n"
+    result = run_module("shmppo", "no-such-command")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "error: shmppo has no command no-such-command" in result.stderr
+
+
+def test_there_are_seven_commands() -> None:
+    assert set(cli.COMMANDS) == {"train", "evaluate", "plot", "tune", "bench", "export", "replay"}
+
+
+@pytest.mark.parametrize("name", [n if n == "train" else pytest.param(n, marks=pytest.mark.long) for n in cli.COMMANDS])
+def test_every_command_has_a_module_and_help(name: str) -> None:
+    result = run_module(f"shmppo.{name}", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"usage: python -m shmppo.{name} [-h]")
+    same = run_module("shmppo", name, "--help")
+    assert (same.returncode, same.stdout, same.stderr) == (0, result.stdout, "")
 
 
 @pytest.mark.long
@@ -151,7 +184,7 @@ def test_the_console_script_knows_its_commands(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
-def test_the_console_script_imports_nothing_heavy() -> None:
+def test_the_console_script_does_not_import_torch() -> None:
     code = "import shmppo.cli, sys; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"torch", "gymnasium", "numpy"} & set(result.stdout.split())

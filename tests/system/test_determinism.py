@@ -1,4 +1,4 @@
-"""The promise: the same configuration and seed give the same weights, bit for bit, for any number of workers."""
+"""The determinism guarantee: configuration and seed decide every bit of the weights; the number of workers does not."""
 
 from __future__ import annotations
 
@@ -75,15 +75,16 @@ def test_seed_and_configuration_change_the_hash(tmp_path: Path) -> None:
     assert len(set(hashes.values())) == 4
 
 
-def test_stopping_early_changes_nothing_that_came_before(tmp_path: Path) -> None:
-    """The annealing aims at its own horizon, not at where the run stops."""
+def test_the_steps_of_the_annealing_decide_and_not_where_the_run_stops(tmp_path: Path) -> None:
     base = dataclasses.replace(CASES["cartpole-lstm"], workers=0, total_steps=2560, stop_at_iteration=None)
     short = dataclasses.replace(base, total_steps=1024, anneal_steps=2560, run_dir=str(tmp_path / "short"))
     stopped = dataclasses.replace(base, stop_at_iteration=4, run_dir=str(tmp_path / "stopped"))
     assert train(short)["weights_sha256"] == train(stopped)["weights_sha256"]
 
 
-def test_acting_is_at_one_thread_however_many_the_learner_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_acting_uses_one_thread_for_any_number_of_learner_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     acting, learning = set(), set()
     collect, compute = Collector.collect, ShardGradients.compute
 
@@ -103,8 +104,8 @@ def test_acting_is_at_one_thread_however_many_the_learner_has(monkeypatch: pytes
     assert (acting, learning, torch.get_num_threads()) == ({1}, {2}, before)
 
 
-def test_minibatches_with_fewer_rows_than_shards_are_learned_from(tmp_path: Path) -> None:
-    """Rows of 32 and of 8 steps, cut by steps: some minibatches have fewer than 8 rows."""
+def test_minibatches_with_fewer_sequences_than_shards_are_possible(tmp_path: Path) -> None:
+    """Sequences have 32 or 8 steps, and minibatches 160. So some minibatches have fewer than 8 sequences."""
     hashes = set()
     for workers in (0, 2):
         config = TrainConfig(

@@ -1,9 +1,9 @@
-"""README and docs: every code block runs, every link leads somewhere, every flag exists."""
+"""README and docs: every code block runs, every link has a target, and every path and flag exists."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import functools
 import re
 import shlex
 import shutil
@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 import tyro
+from conftest import TESTS
+from torch.distributed.run import get_args_parser
 
 from shmppo import cli
 from shmppo.cli import options_type
+from shmppo.config.flags import ResumeConfig, SourceOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import train
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOT = TESTS.parent
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = (
     "python3 -m venv",
@@ -33,11 +37,11 @@ NOT_RUN = (
     ".venv/bin/pre-commit",
     "torchrun ",
 )
-"""Beginnings of commands that install or need more machines; .ci/run runs those of the README."""
+"""Beginnings of commands that install packages or need more machines. .ci/run runs those of the README."""
 ONLY_PARSED = ("bench", "tune")
-"""Commands that measure for minutes, run by their own tests."""
+"""Commands that measure for minutes. They have tests of their own."""
 SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
-"""What makes a training command of the docs short; the last of two equal flags counts."""
+"""Flags that make a training command of the docs short. The last of two equal flags counts."""
 USERS_MODULE = """
 import gymnasium
 from gymnasium.envs.classic_control import PendulumEnv
@@ -57,7 +61,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a shell block, less comments, variables resolved by hand."""
+    """The commands of a shell block."""
     joined = text.replace("\\\n", " ")
     return [part.strip() for line in joined.splitlines() for part in line.split("&&") if part.strip()]
 
@@ -78,6 +82,7 @@ def run_python(code: str, name: str) -> None:
 
 
 def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command of this package in this process."""
     words = shlex.split(command.replace("ANOTHER_RUN_DIR", "another").replace("RUN_DIR", "run"), comments=True)
     if not words or command.startswith(NOT_RUN):
         return
@@ -87,6 +92,8 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert words[0] in ("python", ".venv/bin/python"), command
         assert words[1] == "-m", command
         name, arguments = words[2].removeprefix("shmppo."), words[3:]
+        if name == "shmppo":
+            name, *arguments = arguments
     if name == "pytest":
         return
     assert name in cli.COMMANDS, command
@@ -96,11 +103,11 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "train":
         arguments += SHORT
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    assert importlib.import_module(f"shmppo.{name}").main() == 0, command
+    assert cli.load(cli.COMMANDS[name].main)() == 0, command
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # the README's blocks are many runs
+@pytest.mark.timeout(600)  # a page may have many blocks
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("onnxscript", "imageio_ffmpeg", "matplotlib"):
@@ -122,13 +129,13 @@ def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch:
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors of a page's headings, as web hosts make them."""
+    """Anchors of the headings of a page, as web hosts make them."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
         if target.startswith("https://"):
             continue
@@ -144,18 +151,18 @@ def test_paths_that_are_named_exist() -> None:
             assert "NAME" in path or (ROOT / path).exists(), f"{page.name} names {path}"
 
 
+@functools.cache
 def known_flags() -> set[str]:
-    from shmppo.config.flags import SourceOptions
-    from shmppo.runs.trainer import ResumeConfig
-
+    """Flags of all commands, and of torchrun."""
     kinds: list[Any] = [SourceOptions, ResumeConfig]
-    for name, command in cli.COMMANDS.items():
-        options = getattr(importlib.import_module(f"shmppo.{name}"), command.options)
+    for command in cli.COMMANDS.values():
+        options = cli.load(command.options)
         kinds += options.values() if isinstance(options, dict) else [options]
-    return {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
+    own = {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
+    return own | {flag for action in get_args_parser()._actions for flag in action.option_strings}
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_flags_exist(page: Path) -> None:
     text = "\n".join(line for line in page.read_text().splitlines() if not line.startswith(NOT_RUN))
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}:
@@ -163,5 +170,5 @@ def test_flags_exist(page: Path) -> None:
 
 
 def test_every_page_is_in_the_menu() -> None:
-    menu = re.findall(r"^  - ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(menu) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    menu = re.findall(r"^ *- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(menu) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)

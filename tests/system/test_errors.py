@@ -1,6 +1,6 @@
-"""Every error message of the package, read from its source: each is one sentence that says what, where, what to do.
+"""Errors: exit codes, and every message of the package, read from its source. A message is one sentence with advice.
 
-`pytest tests/test_errors.py -v` shows them all, with {…} where numbers and names go.
+`pytest tests/system/test_errors.py -v` shows all messages, with {…} for numbers and names.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import TESTS
 
-PACKAGE = Path(__file__).parent.parent / "shmppo"
-RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError")
+from shmppo.errors import ConfigError, EnvError, run_command
+
+PACKAGE = TESTS.parent / "shmppo"
+RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError")
 WAYS_OUT = re.compile(
     r"; |\b(must|use|name|lower|raise|choose|install|correct|wrap|supported|give)\b"
     r"|\b(continue|resume|see|put|add|check|write|leave)\b"
@@ -21,11 +24,11 @@ WAYS_OUT = re.compile(
 BY_NATURE = (
     "worker {…} died", "worker {…} failed", "worker {…} answered", "could not be made: {…}", "(episode {…}, after {…} ",
 )  # fmt: skip
-"""What happened in a process or in the user's environment: the traceback says the rest."""
+"""Messages about a process or an environment of the user. The traceback contains the reason."""
 
 
 def template(node: ast.expr) -> str | None:
-    """The text of a message as it is written, {…} for what is filled in; None if it is no text."""
+    """The text of a message as it is written, with {…} for values; None if it is not a text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -56,19 +59,20 @@ def all_messages() -> list[tuple[str, str]]:
     """(module, message) without repetition."""
     found = {(path.stem, text) for path in PACKAGE.rglob("*.py") for text in messages_of(path)}
     whole = [(module, text) for module, text in found if re.search(r"\w{3}", text.replace("--", "").split("{…}")[-1])]
-    return sorted(whole)  # the others end with a message, or a part of one, from elsewhere
+    return sorted(whole)  # the others end with another message or a part of one
 
 
 @pytest.mark.parametrize(("module", "message"), all_messages(), ids=lambda text: text.replace("…", ""))
-def test_it_says_what_where_and_what_to_do(module: str, message: str) -> None:
+def test_a_message_says_what_where_and_what_to_do(module: str, message: str) -> None:
     assert "\n" not in message.replace(":\n", ""), "one line"
-    assert not message.endswith("."), "as the other messages"
+    assert not message.endswith("."), "no message ends with a period"
     assert re.search(r"{…}|--|`|pip install|RUN_DIR|directories", message), "it names no flag, file or number"
     assert WAYS_OUT.search(message) or any(one in message for one in BY_NATURE), "it does not say what to do"
 
 
-def test_none_was_overlooked() -> None:
-    """What the walk cannot read is not let through: a message that is made elsewhere than where it is raised."""
+def test_all_messages_are_read_from_the_source() -> None:
+    """A message that is not written where it is raised cannot be read, so there must be none."""
+    assert len(all_messages()) > 100
     unread = [
         f"{path.name}:{node.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -76,5 +80,16 @@ def test_none_was_overlooked() -> None:
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
         if node.exc.func.id in RAISED and all(template(argument) is None for argument in node.exc.args)
     ]
-    # `require` itself, whose callers are read, and a fault that is passed on.
+    # Exceptions: `require` itself, whose calls are read, and an error that is raised again.
     assert [place.partition(":")[0] for place in unread] == ["checks.py", "evaluation.py"], unread
+
+
+def test_run_command_prints_an_error_as_one_line_and_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(error: BaseException) -> int:
+        def command() -> None:
+            raise error
+
+        return run_command(command, "interrupted")
+
+    assert [fail(ConfigError("a")), fail(EnvError(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
+    assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]

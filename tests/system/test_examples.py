@@ -1,4 +1,4 @@
-"""The examples run as printed, on a tiny budget, and learn: their weights change."""
+"""The examples run for two short iterations, and every parameter of their networks learns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import summary_of
+from conftest import TESTS, summary_of
 
 from shmppo.envs.factory import inspect_task
 from shmppo.models.actor_critic import build_model, weights_sha256
 from shmppo.runs.checkpoint import load_checkpoint
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+EXAMPLES = sorted((TESTS.parent / "examples").glob("*.py"))
 
 NEEDED = {"lunarlander": ["Box2D"], "minigrid_memory": ["minigrid"], "pong": ["ale_py", "cv2"]}
 """Modules of the extras that an example needs."""
@@ -24,7 +24,7 @@ SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "4", "--st
 @pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(example.parent))  # as where a script is run
+    monkeypatch.syspath_prepend(str(example.parent))  # as for a script that is run
     for module in NEEDED.get(example.stem, ()):
         pytest.importorskip(module)
     run_dir = tmp_path / "run"

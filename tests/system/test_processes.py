@@ -1,4 +1,4 @@
-"""Real processes: what happens when a worker fails, when the user interrupts, and what is left afterwards."""
+"""Real processes: failing workers, signals, and what remains after a run."""
 
 from __future__ import annotations
 
@@ -19,23 +19,19 @@ from conftest import summary_of, worker_processes
 
 from shmppo.utils.rng import episode_seed
 
-TESTS = Path(__file__).parent
+pytestmark = pytest.mark.usefixtures("environments_importable")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SMALL = ("--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-size", 16)
 
 
-@pytest.fixture(autouse=True)
-def _environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-
-
 def shared_memory_used() -> int:
+    """Bytes in /dev/shm."""
     status = os.statvfs("/dev/shm")
     return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def shared_mappings(pid: int) -> int:
-    """Bytes of torch's shared segments that a process has mapped; they are unlinked, so no listing shows them."""
+    """Bytes of torch's shared segments that a process has mapped. They have no names, so no directory lists them."""
     total = 0
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         if "/dev/shm/torch_" in line:
@@ -44,16 +40,16 @@ def shared_mappings(pid: int) -> int:
     return total
 
 
-FAULTS = {
+FAILURES = {
     "raise": r"worker \d failed in environment \d:\n(.|\n)*ValueError\('the simulation exploded'\)",
     "exit": r"worker \d died: exit code 3",
-    "hang": r"worker \d \(pid \d+\) has not taken a step for 2 s",
+    "hang": r"worker \d \(pid \d+\) has made no progress for 2 s",
     "shape": r"worker \d failed in environment \d:\n(.|\n)*has shape \(3,\), but its space has shape \(2,\)",
 }
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[pytest.mark.long] if how in ("exit", "shape") else []) for how in FAULTS]
+    "how", [pytest.param(how, marks=[pytest.mark.long] if how in ("exit", "shape") else []) for how in FAILURES]
 )
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
     before = shared_memory_used()
@@ -62,7 +58,7 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
         "--run-dir", tmp_path / "run", "--max-restarts", 1, *SMALL,
     )  # fmt: skip
     assert result.returncode == 1
-    assert re.search(FAULTS[how], result.stderr), result.stderr
+    assert re.search(FAILURES[how], result.stderr), result.stderr
     assert not list((tmp_path / "cwd").iterdir()), "something was written outside the run directory"
     assert shared_memory_used() <= before
 
@@ -79,7 +75,7 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     # A new environment does not fail at its 5th step, and the replay says so.
     result = run_command("shmppo.replay", run / "failed_episode.json")
     assert result.returncode == 0, result.stderr
-    assert "all 5 steps went well" in result.stdout
+    assert "all 5 steps succeeded" in result.stdout
     episode["actions"] *= 8
     (run / "longer.json").write_text(json.dumps(episode))
     result = run_command("shmppo.replay", run / "longer.json")
@@ -89,7 +85,9 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_whole_group_while_workers_start_ends_well(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_to_all_processes_while_workers_start_ends_the_run_with_a_checkpoint(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "shmppo.train", "--workers", "2", "--quiet", "--run-dir", str(run_dir)]
     process = subprocess.Popen(
@@ -132,17 +130,18 @@ def start_long_run(tmp_path: Path, *args: str) -> psutil.Popen:
         metrics = run_dir / "metrics.csv"
         if metrics.exists() and len(metrics.read_text().splitlines()) > 3:
             return process
-        assert process.poll() is None, "ended before it was in training"
+        assert process.poll() is None, "ended before it trained"
         time.sleep(0.05)
     raise AssertionError("did not begin to train within a minute")
 
 
 def is_worker(process: psutil.Process) -> bool:
+    """Whether a child of the learner is a worker. The fork server maps no shared memory."""
     return shared_mappings(process.pid) > 0
 
 
 def gone(learner: psutil.Popen) -> bool:
-    """Whether no process of the run is left, its fork server included."""
+    """Whether no process of the run is left, not even its fork server."""
     _, alive = psutil.wait_procs(worker_processes(), timeout=10)
     return not alive
 
@@ -160,7 +159,7 @@ def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path
     assert gone(learner)
 
 
-def test_ctrl_c_in_a_terminal_reaches_all_processes_and_still_ends_well(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_reaches_all_processes_and_the_run_ends_with_code_0(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     for process in [learner, *learner.children(recursive=True)]:
         process.send_signal(signal.SIGINT)
@@ -169,7 +168,7 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_still_ends_well(tmp_path
 
 
 @pytest.mark.long
-def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path, "--rollout-steps", "20000", "--seq-len", "16", "--num-envs", "4")
     learner.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -183,7 +182,7 @@ def test_workers_end_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -
     learner = start_long_run(tmp_path)
     workers = [p for p in learner.children(recursive=True) if is_worker(p)]
     assert len(workers) == 2
-    if stopped:  # the worker cannot look after itself
+    if stopped:  # then the worker cannot detect that the learner is gone
         workers[0].suspend()
     learner.kill()
     learner.wait()
@@ -191,7 +190,7 @@ def test_workers_end_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -
     assert not alive
 
 
-def test_shared_memory_in_use_is_the_tables_total_and_none_is_left(tmp_path: Path) -> None:
+def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(tmp_path: Path) -> None:
     before = shared_memory_used()
     learner = start_long_run(tmp_path, "--num-envs", "64", "--rollout-steps", "256")
     during = shared_memory_used() - before
@@ -200,10 +199,10 @@ def test_shared_memory_in_use_is_the_tables_total_and_none_is_left(tmp_path: Pat
     assert learner.wait(timeout=30) == 0
     total = summary_of(tmp_path / "run")["shared_memory_bytes"]
     page = 4096
-    arena = -(-total // page) * page
-    assert mapped == {arena}
+    pages = -(-total // page) * page
+    assert mapped == {pages}
     locks = 2 * 2 * 2  # two workers, two queues each, a lock at each end: a page per lock
-    assert during == arena + locks * page
+    assert during == pages + locks * page
     assert abs(shared_memory_used() - before) < page
 
 
@@ -220,7 +219,7 @@ def test_nothing_is_written_outside_the_run_directory(run_command: Run, tmp_path
         assert (tmp_path / "run" / name).is_file()
 
 
-def test_the_public_machine_interface(run_command: Run, tmp_path: Path) -> None:
+def test_the_keys_of_summary_config_and_evaluation_that_other_programs_read(run_command: Run, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     result = run_command("shmppo.train", "--total-steps", 1000, "--workers", 1, "--run-dir", run_dir, *SMALL)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Random configurations: each trains an iteration, or is refused in one sentence before anything starts."""
+"""Random configurations: each trains one iteration, or is refused in one sentence before anything starts."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "kl_profile_every": st.none() | st.integers(0, 3),
     "step_times": st.booleans(),
 }
-# A few at a time: with all of them, nearly every configuration has something to refuse.
+# A few fields at a time. With all of them, nearly every configuration would be refused.
 SEVERAL = st.lists(st.sampled_from(sorted(FIELDS)), max_size=5, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
 )
 
 
 def outcome(fields: dict[str, Any]) -> str:
-    """What one iteration of a configuration comes to."""
+    """Train one iteration: "trained", "refused", or "ended", or a description of an outcome that is wrong."""
     base: dict[str, Any] = {"num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8, "workers": 0}
     base["total_steps"] = 200
     with tempfile.TemporaryDirectory() as directory:
@@ -101,8 +101,8 @@ def outcome(fields: dict[str, Any]) -> str:
         except ConfigError as error:
             return "refused" if "\n" not in str(error) and not run_dir.exists() else f"refused badly: {error}"
         except (EnvError, TrainingError) as error:
-            # A policy that has left the range of floats, by a learning rate of 1e300 say, ends as it should.
-            # Counter refuses --episode-seeding once by itself.
+            # Large values, for example a learning rate of 1e20, may end a run by numbers that are not finite.
+            # The environment Counter itself refuses --episode-seeding once.
             known = ("not finite", "log ratio", "every episode is seeded")
             return "ended" if any(words in str(error) for words in known) else f"ended badly: {error}"
         assert summary["iterations"] >= 1

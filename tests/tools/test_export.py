@@ -1,4 +1,4 @@
-"""Exported policies: the same actions, values and states as the policy itself over a whole episode."""
+"""Exported policies compute the same actions, values, and states as the policy itself."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ Step = Callable[..., list[np.ndarray]]
 
 
 def onnx_step(path: Path) -> Step:
-    """The exported step by onnxruntime."""
+    """The exported step, computed by onnxruntime."""
     session = pytest.importorskip("onnxruntime").InferenceSession(path)
     names = [one.name for one in session.get_inputs()]
     return lambda *inputs: session.run(None, dict(zip(names, inputs, strict=True)))
 
 
 def torchscript_step(path: Path) -> Step:
-    """The exported step by TorchScript."""
+    """The exported step, computed by TorchScript."""
     module = torch.jit.load(path)
     return lambda *inputs: [out.numpy() for out in module(*map(torch.from_numpy, inputs))]
 
@@ -62,7 +62,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])
 @pytest.mark.parametrize("case", CASES)
-def test_parity_over_an_episode(case: str, format: str, runs: dict[str, Path]) -> None:
+def test_an_exported_policy_agrees_with_the_policy_over_an_episode(
+    case: str, format: str, runs: dict[str, Path]
+) -> None:
     if format == "onnx":
         pytest.importorskip("onnxscript")
     step = {"onnx": onnx_step, "torchscript": torchscript_step}[format](export(runs[case], format=format))
@@ -71,10 +73,10 @@ def test_parity_over_an_episode(case: str, format: str, runs: dict[str, Path]) -
     env = make_environment(CASES[case])
     obs, _ = env.reset(seed=3)
     state, ended, recurrent, steps = policy.initial_state(), False, CASES[case].recurrent, 0
-    theirs = state[None]
+    exported_state = state[None]
     while not ended:
         parts = [leaf.to_storage(leaf.extract(obs)).astype(leaf.dtype)[None] for leaf in leaves]
-        inputs = [*parts, *([theirs] if recurrent else [])]
+        inputs = [*parts, *([exported_state] if recurrent else [])]
         outputs = step(*inputs)
         expected = network(*map(torch.from_numpy, inputs))
         for got, wanted in zip(outputs, expected, strict=True):
@@ -83,8 +85,8 @@ def test_parity_over_an_episode(case: str, format: str, runs: dict[str, Path]) -
         np.testing.assert_allclose(outputs[0][0], action, atol=1e-5, rtol=0)
         assert outputs[0].dtype == np.asarray(action).dtype
         if recurrent:
-            theirs = outputs[3]  # their own state is carried through the episode, errors and all
-            np.testing.assert_allclose(theirs[0], state, atol=1e-5, rtol=0)
+            exported_state = outputs[3]  # it continues with its own state, including rounding errors
+            np.testing.assert_allclose(exported_state[0], state, atol=1e-5, rtol=0)
         obs, _, terminated, truncated, _ = env.step(action)
         ended, steps = terminated or truncated, steps + 1
     env.close()
@@ -102,7 +104,7 @@ SPACES = [
 
 @pytest.mark.parametrize("squash", [False, True])
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
-def test_actions_as_a_tensor_are_those_that_the_environment_is_given(space: spaces.Space, squash: bool) -> None:
+def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.Space, squash: bool) -> None:
     distribution = distribution_for(space, "here", squash=squash)
     params = torch.randn(5, distribution.num_params, generator=torch.Generator().manual_seed(0)) * 3
     rows = distribution.mode(params)
@@ -113,7 +115,7 @@ def test_actions_as_a_tensor_are_those_that_the_environment_is_given(space: spac
     np.testing.assert_allclose(tensor.reshape(5, -1).numpy(), np.stack(given), atol=1e-6)
 
 
-def test_any_number_of_rows_and_the_facts_are_in_the_file(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: dict[str, Path], tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     path = export(runs["cartpole-lstm"], out=tmp_path / "a.onnx")
@@ -130,7 +132,7 @@ def test_any_number_of_rows_and_the_facts_are_in_the_file(runs: dict[str, Path],
     assert [one.name for one in model.graph.output] == ["action", "params", "value", "next_state"]
 
 
-def test_what_cannot_be_exported_is_said_in_a_sentence(
+def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match="does not exist"):

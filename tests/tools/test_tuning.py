@@ -1,4 +1,4 @@
-"""The search finds the fastest of made-up rates, keeps to its time and its batch, and prints flags that work."""
+"""Tuning: the search finds the fastest of artificial rates within its time, and prints flags that work."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
-    """Rates by formula instead of by the clock: best with 4 workers, 64 environments and 2 shards."""
+def artificial_rates(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    """Rates from a formula instead of a measurement. The best are 4 workers, 64 environments, and 2 shards."""
     seen: list[TrainConfig] = []
 
     def measured(config: TrainConfig, iterations: int) -> SimpleNamespace:
@@ -37,61 +37,61 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     return seen
 
 
-def test_the_search_finds_the_best_of_made_up_rates(made_up: list[TrainConfig]) -> None:
+def test_the_search_finds_the_best_of_artificial_rates(artificial_rates: list[TrainConfig]) -> None:
     search = Search(dataclasses.replace(JOB, minutes=0.003))
     search.run()
     best = search.best.config
     assert (best.num_workers, best.num_envs, best.rollout_steps, best.shards) == (4, 64, 32, 2)
-    assert {config.batch_steps for config in made_up} == {2048}
+    assert {config.batch_steps for config in artificial_rates} == {2048}
     assert [c.rate for c in search.ranking()] == sorted((c.rate for c in search.ranking()), reverse=True)
-    assert len(search.best.rates) > 1, "what time is left goes to the fastest"
+    assert len(search.best.rates) > 1, "the remaining time is spent on the fastest"
 
 
-def test_workers_alone_change_nothing_else(made_up: list[TrainConfig]) -> None:
+def test_varying_only_workers_changes_no_other_flag(artificial_rates: list[TrainConfig]) -> None:
     Search(dataclasses.replace(JOB, vary=("workers",), minutes=0.001)).run()
-    assert {(config.num_envs, config.shards) for config in made_up} == {(16, JOB.config().shards)}
-    assert {config.num_workers for config in made_up} == {0, 1, 2, 4}
+    assert {(config.num_envs, config.shards) for config in artificial_rates} == {(16, JOB.config().shards)}
+    assert {config.num_workers for config in artificial_rates} == {0, 1, 2, 4}
 
 
-def test_a_search_without_time_measures_once(made_up: list[TrainConfig]) -> None:
+def test_a_search_with_almost_no_time_measures_once(artificial_rates: list[TrainConfig]) -> None:
     tune(dataclasses.replace(JOB, minutes=1e-9))
-    assert len(made_up) == 1
+    assert len(artificial_rates) == 1
     with pytest.raises(ConfigError, match="--minutes is 0"):
         tune(dataclasses.replace(JOB, minutes=0.0))
 
 
-def test_a_signal_ends_the_search_with_what_there_is(
-    made_up: list[TrainConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_signal_ends_the_search_with_the_best_so_far(
+    artificial_rates: list[TrainConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     measured, out = module.measured_run, tmp_path / "deeper" / "best.json"
 
     def interrupted(config: TrainConfig, iterations: int) -> object:
-        if len(made_up) == last:
+        if len(artificial_rates) == last:
             raise KeyboardInterrupt
         return measured(config, iterations)
 
     monkeypatch.setattr(module, "measured_run", interrupted)
     last = 3
     best = tune(dataclasses.replace(JOB, minutes=1.0, out=out))
-    assert len(made_up) == 3
-    assert best in made_up
+    assert len(artificial_rates) == 3
+    assert best in artificial_rates
     assert out.is_file()
-    made_up.clear()
+    artificial_rates.clear()
     last = 0
     assert run_command(lambda: tune(JOB), "interrupted") == 130
 
 
-def test_neighbors_can_run() -> None:
+def test_all_neighbors_are_valid_configurations() -> None:
     config = TrainConfig(num_envs=2, rollout_steps=8, seq_len=4, minibatches=2, workers=2)
     assert [(c.num_envs, c.rollout_steps) for c in neighbors(config, "envs")] == []
     assert [c.num_workers for c in neighbors(config, "workers")] == [0, 1, 2]
     assert [c.shards for c in neighbors(config, "shards")] == [2]
     for workers, each in ((0, 1), (2, 2)):
         config = TrainConfig(num_envs=64, minibatches=4, workers=workers)
-        assert [c.shards for c in neighbors(config, "shards")] == [each, 4, 16], "one for each process, fewer, more"
+        assert [c.shards for c in neighbors(config, "shards")] == [each, 4, 16], "one per process, fewer, and more"
 
 
-def test_the_command_and_the_file_give_the_configuration_again(tmp_path: Path) -> None:
+def test_the_printed_command_and_the_file_have_the_same_configuration(tmp_path: Path) -> None:
     config = TrainConfig(
         env="Pendulum-v1", env_kwargs={"g": 9.5}, hide_obs=(2,), separate_critic=True, normalize_obs=False, gamma=0.9,
         workers=0, num_envs=8, grad_shards=2,
@@ -104,7 +104,7 @@ def test_the_command_and_the_file_give_the_configuration_again(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_the_command_measures_real_runs(
+def test_the_tune_command_measures_real_runs(
     run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     flags = ("--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-size", 8, "--iterations", 4)

@@ -1,0 +1,45 @@
+"""The throughput benchmark: utilization of the cores, and runs that cannot be measured completely."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from shmppo.bench.measured_run import measured_run
+from shmppo.bench.throughput import Throughput, report, utilization
+from shmppo.config.train_config import TrainConfig
+from shmppo.utils.phase_timer import PHASES
+
+SMALL = TrainConfig(num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, hidden_size=16, workers=0, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("workers", "learning", "sampling", "rest"),
+    [(4, "sharded", 1.5 / 2, (0.6 * 4 + 0.2) / (4 * 1)), (4, "central", 1.5 / 2, (0.6 + 0.2) / (4 * 1)),
+     (2, "sharded", 1.5 / 2 / 2, (0.6 * 2 + 0.2) / (4 * 1)), (0, "central", 1.5 / 2 / 4, (0.6 + 0.2) / (4 * 1))],
+)  # fmt: skip
+def test_utilization_of_four_cores_by_hand(workers: int, learning: Any, sampling: float, rest: float) -> None:
+    phases = dict.fromkeys(PHASES, 0.0) | {"environment": 1.0, "inference": 0.5, "wait": 0.6, "other": 0.1}
+    phases |= {"gradient": 0.6, "optimizer": 0.15, "reduce": 0.05}  # 3 s, of which the rollout takes 2
+    config = TrainConfig(workers=workers, learning=learning, grad_shards=4)
+    used = utilization(config, phases, collect_seconds=2.0, cores=4)
+    assert used == pytest.approx({"sampling": sampling, "learning": rest})
+
+
+def test_a_run_that_a_signal_ends_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmppo.bench.measured_run.train", lambda config: {"iterations": 4})
+    with pytest.raises(KeyboardInterrupt):
+        measured_run(SMALL, 5)
+
+
+def test_an_environment_that_refuses_seeds_is_measured_without_a_roofline(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = dataclasses.replace(SMALL, env="environments:RefusesSeeds-v0")
+    result = report(Throughput(config, iterations=4, json=True))
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["steps_per_second"] == result["steps_per_second"] > 0
+    assert "no roofline: the bare environment could not be stepped (NotImplementedError" in printed.err

@@ -1,0 +1,39 @@
+"""The pictures of figures/: each is shown in the documentation, and its script draws it again from its table."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TESTS
+
+ROOT = TESTS.parent
+FIGURES = ROOT / "figures"
+PICTURES = sorted(path.stem for path in FIGURES.glob("*/*.svg"))
+PLOTTED = [name for name in PICTURES if not (FIGURES / name / "draw.py").exists()]
+"""Pictures of a table. A picture by draw.py shows the program."""
+
+
+def texts(svg: Path) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text())
+
+
+def test_the_documentation_shows_every_picture() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {name for page in pages for name in re.findall(r"figures/(\w+)/\1\.svg\)", page.read_text())}
+    assert sorted(shown) == PICTURES
+    assert {path.parent.name for path in FIGURES.glob("*/*.svg")} == set(PICTURES), "a picture has its folder's name"
+
+
+@pytest.mark.parametrize("name", PLOTTED)
+def test_a_picture_is_what_its_script_makes_of_its_table(name: str, tmp_path: Path) -> None:
+    assert (FIGURES / name / f"{name}.csv").exists()
+    out = tmp_path / "figure.svg"
+    command = [sys.executable, "-m", f"figures.{name}.plot", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert texts(out) == texts(FIGURES / name / f"{name}.svg")
+    assert any("commit" in text for text in texts(out))
