@@ -74,7 +74,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
             return 0.0
 
     message = (
-        rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; this minibatch has not changed the weights"
+        rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; "
+        r"this minibatch has not changed the weights"
     )
     with pytest.raises(TrainingError, match=message):
         learner.update(0, buffers.minibatches, Poisoned(CONFIG, gradients), PhaseTimer())

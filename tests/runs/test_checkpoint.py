@@ -122,7 +122,7 @@ def test_a_minibatch_that_is_not_finite_is_written_to_a_file_and_the_run_can_res
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "_reduce", poisoned)
         with pytest.raises(
-            TrainingError, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; the weights a"
+            TrainingError, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; this minibatch has not changed"
         ):
             train(config)
     kept = torch.load(run_dir / "failed_minibatch.pt", weights_only=True)
@@ -228,7 +228,7 @@ def test_an_episode_longer_than_the_replay_limit_is_restarted_instead_of_replaye
     summary = resume(run_dir)
     assert not summary["exact"]
     assert summary["inexact_reasons"][0] == "environment 0: its episode could not be replayed and was restarted"
-    assert "environment 0: its episode is longer than --replay-limit 40" in (run_dir / "run.log").read_text()
+    assert "environment 0: the episode is longer than --replay-limit 40" in (run_dir / "run.log").read_text()
 
 
 FULL_DISK = """
