@@ -102,7 +102,7 @@ class Echo(gymnasium.Env[np.ndarray, Any]):
 class Masked(gymnasium.Env[np.ndarray, Any]):
     """Allows other actions at each step, and none but those; rewards the last choice of each dimension.
 
-    mask: how info says so: "right", as a "row", or from step 3 on "missing", "empty" or of another "size".
+    mask: form of info["action_mask"]: "right", as a "row", or from step 3 on "missing", "empty", or of another "size".
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,))

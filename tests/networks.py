@@ -76,7 +76,7 @@ def nothing(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
 
 
 class Mixing(Plain):
-    """Each row sees the mean over all rows: what a tile must not do."""
+    """Each row gets the mean over all rows, so the rows of an inference batch influence each other."""
 
     def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         x = self.layer(obs["obs"]).relu()

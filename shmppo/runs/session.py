@@ -133,8 +133,8 @@ class Session:
             independent = is_row_independent(network)
         if not independent:
             self.state.mark_inexact(
-                "on this processor and build of torch, an environment's actions depend on the other environments of "
-                "its inference batch"
+                "an environment's actions depend on the other environments of its inference batch, on this processor "
+                "and build of torch or because of --network"
             )
         if config.preempt_fraction is not None:
             self.state.mark_inexact("--preempt-fraction ends rollouts by the clock")

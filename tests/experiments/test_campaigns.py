@@ -1,4 +1,4 @@
-"""Campaigns of minutes to hours over real runs. Run them by hand: `pytest -m slow tests/test_campaigns.py`."""
+"""Campaigns of minutes to hours over real runs: `pytest -m slow tests/experiments/test_campaigns.py`."""
 
 from __future__ import annotations
 

@@ -122,7 +122,8 @@ def test_a_minibatch_that_is_not_finite_is_written_to_a_file_and_the_run_can_res
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "_reduce", poisoned)
         with pytest.raises(
-            TrainingError, match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; this minibatch has not changed"
+            TrainingError,
+            match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; this minibatch has not changed",
         ):
             train(config)
     kept = torch.load(run_dir / "failed_minibatch.pt", weights_only=True)
