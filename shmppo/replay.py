@@ -28,7 +28,7 @@ def main() -> int:
 def _replay() -> None:
     options = tyro.cli(ReplayConfig, prog="python -m shmppo.replay", description=__doc__)
     steps = replay(options.file)
-    print(f"all {steps} steps succeeded; the failure does not depend on the seed and the actions alone")
+    print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")
 
 
 if __name__ == "__main__":

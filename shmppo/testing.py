@@ -17,10 +17,10 @@ PARETO_SHAPE = 1.5  # finite mean, infinite variance
 
 
 class Latency(gymnasium.Env[np.ndarray, np.int64]):
-    """Each step sleeps and gives a reward of 1. An episode is truncated after `length` steps.
+    """An environment whose steps sleep and give a reward of 1. An episode is truncated after `length` steps.
 
-    The observation is a random number of the episode and the step divided by `length`, both in 0 … 1. The step times of
-    an episode depend only on its seed.
+    The observation has two numbers in 0 … 1: a random number that the reset draws, and the step divided by `length`.
+    The step times of an episode depend only on its seed.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)

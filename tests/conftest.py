@@ -1,4 +1,4 @@
-"""Shared pieces of the tests: fixtures, rollouts of small runs, and the check that a test leaves no process behind."""
+"""Shared parts of the tests: fixtures, rollouts of small runs, and the check that a test ends all its processes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class LocalGradients:
 
 
 def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:
-    """Workers, the learning mode, and a stop at iteration `stop` leave the weights as they are.
+    """Assert that workers, the learning mode, and a stop at iteration `stop` do not change the weights.
 
     The runs' directories in `root` are 0-central, 1-sharded, 2-central, 3-sharded and stopped (then resumed).
     """

@@ -1,4 +1,4 @@
-"""Helpers that several test modules share: collectors, pools of real workers, networks, a saboteur of workers."""
+"""Helpers that several test modules share: collectors, pools of real workers, networks, and signals to workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def small_network(core: str, layers: int, separate: bool = False) -> tuple[Train
     config = TrainConfig(**sizes, separate_critic=separate, seq_len=6)
     torch.manual_seed(0)
     model = ActorCritic(config, OBSERVATION, DISTRIBUTION)
-    with torch.no_grad():  # with biases of 0, a gate in the wrong place might not show
+    with torch.no_grad():  # with biases of 0, tests might not detect gates in the wrong order
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return config, model
@@ -55,7 +55,7 @@ class Saboteur:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_round: int, number: int, delay: float) -> None:
-        """at_round: counted from 1; number: of the signal; delay: seconds between the command and the signal."""
+        """Prepare the signal `number`, which is sent `delay` seconds after the command of round `at_round`, from 1."""
         self.hit = 0
         rounds = 0
         original = WorkerPool._send

@@ -24,7 +24,7 @@ WARM_UP = 3  # iterations that are not counted: they touch new memory pages and 
 class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
     """The fields of TrainConfig that define the training job.
 
-    The fields about processes and reports are missing, because the benchmark sets them.
+    The fields about processes, ranks, and reports are missing, because the benchmark sets them.
     """
 
     def config(self, **changes: Any) -> TrainConfig:

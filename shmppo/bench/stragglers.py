@@ -35,8 +35,8 @@ def stragglers(config: TrainConfig, iterations: int) -> dict[str, Any]:
     """Train for a number of iterations and time every environment step.
 
     Returns:
-        straggler_wait: share of the sampling time for which the mean worker waits for the slowest one; median over
-        the iterations.
+        straggler_wait: share of the sampling time for which a worker waits for the slowest one. Mean over the workers,
+        median over the iterations.
         imbalance: the same share if every worker took its mean time in every iteration. The rest of straggler_wait is
         random, so assigning environments to other workers does not remove it.
         collect_seconds: seconds of sampling per iteration, median.
@@ -73,7 +73,7 @@ def tables(result: dict[str, Any], show: int) -> str:
     """Format the result of `stragglers` for printing, with the `show` slowest environments."""
     lines = [
         f"Sampling takes {result['collect_seconds'] * 1e3:.2f} ms per iteration.",
-        f"The mean worker waits for the slowest worker for {result['straggler_wait']:.1%} of that time.",
+        f"On average, a worker waits for the slowest worker for {result['straggler_wait']:.1%} of that time.",
         f"It would wait for {result['imbalance']:.1%} if every worker always took its mean time.",
         "worker   environments   stepping, ms per iteration   share of iterations as slowest",
     ]

@@ -138,7 +138,7 @@ def _read(path: Path) -> Any:
 class ResumeConfig:
     """Resume a run from its newest checkpoint. Flags replace the values of the stored configuration.
 
-    Without a flag, the stored value stays.
+    Options without a flag on the command line keep their stored values.
     """
 
     resume: Path

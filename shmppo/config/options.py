@@ -206,8 +206,8 @@ class ObjectiveOptions:
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
     (arXiv 1707.06347)."""
     ratio: Literal["joint", "per-dimension"] = "joint"
-    """The ratio that is clipped. joint: that of the whole action. per-dimension: that of each action dimension (DISC,
-    arXiv 1905.02363)."""
+    """The ratio that is clipped. joint: one ratio of the whole action. per-dimension: one of each action dimension
+    (DISC, arXiv 1905.02363)."""
     clip: float = 0.2
     """ε of PPO-Clip: the ratio is clipped to 1 ± ε (arXiv 1707.06347)."""
     anneal_clip: bool = False

@@ -15,7 +15,7 @@ from shmppo.config.checks import at_least_1, positive, require, require_fields
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Processes, device, and files. Of these options, only --device and --learner-threads change the weights."""
+    """Processes, device, and files. At a given iteration, only --device and --learner-threads change the weights."""
 
     workers: int | None = None
     """W, number of worker processes. 0: no workers, the learner samples in its own process. None: one per usable core,

@@ -60,7 +60,8 @@ class TrainConfig(
         """Return what pickle stores: only the fields. A copy computes its derived values again."""
         return self.fields()
 
-    # Fields keep None, so that `dataclasses.replace` does not fix a default. The properties below resolve it.
+    # A field keeps None, so that a copy by `dataclasses.replace` computes its default again. The properties below
+    # return the default instead of None.
 
     @property
     def env_id(self) -> str:
@@ -81,7 +82,7 @@ class TrainConfig(
 
     @cached_property
     def learning_horizon(self) -> float:
-        """Environment steps after which training has no effect, because learning rate or clip range is 0; or inf."""
+        """Environment steps after which the learning rate or the clip range is 0; inf if both stay positive."""
         return self.anneal_horizon if self.lr_schedule == "linear" or self.anneal_clip else math.inf
 
     # --- derived sizes
@@ -128,7 +129,7 @@ class TrainConfig(
 
     @cached_property
     def shards(self) -> int:
-        """G, resolved. It does not depend on the number of workers."""
+        """G, or its default if None. It does not depend on the number of workers."""
         if self.grad_shards is not None:
             return self.grad_shards
         by_size = self.rank_steps // self.minibatches // SHARD_STEPS
@@ -154,7 +155,7 @@ class TrainConfig(
 
     @cached_property
     def inference_rows(self) -> int:
-        """B, resolved. It does not depend on the number of workers."""
+        """B, or its default if None. It does not depend on the number of workers."""
         return self.tile_rows or DEFAULT_INFERENCE_ROWS
 
     @cached_property
@@ -164,7 +165,7 @@ class TrainConfig(
 
     @cached_property
     def num_workers(self) -> int:
-        """W, resolved."""
+        """W, or its default if None."""
         if self.workers is not None:
             return self.workers
         return min(usable_cores(), self.num_envs)
@@ -178,7 +179,7 @@ class TrainConfig(
         return self.learning == "sharded"
 
     def to_json(self) -> dict[str, Any]:
-        """Return every field as JSON values. Fields that affect the weights are resolved if they are None."""
+        """Return every field as JSON values. Defaults replace None in env, hide_obs, and anneal_steps."""
         resolved = {"env": self.env_id, "hide_obs": self.hidden_indices, "anneal_steps": self.anneal_horizon}
         return dataclasses.asdict(self) | resolved
 

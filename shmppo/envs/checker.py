@@ -87,7 +87,7 @@ def _check_observation(where: str, call: str, space: spaces.Space[Any], observat
 
 
 def broken_rule(space: spaces.Space[Any], observation: Any) -> str | None:
-    """Say how an observation violates its space; None if it does not.
+    """Return how an observation violates its space, or None if it is valid.
 
     The precision of floats is not checked: many environments return float64 for a Box of float32.
     """
@@ -112,7 +112,7 @@ def broken_rule(space: spaces.Space[Any], observation: Any) -> str | None:
 
 
 def _broken_part(space: spaces.Dict | spaces.Tuple[Any], observation: Any) -> str | None:
-    """Say how the first invalid part of a compound observation violates its space, and name the part."""
+    """Return which part of a compound observation is the first invalid one, and how it violates its space."""
     kind = dict if isinstance(space, spaces.Dict) else tuple
     parts: dict[Any, spaces.Space[Any]] = dict(space.spaces if kind is dict else enumerate(space.spaces))  # type: ignore[arg-type]
     keys = list(observation if kind is dict else range(len(observation))) if isinstance(observation, kind) else None

@@ -1,4 +1,4 @@
-"""EnvPool: opening a pool of environments, and a pool of one as a Gymnasium environment."""
+"""EnvPool: create a pool of environments, or use a pool with one environment as a `gymnasium.Env`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A range of environments in one EnvPool, stepped together in C++.
+"""A vector environment that steps a range of environments together in C++, with EnvPool.
 
 Such a run is not exact: EnvPool seeds an environment only when it makes it, so a lost episode cannot be replayed. The
-run does not depend on the number of workers, because each environment has a seed of its own.
+run does not depend on the number of workers, because each environment has its own seed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from shmppo.models.observations import Leaf, observation_spec
 log = logging.getLogger(__name__)
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid", "Box2D": "box2d", "shimmy": "dm_control"}
-"""For each module that environments may need: the extra of this package that installs it."""
+"""The extra of this package that installs a module, by the name of the module."""
 
 
 def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:

@@ -48,8 +48,8 @@ class SnapshotSpec:
 def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None = None) -> SnapshotSpec | None:
     """Check an environment's snapshots and describe their format.
 
-    The check takes a snapshot, steps, restores the snapshot, and repeats the step. Both steps must return the same
-    bits.
+    The check takes a snapshot, steps twice, restores the snapshot, and repeats the first step. The repeated step must
+    return the same bits.
 
     Args:
         env: the environment. It is reset and stepped three times.

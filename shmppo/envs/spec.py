@@ -12,7 +12,7 @@ from shmppo.models.observations import ObservationSpec
 
 @dataclass(frozen=True)
 class Task:
-    """What the trainer needs to know about an environment."""
+    """Spaces, seeding, and snapshot format of an environment."""
 
     observation: ObservationSpec
     distribution: Distribution
@@ -20,4 +20,4 @@ class Task:
     seeding: Seeding = "episode"
     """Which resets receive a seed."""
     snapshot: SnapshotSpec | None = None
-    """Format of the environment's snapshots. None if it has no usable ones; its episodes are then replayed."""
+    """Format of the environment's snapshots. None: no usable snapshots, so episodes are replayed."""

@@ -13,7 +13,7 @@ from shmppo.envs.vector_env import EpisodeEnd, SyncVectorEnv
 
 
 class TimedSyncVectorEnv(SyncVectorEnv):
-    """A `SyncVectorEnv` that measures the time of each step of each environment, including resets."""
+    """A `SyncVectorEnv` that measures the time of each step of each environment, with the reset after it."""
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, step_seconds: np.ndarray) -> None:
         """Create the environments low … high − 1.
@@ -23,7 +23,7 @@ class TimedSyncVectorEnv(SyncVectorEnv):
             task: the description of the environment.
             low: index of the first environment.
             high: index after the last environment.
-            step_seconds: [T, high − low], written. Each step writes one row; after the last row, the first one follows.
+            step_seconds: [T, high − low], written. Each step writes one row; after the last row, it starts again.
         """
         super().__init__(config, task, low, high)
         self._step_seconds = step_seconds

@@ -162,7 +162,7 @@ class VectorEnv(ABC):
 
 
 class GymnasiumHandle(EnvHandle):
-    """A handle with a Gymnasium environment of its own. It seeds each episode.
+    """A handle with its own Gymnasium environment. It seeds each episode.
 
     Attributes:
         step: the environment's `step` method.

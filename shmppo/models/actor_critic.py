@@ -22,8 +22,8 @@ from shmppo.models.encoders import LeafEncoder, orthogonal
 from shmppo.models.observations import ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
-# Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may give other bits for
-# other alignments.
+# Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
+# with another alignment.
 _ALIGNED_FLOATS = ALIGNMENT // 4
 
 Observations = Sequence[Tensor]
@@ -62,7 +62,7 @@ class Trunk(nn.Module):
 
     @property
     def encoder_list(self) -> list[LeafEncoder]:
-        """The encoders, typed."""
+        """The encoders as a list with the right element type."""
         return cast("list[LeafEncoder]", list(self.encoders))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ class ActorCritic(nn.Module):
 
 
 def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:
-    """Offset of each parameter in a flat vector, in the order of `model.parameters()`, and the vector's length P."""
+    """Return each parameter's offset in a flat vector, in the order of `model.parameters()`, and its length P."""
     offsets, end = [], 0
     for parameter in model.parameters():
         offsets.append(end)
@@ -149,7 +149,7 @@ def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:
 
 
 def parameter_views(flat: Tensor, model: nn.Module) -> list[Tensor]:
-    """Views into a flat vector [P] with the shapes of the model's parameters."""
+    """Return views into a flat vector [P] with the shapes of the model's parameters."""
     offsets, _ = parameter_offsets(model)
     return [
         flat[offset : offset + parameter.numel()].view(parameter.shape)
@@ -172,7 +172,7 @@ def move_parameters(model: nn.Module, flat: Tensor, *, keep: bool) -> None:
 
 
 def weights_sha256(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 of the float32 bytes of tensors, little-endian and row-major, in the given order (a state dict's)."""
+    """Return the SHA-256 of the float32 bytes of tensors (a state dict's values), little-endian and row-major."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())

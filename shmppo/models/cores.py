@@ -1,4 +1,4 @@
-"""Recurrent cores: for each a torch module that learns from whole sequences, and a cell that acts one step at a time.
+"""Recurrent cores: torch modules for learning from whole sequences, and cells for acting one step at a time.
 
 `CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × H, where an LSTM has
 the parts h and c and a GRU has the part h.
@@ -20,7 +20,7 @@ class ActingLinear:
     """A linear layer for acting: x @ weight + bias into preallocated memory, with the weight transposed."""
 
     def __init__(self, rows: int, inputs: int, outputs: int, out: Tensor | None = None) -> None:
-        """out: [rows, outputs], where the result goes. None: into memory of its own."""
+        """Allocate the memory. out: [rows, outputs], where to write the result; a new tensor if None."""
         self.weight = aligned_zeros(inputs, outputs)
         self.bias = aligned_zeros(outputs)
         self.out = aligned_zeros(rows, outputs) if out is None else out
@@ -33,7 +33,7 @@ class ActingLinear:
             self.bias.add_(bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [rows, inputs] → [rows, outputs], overwritten by the next call."""
+        """Map x [rows, inputs] to [rows, outputs]. The next call overwrites the result."""
         return torch.addmm(self.bias, x, self.weight, out=self.out)
 
 
@@ -43,10 +43,10 @@ class Cell(Protocol):
     def __init__(self, rows: int, inputs: int, hidden: int) -> None: ...
 
     def load(self, core: nn.Module, layer: int) -> None:
-        """Copy the parameters of one layer of the module that learns."""
+        """Copy the parameters of one layer of the torch module."""
 
     def step(self, x: Tensor, *state: Tensor) -> None:
-        """x [rows, inputs]; the parts of the state [rows, H] are updated in place. The first part is the output."""
+        """Process x [rows, inputs] and update the parts of the state [rows, H] in place. The first is the output."""
 
 
 def _layer_parameters(core: nn.Module, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,16 +117,16 @@ class GruCell:
 
 @dataclass(frozen=True)
 class CoreType:
-    """What the trainer needs of a recurrent core."""
+    """A type of recurrent core: its torch module for learning, its cell for acting, and its state tensors."""
 
     module: Callable[[int, int, int], nn.Module]
-    """Makes the module for learning from (inputs, H, layers). Like torch.nn.GRU, it maps x [L, R, inputs] and the state
-    to features [L, R, H] and the state after the last step. The state is one tensor [layers, R, H], or a tuple of them
-    if there are several parts."""
+    """Makes the torch module from the arguments (inputs, H, layers). Like torch.nn.GRU, it maps x [L, R, inputs] and
+    the state to features [L, R, H] and the state after the last step. The state is one tensor [layers, R, H], or a
+    tuple of them if there are several parts."""
     cell: type[Cell]
-    """One layer of it for acting."""
+    """Class of one layer for acting."""
     parts: int
-    """Tensors [layers, R, H] that make up the state."""
+    """Number of tensors [layers, R, H] in the state."""
 
 
 CORES: dict[str, CoreType] = {

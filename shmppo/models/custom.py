@@ -17,8 +17,8 @@ Arguments and results of `forward`, for L steps of R sequences:
 - Returns features [L, R, F] and the state after the last step [R, state_size].
 
 Every parameter must be trainable, and the features must depend on it. Constants are buffers with persistent=False. The
-module must compute each sequence independently of the others, and it must compute the same function in training and in
-acting: no dropout and no batch statistics. Sequences shorter than L are padded at their end.
+module must compute each sequence independently of the others. It must compute the same function in training and in
+acting, so dropout and batch statistics are not allowed. Sequences shorter than L are padded at their end.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class SquashedGaussian(DiagonalGaussian):
     def _log_derivative(self, u: Tensor) -> Tensor:
         """Return log|da/du| = log(half range · (1 − tanh² u)) for u [..., A].
 
-        The form used is log(half range) + 2 · (log 2 − u − softplus(−2u)), which does not cancel for large |u|.
+        The form used is log(half range) + 2 · (log 2 − u − softplus(−2u)), which stays accurate for large |u|.
         """
         return self._log_half.to(u.device) + 2 * (_LOG_2 - u - softplus(-2 * u))
 
@@ -206,7 +206,7 @@ class Categorical:
 
 
 class Bernoulli:
-    """Distribution of MultiBinary actions. `params` are logits [..., A]: a dimension is 1 with probability sigmoid."""
+    """Distribution of MultiBinary actions. `params` are logits [..., A]; sigmoid(logit) is the probability of 1."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
         self.action_size = int(np.prod(space.shape))

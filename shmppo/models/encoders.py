@@ -73,7 +73,7 @@ class TanhLayers(nn.Module):
 
     @property
     def linear_list(self) -> list[nn.Linear]:
-        """The linear layers, typed."""
+        """The linear layers as a list with the right element type."""
         return cast("list[nn.Linear]", list(self.linears))
 
     def forward(self, x: Tensor) -> Tensor:

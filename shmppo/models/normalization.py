@@ -19,7 +19,7 @@ def normalize_observations(
     """Return (obs − mean) · scale, clipped to ± CLIP.
 
     Acting, learning, and evaluation share this function. The probability ratio at the start of an update is 1 only if
-    all of them see the same bits.
+    all of them compute the same bits.
 
     Args:
         obs: [..., D].
@@ -56,7 +56,7 @@ def leaf_statistics(
         enabled: whether observations are normalized at all.
 
     Returns:
-        For each leaf views into mean and scale, or None if the leaf is not normalized.
+        For each leaf, views into mean and scale, or None if the leaf is not normalized.
     """
     return [(mean[part], scale[part]) if part is not None and enabled else None for part in slices]
 

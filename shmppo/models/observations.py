@@ -82,8 +82,8 @@ class Leaf:
         """Axes of a stored image in the order (stacked frames, channels, height, width).
 
         An image with two axes has height and width only. Otherwise the last three axes are height, width, and channels,
-        with the channels first or last. The shorter one of these two positions is the channel axis, or the last axis if
-        they are equal. A fourth axis in front of them holds stacked frames.
+        with the channels first or last. Of the first and the last of these three axes, the shorter one has the
+        channels. If they are equal, it is the last one. A fourth axis in front of them holds stacked frames.
         """
         frames = tuple(range(len(self.shape) - 3))
         if len(self.shape) == 2:

@@ -163,7 +163,7 @@ def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
     """Draw the KL profiles of runs. Runs that differ only in their seed have the same color.
 
     Raises:
-        ConfigError: as `plot_curves`.
+        ConfigError: see `plot_curves`.
     """
     figure, axes = new_figure(1, 3, width=3.6)
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs])

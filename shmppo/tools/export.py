@@ -1,4 +1,4 @@
-"""Export one step of a policy to a file for other runtimes. The batch size n is free.
+"""Export one step of a policy to a file for other runtimes. The file accepts any batch size n.
 
 The input obs [n, D] is the observation of the environment. Each leaf of a Dict or Tuple is a separate input. A Discrete
 leaf counts from 0 and has the shape [n, 1]. The input state [n, S] is the recurrent state, zero at an episode's start.

@@ -10,7 +10,7 @@ PHASES = (
     "environment",  # step and reset environments
     "inference",  # compute the policy while sampling
     "advantage",  # scale rewards, compute advantages, build minibatches
-    "wait",  # the learner waits for workers that are idle: stragglers and synchronization
+    "wait",  # the learner waits, less the mean time in which the workers compute (see `add_blocked`)
     "publish",  # copy weights and statistics to shared memory
     "gradient",  # forward and backward passes of the update
     "reduce",  # sum the gradient shards of a minibatch
@@ -50,10 +50,10 @@ class PhaseTimer:
         return seconds
 
     def add_blocked(self, blocked: float, workers: np.ndarray) -> None:
-        """Attribute time that the learner waited for workers to the phases in which the workers were.
+        """Move the learner's waiting time from "wait" to the phases in which the workers computed.
 
-        The mean over workers of each phase is moved from "wait" to that phase. The rest of "wait" is idle time. The
-        total does not change.
+        For each phase, the mean over the workers is moved. The rest of "wait" is idle time: stragglers and
+        synchronization. The total does not change.
 
         Args:
             blocked: seconds that the learner waited.

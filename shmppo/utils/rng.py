@@ -1,6 +1,6 @@
 """Random number generators, each keyed by its purpose.
 
-No generator keeps state between calls. Therefore any process can draw any stream again, and no stream depends on the
+No generator keeps state between calls. Therefore any process can recreate any stream, and no stream depends on the
 draws from other streams.
 """
 
