@@ -72,6 +72,7 @@ def test_a_script_with_the_guard_trains_and_one_without_gets_an_error(tmp_path: 
     assert 'put the call under `if __name__ == "__main__":`' in result.stderr
 
 
+@pytest.mark.long
 def test_a_session_without_a_file_trains_with_workers(tmp_path: Path) -> None:
     """Workers cannot import the main module of a notebook or of an interactive session."""
     result = run_python(SCRIPT + "\nmain()\n", tmp_path / "run")

@@ -159,6 +159,7 @@ def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path
     assert gone(learner)
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_terminal_reaches_all_processes_and_the_run_ends_with_code_0(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     for process in [learner, *learner.children(recursive=True)]:
@@ -205,6 +206,7 @@ def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(
     assert abs(shared_memory_used() - before) < page
 
 
+@pytest.mark.long
 def test_nothing_is_written_outside_the_run_directory(run_command: Run, tmp_path: Path) -> None:
     result = run_command(
         "shmppo.train", "--env", "HalfCheetah-v5", "--workers", 2, "--total-steps", 128, "--run-dir", tmp_path / "run",
@@ -218,6 +220,7 @@ def test_nothing_is_written_outside_the_run_directory(run_command: Run, tmp_path
         assert (tmp_path / "run" / name).is_file()
 
 
+@pytest.mark.long
 def test_the_keys_of_summary_config_and_evaluation_that_other_programs_read(run_command: Run, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     result = run_command("shmppo.train", "--total-steps", 1000, "--workers", 1, "--run-dir", run_dir, *SMALL)
