@@ -163,11 +163,13 @@ class Learner:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
             rewards = self.reward_normalizer.normalize(rewards, ended, valid_steps, self._process_group)
+        if config.truncation_is_termination:
+            terminated = ended & (rollout.ended_length > 0)  # an episode that failed (length 0) has no last state
         return generalized_advantages(
             rewards=rewards,
             values=rollout.value,
             bootstraps=rollout.bootstrap,
-            terminated=ended if config.truncation_is_termination else terminated,
+            terminated=terminated,
             truncated=truncated | last_steps(valid_steps, len(rewards)),
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,

@@ -94,7 +94,9 @@ def test_a_target_kl_ends_the_update_before_the_next_step(tmp_path: Path) -> Non
     assert all(1 <= s < 18 for s in steps[0.01])
 
 
-def advantages_of(truncation_is_termination: bool = False, clip_reward: float | None = None) -> np.ndarray:
+def advantages_of(
+    truncation_is_termination: bool = False, clip_reward: float | None = None, ended_length: int = 2
+) -> np.ndarray:
     config = dataclasses.replace(
         CONFIG, num_envs=1, rollout_steps=3, minibatches=1, grad_shards=1, core="none", gamma=0.5, gae_lambda=0.0,
         truncation_is_termination=truncation_is_termination, clip_reward=clip_reward,
@@ -105,6 +107,7 @@ def advantages_of(truncation_is_termination: bool = False, clip_reward: float | 
     rollout.reward[:, 0] = [1.0, 30.0, -30.0]
     rollout.bootstrap[:, 0] = [0.0, 8.0, 16.0]
     rollout.truncated[:, 0] = [False, True, False]
+    rollout.ended_length[1, 0] = ended_length
     return learner.advantages(rollout)[:, 0]
 
 
@@ -112,6 +115,10 @@ def test_a_truncation_bootstraps_unless_it_counts_as_termination() -> None:
     # λ = 0 and V = 0: r + ½ V'. Here V' is the next value (0), the bootstrap of the truncated step, or the last one.
     np.testing.assert_array_equal(advantages_of(), [1.0, 34.0, -22.0])
     np.testing.assert_array_equal(advantages_of(truncation_is_termination=True), [1.0, 30.0, -22.0])
+
+
+def test_a_failed_step_bootstraps_even_if_truncations_count_as_terminations() -> None:
+    np.testing.assert_array_equal(advantages_of(truncation_is_termination=True, ended_length=0), [1.0, 34.0, -22.0])
 
 
 def test_rewards_are_clipped_before_advantages_are_computed() -> None:
