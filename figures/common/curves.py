@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from figures.common.tables import Row
 from shmppo.plotting.curves import Run, aggregate, read_columns
-from shmppo.plotting.plots import SEEDS_CAPTION, draw_aggregate
+from shmppo.plotting.plots import draw_aggregate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NOTE = f"{SEEDS_CAPTION} Circles: deterministic evaluation of the final policy."
+NOTE = (
+    "Solid: interquartile mean over the seeds with its 95 % bootstrap interval; dashed: mean (from 4 seeds on); "
+    "circles: final evaluation."
+)
 
 
 def draw_curve(axis: Axes, folder: Path, name: str, column: str, label: str, color: str) -> None:

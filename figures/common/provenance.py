@@ -6,6 +6,7 @@ NAME.json beside NAME.csv holds them. The caption of a picture quotes them.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -26,21 +27,21 @@ def record_provenance(csv_file: Path, note: str = "") -> None:
     csv_file.with_suffix(".json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def caption(csv_file: Path, *, seeds: str = "", note: str = "") -> str:
-    """Return the caption of a picture of this table.
+def caption(csv_file: Path, note: str, *, seeds: str = "") -> str:
+    """Return the caption of a picture of this table: what the reader needs, and on the next line the provenance.
 
     Args:
         csv_file: the table; its provenance is in the JSON file beside it.
+        note: one sentence.
         seeds: the training seeds, as text.
-        note: what the reader needs to read the picture.
     """
     known = json.loads(csv_file.with_suffix(".json").read_text())
+    others = re.findall(r"\b[0-9a-f]{7}\b", known["note"])
+    commits = ", ".join(sorted({known["commit"], *others}))
     parts = [
-        note,
-        known["note"],
+        # A note that names other commits says which rows belong to them. It is too long for a picture.
+        f"Commits: {commits} (see {csv_file.stem}.json)." if others else f"{known['note']} Commit {commits}.".lstrip(),
+        f"{known['cores']} cores of an {known['processor']}, torch {known['torch']}.",
         f"Seeds: {seeds}." if seeds else "",
-        f"Measured on {known['cores']} cores of an {known['processor']} with torch {known['torch']}, "
-        f"at commit {known['commit']}, by:",
-        known["command"],
     ]
-    return " ".join(part for part in parts if part)
+    return note + "\n" + " ".join(part for part in parts if part)

@@ -7,6 +7,7 @@ Writes display.svg.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import tempfile
 from pathlib import Path
@@ -17,8 +18,11 @@ from rich.console import Console
 
 from figures.common.command_line import picture_path
 from shmppo import TrainConfig, train
-from shmppo.loggers.console import WIDTH, ConsoleDisplay
+from shmppo.loggers.console import ConsoleDisplay
+from shmppo.loggers.panel import build_panel
+from shmppo.loggers.text import BLOCKS
 
+WIDTH = 80
 ITERATION = 60  # in the middle of the run
 RUN_DIR = "runs/cartpole"  # shown in the picture in place of the temporary directory
 
@@ -30,9 +34,9 @@ def main() -> None:
     def show(display: ConsoleDisplay, row: dict[str, float], *shown: Any, **keywords: Any) -> None:
         original(display, row, *shown, **keywords)
         if row["iteration"] == ITERATION:
-            display._run_dir = Path(RUN_DIR)
+            status = dataclasses.replace(display._status, run_dir=Path(RUN_DIR))
             console = Console(record=True, width=WIDTH, file=io.StringIO())
-            console.print(display.panel(row, *shown))
+            console.print(build_panel(status, WIDTH, BLOCKS))
             console.save_svg(str(out), title="python -m shmppo.train", unique_id="shmppo")
 
     with tempfile.TemporaryDirectory() as directory, mock.patch.object(ConsoleDisplay, "show", show):

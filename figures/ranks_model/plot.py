@@ -10,7 +10,7 @@ from figures.common.command_line import picture_path
 from figures.common.provenance import caption
 from figures.common.tables import read_rows
 from figures.ranks_model.model import UPDATES, all_reduce_seconds
-from shmppo.plotting.plots import COLORS, label, new_figure, save
+from shmppo.plotting.style import COLORS, REFERENCE_LINE, label, new_figure, save
 
 TABLE = Path(__file__).with_name("ranks_model.csv")
 GPU_RANK = (0.1, 25e-6, 1e-10)
@@ -42,23 +42,30 @@ def main() -> None:
     one_rank = table[0]
     ranks = np.array([row["ranks"] for row in table])
     measured = np.array([row["ranks"] * one_rank["measured_seconds"] / row["measured_seconds"] for row in table])
-    figure, (axis,) = new_figure(1, 1, width=6.5, height=3.6)
-    axis.plot(ranks, ranks, color="#888888", linewidth=0.8, linestyle=":", label="linear speed-up")
-    axis.plot(ranks, [row["speedup"] for row in table], color=COLORS[0], label="model")
-    axis.plot(ranks, gpu_speedup(ranks, one_rank), "--", color=COLORS[0], label="model, one GPU per rank")
-    axis.plot(ranks, measured, "o", color=COLORS[1], label="measured")
-    axis.plot(*PUBLISHED, "s", color=COLORS[2], label="DD-PPO as published (other task, GPUs)")
+    last = int(np.flatnonzero(np.isfinite(measured))[-1])
+    predicted = table[last]["speedup"]
+    headline = (
+        f"{ranks[last]:.0f} ranks are {measured[last]:.2f} times as fast as one; the model predicts {predicted:.2f}"
+    )
+    figure, (axis,) = new_figure(1, 1, height=4.0, headline=headline)
+    axis.plot(ranks, ranks, **REFERENCE_LINE, label="linear speed-up")
+    axis.plot(ranks, [row["speedup"] for row in table], color=COLORS[0], linewidth=3.0, alpha=0.5, label="model")
+    axis.plot(ranks, gpu_speedup(ranks, one_rank), "--", color=COLORS[2], label="model, one GPU per rank")
+    axis.plot(ranks, measured, "o", color=COLORS[1], markersize=6, label="measured")
+    axis.plot(*PUBLISHED, "s", color=COLORS[3], markersize=6, label="DD-PPO as published (other task, GPUs)")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    axis.legend()
-    label(axis, "ranks", "speed-up", "Fixed work per rank: iteration of one rank plus 16 all-reduces")
+    axis.set_xticks(ranks, [f"{count:.0f}" for count in ranks])
+    axis.set_yticks(ranks, [f"{count:.0f}" for count in ranks])
+    axis.legend(loc="upper left")
+    label(axis, "ranks", "speed-up", f"Fixed work per rank: the iteration of one rank plus {UPDATES} all-reduces")
     share, message, per_byte = GPU_RANK
     note = (
         f"Fitted all-reduce: {one_rank['message_seconds'] * 1e6:.0f} µs per message, "
-        f"{1e-9 / one_rank['seconds_per_byte']:.2f} GB/s. Assumed with GPUs: {share:.0%} of the iteration time, "
-        f"{message * 1e6:.0f} µs per message, {1e-9 / per_byte:.0f} GB/s."
+        f"{1e-9 / one_rank['seconds_per_byte']:.2f} GB/s; assumed with GPUs: {100 * share:.0f} % of the iteration "
+        f"time, {message * 1e6:.0f} µs per message, {1e-9 / per_byte:.0f} GB/s."
     )
-    save(figure, out, caption(TABLE, note=note))
+    save(figure, out, caption(TABLE, note))
 
 
 if __name__ == "__main__":

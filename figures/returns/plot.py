@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,10 @@ from figures.common.curves import NOTE, draw_curve, draw_evaluations
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows, write_rows
 from shmppo.plotting.curves import bootstrap_interval, interquartile_mean
-from shmppo.plotting.plots import COLORS, label, new_figure, save
+from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TABLE = Path(__file__).with_name("returns.csv")
 BY_TASK = TABLE.with_name("returns-by-task.csv")
@@ -23,16 +26,17 @@ PANELS = {
         {"cartpole_memory": "LSTM", "cartpole_memoryless": "no memory"}, 475, "evaluate_return",
     ),
     "Pendulum-v1, velocity hidden": ({"pendulum_memory": "LSTM"}, -250, "evaluate_return"),
-    "MountainCarContinuous-v0, velocity hidden": ({"mountaincar_memory": "LSTM"}, 88, "evaluate_return"),
+    "MountainCar, velocity hidden": ({"mountaincar_memory": "LSTM"}, 88, "evaluate_return"),
     "Acrobot-v1": ({"acrobot": "no memory"}, -100, "train_return_100"),
     "HalfCheetah-v5": ({"halfcheetah": "no memory"}, 1350, "train_return_100"),
     "Hopper-v5": ({"hopper": "no memory"}, 2000, "train_return_100"),
     "Walker2d-v5": ({"walker2d": "no memory"}, 2600, "train_return_100"),
-    "MiniGrid-MemoryS9-v0": ({"minigrid_memory": "LSTM"}, 0.85, "train_return_100"),
-    "Pong from single frames, first million steps": ({"pong": "LSTM"}, 19, "train_return_100"),
+    "MiniGrid-MemoryS9": ({"minigrid_memory": "LSTM"}, 0.85, "train_return_100"),
+    "Pong, first 1M of 10M steps": ({"pong": "LSTM"}, 19, "train_return_100"),
 }  # fmt: skip
 """Title -> ({task of the table: its name in the legend}, target, column that the target refers to)."""
 PANELS_PER_ROW = 3
+NETWORK_COLORS = {"LSTM": COLORS[0], "no memory": COLORS[1]}
 
 
 def by_task(table: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -57,23 +61,52 @@ def by_task(table: list[dict[str, str]]) -> list[dict[str, Any]]:
     return rows
 
 
+def finding(tasks: dict[str, str], target: float, medians: dict[str, float]) -> str:
+    """Describe the result of a panel: the median of each of its tasks, and the target."""
+    values = [_signed(medians[task]) for task in tasks if task in medians]
+    return f"median {' and '.join(values)}; target {_signed(target)}"
+
+
+def _signed(value: float) -> str:
+    """Format a return with four significant digits at most, and with a minus sign."""
+    return (f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "−")
+
+
+def draw_key(axis: Axes) -> None:
+    """Explain the colors and the lines, in a panel without data."""
+    from matplotlib.lines import Line2D
+
+    axis.set_axis_off()
+    handles = [Line2D([], [], color=color, label=name) for name, color in NETWORK_COLORS.items()]
+    handles.append(Line2D([], [], **REFERENCE_LINE, label="target of the median"))
+    handles.append(Line2D([], [], color="#222222", marker="o", linestyle="", fillstyle="none", label="evaluation"))
+    axis.legend(handles=handles, loc="center left", fontsize=9)
+
+
 def main() -> None:
     out = picture_path(TABLE.with_suffix(".svg"), __doc__)
     table = read_rows(TABLE)
-    write_rows(BY_TASK, by_task(table), note=None)
-    measured = {row["task"] for row in table}
-    panels = {title: panel for title, panel in PANELS.items() if measured & panel[0].keys()}
-    figure, axes = new_figure(-(-len(panels) // PANELS_PER_ROW), PANELS_PER_ROW, width=3.4)
+    results = by_task(table)
+    write_rows(BY_TASK, results, note=None)
+    medians = {row["task"]: row["median"] for row in results}
+    panels = {title: panel for title, panel in PANELS.items() if medians.keys() & panel[0].keys()}
+    # The first task of a panel is the one that must reach the target.
+    reached = sum(medians[next(iter(tasks))] >= target for tasks, target, _ in panels.values())
+    headline = f"The median return reaches its target on {reached} of {len(panels)} tasks"
+    rows = len(panels) // PANELS_PER_ROW + 1  # leaves a panel for the key
+    figure, axes = new_figure(rows, PANELS_PER_ROW, height=2.1, headline=headline)
     for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    for axis, (title, (tasks, target, _)) in zip(axes, panels.items(), strict=False):
-        axis.axhline(target, color="#888888", linewidth=0.8, linestyle=":", label=f"target {target}")
-        for (task, name), color in zip(tasks.items(), COLORS, strict=False):
-            draw_curve(axis, CURVES, task, "return_mean_100", name, color)
-            draw_evaluations(axis, [row for row in table if row["task"] == task], color)
-        label(axis, "environment steps", "return, last 100 episodes", title)
-        axis.legend(fontsize=7, frameon=False)
-    save(figure, out, caption(TABLE, seeds=distinct(table, "seed"), note=NOTE))
+        axis.set_axis_off()
+    for i, (axis, (title, (tasks, target, _))) in enumerate(zip(axes, panels.items(), strict=False)):
+        axis.axhline(target, **REFERENCE_LINE)
+        for task, name in tasks.items():
+            draw_curve(axis, CURVES, task, "return_mean_100", name, NETWORK_COLORS[name])
+            draw_evaluations(axis, [row for row in table if row["task"] == task], NETWORK_COLORS[name])
+        group_thousands(axis, ticks=3)
+        y_label = "return" if i % PANELS_PER_ROW == 0 else ""
+        label(axis, "environment steps", y_label, f"{title}\n{finding(tasks, target, medians)}")
+    draw_key(axes[len(panels)])
+    save(figure, out, caption(TABLE, NOTE, seeds=distinct(table, "seed")))
 
 
 if __name__ == "__main__":
