@@ -6,22 +6,8 @@ Reaches a return of at least 1350 within 1,000,000 steps. Some seeds find a gait
 
 import sys
 
-from shmppo import TrainConfig
+from shmppo import preset
 from shmppo.train import main
 
-CONFIG = TrainConfig(
-    env="HalfCheetah-v5",
-    core="none",
-    encoder_sizes=(64, 64),
-    separate_critic=True,
-    num_envs=1,
-    rollout_steps=2048,
-    minibatches=32,
-    epochs=10,
-    learning_rate=3e-4,
-    value_clip=True,
-    total_steps=1_000_000,
-)
-
 if __name__ == "__main__":  # workers import this file, too
-    sys.exit(main(CONFIG))
+    sys.exit(main(preset("HalfCheetah-v5")))

@@ -7,14 +7,10 @@ With them, three seeds reached returns of 2670 to 2790 (mean of the last 100 epi
 policies evaluate to returns of 3010 to 3470. Training takes about 12 minutes on one core.
 """
 
-import dataclasses
 import sys
 
-from halfcheetah import CONFIG as MUJOCO
-
+from shmppo import preset
 from shmppo.train import main
 
-CONFIG = dataclasses.replace(MUJOCO, env="Hopper-v5", log_std_init=-0.7, value_clip=False)
-
 if __name__ == "__main__":  # workers import this file, too
-    sys.exit(main(CONFIG))
+    sys.exit(main(preset("Hopper-v5")))

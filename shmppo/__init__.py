@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 # The package `shmppo.train` exists for `python -m shmppo.train`. Python binds it to the name `train` when it is first
 # imported. It is imported here, before the function `train` is defined, so that it never replaces the function.
 import shmppo.train  # noqa: F401
+from shmppo.config.presets import preset
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, RankError, ShmppoError, TrainingError, WorkerError
 from shmppo.version import __version__
@@ -31,6 +32,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "load_policy",
+    "preset",
     "resume",
     "train",
 ]
@@ -61,37 +63,51 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
 
 
 def resume(
-    run_dir: str | Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
+    run_dir: str | Path,
+    *,
+    checkpoint: str | int | Path = "last",
+    new_run_dir: str | Path | None = None,
+    callback: Callback | None = None,
+    loggers: Sequence[Logger] = (),
+    **changes: Any,
 ) -> dict[str, Any]:
-    """Continue a run from its newest checkpoint, in the same directory.
+    """Continue a run from its newest checkpoint in the same directory, or from an older one in a new directory.
 
     Args:
         run_dir: the directory of the run.
+        checkpoint: the checkpoint, see `load_policy`.
+        new_run_dir: a directory to continue in. It gets the metrics up to the checkpoint. None: `run_dir` for the
+            newest checkpoint, otherwise RUN_DIR-from-ITERATION.
         callback, loggers: see `train`.
-        changes: fields of the configuration to change, for example total_steps or workers.
+        changes: fields of the configuration to change, for example total_steps or workers. Only the fields in
+            `shmppo.config.resumable.RESUMABLE` can change. The others would change the weights.
 
     Returns:
         The content of summary.json.
 
     Raises:
-        ConfigError: if there is no usable checkpoint, or if the run has finished.
+        ConfigError: if there is no such checkpoint, if a change is refused, or if the run has finished.
         WorkerError, EnvError, TrainingError, RankError: see `train`.
     """
     from shmppo.runs import trainer
 
-    return trainer.resume(run_dir, callback=callback, loggers=loggers, **changes)
+    return trainer.resume(
+        run_dir, checkpoint=checkpoint, new_run_dir=new_run_dir, callback=callback, loggers=loggers, **changes
+    )
 
 
-def load_policy(run_dir: str | Path, *, seed: int = 0) -> Policy:
-    """Load the policy from a run's newest checkpoint.
+def load_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0) -> Policy:
+    """Load the policy from a checkpoint of a run.
 
     Args:
         run_dir: the directory of the run.
+        checkpoint: "last" for the newest checkpoint, "best" for the one with the highest mean return, the number of an
+            iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
 
     Raises:
-        ConfigError: if the directory contains no usable checkpoint, or if its environment cannot be made.
+        ConfigError: if there is no such checkpoint, or if the environment cannot be made.
     """
     from shmppo.runs import policy
 
-    return policy.load_policy(run_dir, seed=seed)
+    return policy.load_policy(run_dir, checkpoint=checkpoint, seed=seed)

@@ -5,12 +5,19 @@ Each command is imported only when it runs, so that the others stay fast.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Union
 
-from shmppo.config.checks import nearest
+from shmppo.config.checks import nearest, require
+from shmppo.config.flag_table import Group, flag_groups
+from shmppo.config.help import HELP_FLAGS, print_text
+from shmppo.errors import ConfigError, run_command
+from shmppo.utils.files import make_parent_directory
 from shmppo.version import __version__
 
 
@@ -22,21 +29,23 @@ class Command(NamedTuple):
     main: str
     """`module:function` that runs the command and returns its exit code."""
     options: str
-    """`module:attribute` of its options: a dataclass, or a dictionary of dataclasses by subcommand."""
+    """`module:attribute` of its options: a dataclass, a function that makes it, or a dictionary by subcommand."""
 
 
 COMMANDS = {
-    "train": Command("train a policy, or resume a run", "shmppo.train:main", "shmppo.config.train_config:TrainConfig"),
+    "train": Command("train a policy, or resume a run", "shmppo.train:main", "shmppo.config.flags:default_flags_type"),
     "evaluate": Command("evaluate the policy of a run", "shmppo.evaluate:main", "shmppo.evaluate:EvaluateConfig"),
     "plot": Command("plot learning curves of runs", "shmppo.plot:main", "shmppo.plot:Plot"),
-    "tune": Command("search for the fastest flags", "shmppo.tune:main", "shmppo.tools.tuning:Tune"),
+    "tune": Command("search for the fastest flags", "shmppo.tune:main", "shmppo.bench.options:Tune"),
     "bench": Command(
         "measure speed and the time of each phase", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
     ),
     "export": Command("export a policy as ONNX or TorchScript", "shmppo.export:main", "shmppo.export:ExportConfig"),
     "replay": Command("replay an episode that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"),
 }
-COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
+VARIANTS = {"train --resume RUN_DIR": "shmppo.config.flags:ResumeConfig", "plot kl": "shmppo.plot:KLPlot"}
+"""`module:attribute` of the options of commands whose flags depend on their first words."""
+PRINT_COMPLETION, WRITE_COMPLETION = "--tyro-print-completion", "--tyro-write-completion"
 
 
 def usage() -> str:
@@ -44,12 +53,17 @@ def usage() -> str:
     lines = [f"  {name:<10}{command.meaning}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
-            "usage: shmppo COMMAND [flags]      (same as python -m shmppo.COMMAND)",
+            "usage: shmppo COMMAND [flags]",
             "",
+            "Train recurrent PPO policies. python -m shmppo.COMMAND does the same.",
+            "",
+            "Commands:",
             *lines,
             "",
-            "shmppo COMMAND --help lists the flags of a command. To install completion for bash (or zsh, tcsh):",
-            "shmppo --tyro-write-completion bash ~/.local/share/bash-completion/completions/shmppo",
+            "shmppo COMMAND --help shows the flags of a command. shmppo --version shows the",
+            "version. To install completion for bash (or zsh):",
+            "  shmppo --tyro-write-completion bash \\",
+            "      ~/.local/share/bash-completion/completions/shmppo",
         ]
     )
 
@@ -60,46 +74,86 @@ def load(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+def options_by_subcommand(name: str) -> dict[str, type]:
+    """Return the dataclasses of a command's options by subcommand. Without subcommands, the only key is ""."""
+    options = load(COMMANDS[name].options)
+    if isinstance(options, dict):
+        return options
+    return {"": options if isinstance(options, type) else options()}
+
+
 def options_type(name: str) -> Any:
     """Return the type of a command's options for tyro: a dataclass, or a union of dataclasses for subcommands."""
-    options = load(COMMANDS[name].options)
-    if not isinstance(options, dict):
-        return options
+    options = options_by_subcommand(name)
+    if "" in options:
+        return options[""]
     import tyro
 
     parts = tuple(Annotated[kind, tyro.conf.subcommand(part)] for part, kind in options.items())
     return Union[parts]  # noqa: UP007 (X | Y cannot be built from a tuple)
 
 
+def flag_reference() -> dict[str, list[Group]]:
+    """Return the flags of all commands, by what follows `shmppo` on the command line."""
+    kinds = {f"{name} {part}".rstrip(): kind for name in COMMANDS for part, kind in options_by_subcommand(name).items()}
+    kinds |= {name: load(options) for name, options in VARIANTS.items()}
+    return {name: flag_groups(kind) for name, kind in kinds.items()}
+
+
 def complete(arguments: list[str]) -> None:
     """Print or write the shell completion script of all commands.
 
     Args:
-        arguments: completion flags of tyro (see `tyro.cli`).
+        arguments: PRINT_COMPLETION and the shell, or WRITE_COMPLETION, the shell, and a file.
+
+    Raises:
+        ConfigError: if the arguments are others.
     """
+    written = arguments[0] == WRITE_COMPLETION
+    needed = "bash FILE" if written else "bash"
+    require(len(arguments) == 2 + written, f"{arguments[0]} is incomplete; write shmppo {arguments[0]} {needed}")
+    shell = arguments[1]
+    require(shell in ("bash", "zsh"), f"there is no completion for {shell}; use bash or zsh")
     import tyro
 
     types = {name: options_type(name) for name in COMMANDS}
-    tyro.extras.subcommand_cli_from_dict(types, prog="shmppo", args=arguments)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        tyro.extras.subcommand_cli_from_dict(
+            types, prog="shmppo", args=[PRINT_COMPLETION, shell], config=(tyro.conf.OmitArgPrefixes,)
+        )
+    # The data of the script has the flags' texts. At a line break in one of them, the shell would see another flag.
+    lines = [
+        line.replace("\\n", " ") if line.startswith("COMPLETION_SPEC") else line
+        for line in output.getvalue().splitlines()
+    ]
+    if not written:
+        print("\n".join(lines))
+        return
+    file = Path(arguments[2])
+    make_parent_directory(file, WRITE_COMPLETION)
+    file.write_text("\n".join([*lines, ""]))
 
 
 def main() -> int:
     """Run the command that the command line names. Return its exit code, or 2 for an unknown command."""
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help"):
-        print(usage())
-        return 0
-    if name == "--version":
-        print(f"shmppo {__version__}")
-        return 0
-    if name in COMPLETION:
-        complete(arguments)
-        return 0
     if name not in COMMANDS:
-        print(f"error: shmppo has no command {name}{nearest(name, COMMANDS)}; see shmppo --help", file=sys.stderr)
-        return 2
+        return run_command(lambda: _without_command(name, arguments))
     sys.argv = [f"shmppo {name}", *arguments[1:]]
     sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
     code: int = load(COMMANDS[name].main)()
     return code
+
+
+def _without_command(name: str, arguments: list[str]) -> None:
+    """Do what a command line without a command asks for. name: its first word."""
+    if name in HELP_FLAGS:
+        print_text(usage())
+    elif name == "--version":
+        print(f"shmppo {__version__}")
+    elif name in (PRINT_COMPLETION, WRITE_COMPLETION):
+        complete(arguments)
+    else:
+        raise ConfigError(f"shmppo has no command {name}{nearest(name, COMMANDS)}; see shmppo --help")

@@ -1,10 +1,16 @@
-"""The exceptions of this package, and the exit code that each gives a command."""
+"""The exceptions of this package, and how a command reports them: text on stderr and an exit code."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 INTERRUPTED = 130
 """Exit code after a KeyboardInterrupt."""
@@ -15,9 +21,24 @@ class ShmppoError(Exception):
 
     Attributes:
         exit_code: exit code of a command that ends with this error.
+        details: traceback of the user's own code, which a command prints above the message; "" if there is none.
     """
 
     exit_code = 1
+
+    def __init__(self, *arguments: object, details: str = "") -> None:
+        super().__init__(*arguments)
+        self.details = details
+
+    @property
+    def hints(self) -> list[str]:
+        """Sentences that help to find the cause or to continue, one per line of the output."""
+        notes: list[str] = getattr(self, "__notes__", [])
+        return notes
+
+    def add_hint(self, hint: str) -> None:
+        """Add a hint. Python 3.11 and later print it below the traceback of the error."""
+        self.__notes__ = [*self.hints, hint]
 
 
 class ConfigError(ShmppoError):
@@ -36,8 +57,8 @@ class EnvError(ShmppoError):
         env_index: global index of the environment.
     """
 
-    def __init__(self, env_index: int, message: str) -> None:
-        super().__init__(env_index, message)
+    def __init__(self, env_index: int, message: str, *, details: str = "") -> None:
+        super().__init__(env_index, message, details=details)
         self.env_index = env_index
         self.message = message
 
@@ -46,15 +67,22 @@ class EnvError(ShmppoError):
 
 
 class WorkerError(ShmppoError):
-    """A worker raised an exception, died, or stopped responding. The message contains its traceback if there is one.
+    """A worker raised an exception, died, or stopped responding.
 
     Attributes:
         env_index: global index of the environment that caused the error, or None.
     """
 
-    def __init__(self, message: str, env_index: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, env_index: int | None = None, *, details: str = "") -> None:
+        super().__init__(message, details=details)
         self.env_index = env_index
+        if details:
+            # Python prints the cause above this error, as it does for an exception of this process.
+            self.__cause__ = OriginalError(f"\n{details}")
+
+
+class OriginalError(Exception):
+    """The exception of a worker as text: the traceback of the user's code."""
 
 
 class TrainingError(ShmppoError):
@@ -79,13 +107,62 @@ class RankError(ShmppoError):
     """The ranks cannot continue together. The message names the ranks that are missing or that differ."""
 
 
+class _StandardOutput(io.FileIO):
+    """A standard stream that discards what it gets after its reader has ended or its terminal was closed."""
+
+    def write(self, data: Buffer) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            return memoryview(data).nbytes
+
+
+def protect_standard_streams() -> None:
+    """Let a process continue without output if its stdout or stderr is closed or becomes closed.
+
+    Characters that the encoding of the terminal lacks are written as escape sequences. Streams that the caller has
+    replaced stay as they are.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed (>&-): another file would get this number, and receive what libraries print
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, _text_stream(number, "utf-8"))
+        elif stream is getattr(sys, f"__{name}__"):
+            stream.flush()
+            setattr(sys, name, _text_stream(number, stream.encoding, stream.line_buffering, stream.write_through))
+
+
+def _text_stream(
+    number: int, encoding: str, line_buffering: bool = False, write_through: bool = False
+) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        io.BufferedWriter(_StandardOutput(number, "wb", closefd=False)),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=line_buffering,
+        write_through=write_through,
+    )
+
+
+def print_error(error: ShmppoError) -> None:
+    """Print an error to stderr: details and hints first, the message as the last line."""
+    print(*filter(None, [error.details, *error.hints]), f"error: {error}", sep="\n", file=sys.stderr)
+
+
 def run_command(
     command: Callable[[], object],
     interrupted: str = "interrupted",
     *,
     raised: type[ShmppoError] | tuple[type[ShmppoError], ...] = (),
 ) -> int:
-    """Run the body of a command, and print an error as one line.
+    """Run the body of a command. If it raises an error of this package, print it with `print_error`.
 
     Args:
         command: the body.
@@ -95,6 +172,7 @@ def run_command(
     Returns:
         0 on success, the exit code of the error, or 130 after a KeyboardInterrupt.
     """
+    protect_standard_streams()
     try:
         command()
     except raised:
@@ -102,7 +180,7 @@ def run_command(
     except ShmppoError as error:
         # All ranks of a run raise the same ConfigError. Print it once per machine.
         if not isinstance(error, ConfigError) or os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
+            print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)

@@ -6,15 +6,25 @@ The normalization statistics of the checkpoint stay fixed.
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
 
-import numpy as np
 import tyro
 
+from shmppo.config.command_line import parse, program
+from shmppo.config.help import Page
 from shmppo.errors import run_command
-from shmppo.runs.evaluation import evaluate
+
+if TYPE_CHECKING:
+    from shmppo.runs.evaluation import Evaluation
+
+REFRESH_SECONDS = 0.2
+"""Time between two updates of the progress line."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +33,22 @@ class EvaluateConfig:
 
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
+    checkpoint: str = "last"
+    """Checkpoint to evaluate: last, best (highest mean return in training), the number of an iteration, or the path of
+    a checkpoint file."""
     episodes: int = 20
     """Number of episodes. Each has its own environment."""
     seed: int = 1
     """Seed of the episodes."""
     stochastic: bool = False
     """Sample actions from the policy, as in training. Otherwise the most likely actions are used."""
+    max_steps: int = 100_000
+    """Stop an episode after this number of steps. Its return counts these steps only."""
     video: Path | None = None
-    """Record the episodes in this mp4 or gif file (extra `video`). None: no video."""
+    """Record all episodes, one after the other, in this mp4 or gif file. The video runs at normal speed with at most 30
+    frames per second (extra `video`). None: no video."""
     json: bool = False
-    """Print one JSON object instead of a sentence."""
+    """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
 
 
 def main() -> int:
@@ -41,19 +57,93 @@ def main() -> int:
 
 
 def _evaluate() -> None:
-    options = tyro.cli(EvaluateConfig, prog="python -m shmppo.evaluate", description=__doc__)
-    returns = evaluate(
-        options.run_dir,
-        episodes=options.episodes,
-        seed=options.seed,
-        stochastic=options.stochastic,
-        video=options.video,
+    page = Page(
+        program("evaluate"),
+        "Evaluate the policy of a run over some episodes. The normalization statistics of the checkpoint stay fixed.",
+        examples=("runs/pendulum --episodes 100", "runs/pendulum --video pendulum.mp4"),
     )
-    mean, std = float(np.mean(returns)), float(np.std(returns))
-    if options.json:
-        print(json.dumps({"return_mean": mean, "return_std": std, "episodes": len(returns)}))
-    else:
-        print(f"return {mean:.1f} ± {std:.1f} over {len(returns)} episodes")
+    options = parse(EvaluateConfig, sys.argv[1:], page)
+    from shmppo.runs.evaluation import evaluate
+
+    line = None if options.json or not sys.stderr.isatty() else ProgressLine(options.episodes)
+    try:
+        result = evaluate(
+            options.run_dir,
+            checkpoint=options.checkpoint,
+            episodes=options.episodes,
+            seed=options.seed,
+            stochastic=options.stochastic,
+            max_steps=options.max_steps,
+            video=options.video,
+            progress=None if line is None else line.update,
+        )
+    finally:
+        if line is not None:
+            line.clear()
+    print(json.dumps(as_json(result, options)) if options.json else as_text(result, options))
+
+
+class ProgressLine:
+    """A line of the terminal that shows the progress of an evaluation. It updates in place."""
+
+    def __init__(self, episodes: int) -> None:
+        """episodes: number of episodes of the evaluation."""
+        self._episodes = episodes
+        self._began = time.monotonic()
+        self._next = 0.0
+        self._write("starting")
+
+    def update(self, finished: int, steps: int) -> None:
+        """Show the number of finished episodes and of steps. Most calls return at once."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + REFRESH_SECONDS
+            self._write(f"{finished} of {self._episodes} episodes, {steps:,} steps, {now - self._began:.0f} s")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def as_text(result: Evaluation, options: EvaluateConfig) -> str:
+    """Describe the result in sentences."""
+    mean, std, length = fmean(result.returns), pstdev(result.returns), fmean(result.lengths)
+    digits = decimals(max(abs(mean), std))
+    text = (
+        f"return {mean:.{digits}f} ± {std:.{digits}f} over {len(result.episodes)} episodes of {length:,.0f} steps on "
+        f"average; checkpoint {options.checkpoint} (iteration {result.iteration:,}), seed {options.seed}"
+    )
+    if result.stopped:
+        text += (
+            f"\n{result.stopped} of {len(result.episodes)} episodes were stopped after {options.max_steps:,} steps "
+            "(--max-steps); their returns count these steps only"
+        )
+    return text
+
+
+def as_json(result: Evaluation, options: EvaluateConfig) -> dict[str, object]:
+    """Return the content of the JSON object."""
+    return {
+        "return_mean": fmean(result.returns),
+        "return_std": pstdev(result.returns),
+        "episodes": len(result.episodes),
+        "iteration": result.iteration,
+        "checkpoint": options.checkpoint,
+        "seed": options.seed,
+        "stochastic": options.stochastic,
+        "returns": result.returns,
+        "lengths": result.lengths,
+        "stopped": result.stopped,
+    }
+
+
+def decimals(scale: float) -> int:
+    """Return the number of decimals with which a number of this size has four significant digits; from 1 to 6."""
+    return min(6, max(1, 3 - math.floor(math.log10(scale)))) if scale > 0 else 1
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from typing import Literal
 
 import tyro
 
+from shmppo.config.command_line import parse, program
+from shmppo.config.help import Page
 from shmppo.errors import run_command
-from shmppo.tools import export as tool
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class ExportConfig:
 
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
+    checkpoint: str = "last"
+    """Checkpoint to export: last, best (highest mean return in training), the number of an iteration, or the path of a
+    checkpoint file."""
     format: Literal["onnx", "torchscript"] = "onnx"
     """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format."""
     out: Path | None = None
@@ -31,8 +35,14 @@ def main() -> int:
 
 
 def _export() -> None:
-    options = tyro.cli(ExportConfig, prog="python -m shmppo.export", description=tool.__doc__)
-    print(tool.export(options.run_dir, format=options.format, out=options.out))
+    page = Page(
+        program("export"), "Export the policy of a run for other runtimes.", examples=("runs/pendulum --format onnx",)
+    )
+    options = parse(ExportConfig, sys.argv[1:], page)
+    from shmppo.tools.export import export
+
+    path = export(options.run_dir, checkpoint=options.checkpoint, format=options.format, out=options.out)
+    print(path)
 
 
 if __name__ == "__main__":

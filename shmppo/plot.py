@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
+from shmppo.config.command_line import parse, program
+from shmppo.config.help import Page
 from shmppo.errors import ConfigError, run_command
-from shmppo.plotting.plots import plot_curves, plot_profiles
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,11 @@ class Plot:
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories."""
+    metric: tuple[str, ...] = ()
+    """Metrics to plot, one panel each: columns of metrics.csv or eval.csv, for example approx_kl eval_return_mean.
+    Without this flag, the plot is an overview of returns, KL, clip fraction, and the time of each phase."""
+    x: Literal["steps", "seconds"] = "steps"
+    """X axis of the metrics: environment steps or seconds of training."""
     out: Path = Path("curves.svg")
     """File to write. Its suffix selects the format: svg, png, or pdf."""
 
@@ -40,12 +47,21 @@ def main() -> int:
 def _plot() -> None:
     arguments = sys.argv[1:]
     profiles = arguments[:1] == ["kl"]
-    prog = "python -m shmppo.plot kl" if profiles else "python -m shmppo.plot"
     kind: type[Plot] | type[KLPlot] = KLPlot if profiles else Plot
-    options = tyro.cli(kind, args=arguments[profiles:], prog=prog)
+    page = Page(
+        program("plot") + (" kl" if profiles else ""),
+        f"Plot the {'KL profiles' if profiles else 'learning curves'} of one or more runs.",
+        examples=(f"runs/pendulum-s1 runs/pendulum-s2 --out {'kl' if profiles else 'curves'}.png",),
+    )
+    options = parse(kind, arguments[profiles:], page)
+    from shmppo.plotting.plots import plot_curves, plot_profiles
+
     if not options.run_dirs:
         raise ConfigError("no run directory is given; name the directories of one or more runs")
-    (plot_profiles if profiles else plot_curves)(options.run_dirs, options.out)
+    if isinstance(options, KLPlot):
+        plot_profiles(options.run_dirs, options.out)
+    else:
+        plot_curves(options.run_dirs, options.out, metrics=options.metric, x=options.x)
     print(options.out)
 
 

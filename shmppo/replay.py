@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import tyro
 
-from shmppo.errors import EnvError, run_command
-from shmppo.tools.replay import replay
+from shmppo.config.command_line import parse, program
+from shmppo.config.help import Page
+from shmppo.errors import EnvError, print_error, run_command
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,31 @@ class ReplayConfig:
 
 
 def main() -> int:
-    """Run the command and return its exit code. Raise the environment's EnvError, so that a debugger can stop there."""
+    """Run the command and return its exit code. Raise the environment's EnvError, so that a debugger can stop there.
+
+    Without a debugger, only the frames of the user's code and the message are printed.
+    """
+    sys.excepthook = _print_uncaught
     return run_command(_replay, raised=EnvError)
 
 
+def _print_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print an exception that ends the process. This is `sys.excepthook`."""
+    if isinstance(error, EnvError):
+        print_error(error)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
 def _replay() -> None:
-    options = tyro.cli(ReplayConfig, prog="python -m shmppo.replay", description=__doc__)
+    page = Page(
+        program("replay"),
+        "Replay an episode in which an environment failed.",
+        examples=("RUN_DIR/failed_episode.json",),
+    )
+    options = parse(ReplayConfig, sys.argv[1:], page)
+    from shmppo.tools.replay import replay
+
     steps = replay(options.file)
     print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -37,6 +38,19 @@ class Counter(gymnasium.Env[np.ndarray, int]):
         return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
 
 
+class NoActions(gymnasium.Env[np.ndarray, int]):
+    """Has no action space."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+
+
+class BrokenWrapper(gymnasium.Wrapper):
+    """Raises a TypeError that does not concern its arguments."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        raise TypeError("not an argument")
+
+
 class Faulty(Counter):
     """Goes wrong at its n-th step in total, in the way that `how` says."""
 
@@ -61,6 +75,8 @@ class Faulty(Counter):
                 return np.zeros(2), np.zeros(2), False, False, {}  # type: ignore[return-value]
             if self.how == "nan":
                 return np.array([0.0, np.nan]), 0.0, False, False, {}
+            if self.how == "huge":
+                return np.zeros(2), 1e300, False, False, {}
             if self.how == "infinite":
                 return np.zeros(2), float("inf"), False, False, {}
         return super().step(action)
@@ -214,6 +230,25 @@ class PutsBack(gymnasium.Env[np.ndarray, int]):
         self.position, self.draws = float(state[0]), int(state[1])
 
 
+class OneHangs(Counter):
+    """Steps slowly. The first of the processes that reach the 20th step creates the file `lock` and hangs there."""
+
+    def __init__(self, lock: str) -> None:
+        super().__init__()
+        self.lock, self.steps = lock, 0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        time.sleep(0.01)
+        if self.steps == 20:
+            try:
+                os.close(os.open(self.lock, os.O_CREAT | os.O_EXCL))
+                time.sleep(1000)
+            except FileExistsError:
+                pass
+        return super().step(action)
+
+
 class FailsSometimes(Counter):
     """Goes wrong, in the way that `how` says, at the fifth step of every third episode by its seed."""
 
@@ -230,6 +265,10 @@ class FailsSometimes(Counter):
         if self.bad and self.t == 5:
             if self.how == "raise":
                 raise ValueError("the simulation exploded")
+            if self.how == "exit":
+                sys.exit(0)
+            if self.how == "interrupt":
+                raise KeyboardInterrupt
             if self.how == "nan":
                 return np.array([0.0, np.nan]), reward, terminated, truncated, extra
             return observation, float("inf"), terminated, truncated, extra
@@ -254,7 +293,7 @@ class FailsAtReset(Counter):
 
 for _how in ("raise", "nan"):
     gymnasium.register(f"FailsAtReset-{_how}-v0", entry_point=FailsAtReset, kwargs={"how": _how})
-for _how in ("raise", "nan", "reward"):
+for _how in ("raise", "nan", "reward", "exit", "interrupt"):
     gymnasium.register(f"FailsSometimes-{_how}-v0", entry_point=FailsSometimes, kwargs={"how": _how})
 gymnasium.register("RefusesSeeds-v0", entry_point=RefusesSeeds)
 gymnasium.register("SeedCounter-v0", entry_point=SeedCounter)
@@ -361,5 +400,5 @@ gymnasium.register("Masked-v0", entry_point=Masked)
 gymnasium.register("Echo-v0", entry_point=Echo)
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})
-for _how in ("raise", "exit", "hang", "shape", "four", "reward", "nan", "infinite"):
+for _how in ("raise", "exit", "hang", "shape", "four", "reward", "nan", "infinite", "huge"):
     gymnasium.register(f"Faulty-{_how}-v0", entry_point=Faulty, kwargs={"how": _how})

@@ -25,7 +25,7 @@ COMMANDS = {"evaluate", "export", "plot", "replay", "tune"}
 OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
 PUBLIC = {
     "ConfigError", "EnvError", "RankError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
-    "load_policy", "resume", "train",
+    "load_policy", "preset", "resume", "train",
 }  # fmt: skip
 OPTION_CLASSES = re.compile(r"\w+Options|TrainConfig")
 """Classes whose attributes are command-line flags. They may have any number."""

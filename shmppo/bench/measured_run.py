@@ -11,35 +11,11 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
 from shmppo.runs.trainer import train
 
-INTERRUPTED = "interrupted; the unfinished measurement is discarded"
 WARM_UP = 3  # iterations that are not counted: they touch new memory pages and see tensor shapes for the first time
-
-
-@dataclass(frozen=True)
-class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
-    """The fields of TrainConfig that define the training job.
-
-    The fields about processes, ranks, and reports are missing, because the benchmark sets them.
-    """
-
-    def config(self, **changes: Any) -> TrainConfig:
-        """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
-        own = {field.name for field in dataclasses.fields(TrainConfig)}
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in own}
-        return TrainConfig(**fields | changes)
-
-    def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
-        """Return `config` with another number of environments.
-
-        The number of minibatches changes too, so that the steps per minibatch stay as close as possible.
-        """
-        minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
-        return self.config(**{"num_envs": num_envs, "minibatches": minibatches} | changes)
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,23 @@ from __future__ import annotations
 import csv
 import dataclasses
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from shmppo.bench.measured_run import JobOptions, MeasuredRun, measured_run
+from shmppo.bench.measured_run import MeasuredRun, measured_run
+from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
-from shmppo.plotting.plots import new_figure
 from shmppo.plotting.scaling import PARTS, plot_scaling
+from shmppo.plotting.style import new_figure
 from shmppo.runs.trainer import train
 from shmppo.utils.files import make_parent_directory
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.phase_timer import LEARNING, SAMPLING
 
-Learning = Literal["central", "sharded"]
-Mode = Literal["strong", "weak", "envs"]
 LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
 """Phases in which the workers are idle. With central learning, "gradient" is another one."""
 COLUMNS = (
@@ -39,30 +37,6 @@ LEGEND = (
     "W: workers. N: environments. S: speed-up. E: efficiency. Rates are steps per second: of the whole iteration, of\n"
     "sampling alone, and of learning alone. Percentages are shares of the time."
 )
-
-
-@dataclass(frozen=True)
-class Scaling(JobOptions):
-    """Measure speed-up and efficiency over worker counts, with a fixed batch and with fixed work per worker."""
-
-    workers: tuple[int, ...] = (1, 2, 4)
-    """Numbers of workers to measure. The speed-up is relative to the first."""
-    learning: tuple[Learning, ...] = ("central", "sharded")
-    """Values of --learning to measure."""
-    modes: tuple[Mode, ...] = ("strong", "weak", "envs")
-    """strong: --num-envs in total. weak: --envs-per-worker for each worker. envs: one worker with 1, 2, 4 …
-    environments."""
-    envs_per_worker: int | None = None
-    """Environments of each worker in mode weak. None: --num-envs divided by the largest number of workers."""
-    iterations: int = 13
-    """Iterations of each run. The first 3 are not counted."""
-    repetitions: int = 1
-    """Repetitions of all runs, interleaved. The table shows medians."""
-    target_return: float | None = None
-    """Also train every configuration of mode strong for --total-steps. Report the time until the mean return of 100
-    episodes reaches this value. None: skip this."""
-    out: Path = Path("scaling")
-    """Files to write: OUT.csv and OUT.svg."""
 
 
 def plan(options: Scaling) -> list[tuple[Mode, Learning, TrainConfig]]:

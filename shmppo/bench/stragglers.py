@@ -7,28 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
 
 from shmppo.bench.measured_run import WARM_UP, measured_run
+from shmppo.bench.options import Stragglers
 from shmppo.config.train_config import TrainConfig
-
-
-@dataclass(frozen=True)
-class Stragglers:
-    """Measure the step times of every environment, the load of every worker, and the time lost by waiting."""
-
-    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    """The configuration to measure."""
-    iterations: int = 23
-    """Iterations to train. The first 3 are not counted in the waiting time."""
-    show: int = 8
-    """Number of environments to list, slowest first."""
-    json: bool = False
-    """Print one JSON object instead of the tables."""
 
 
 def stragglers(config: TrainConfig, iterations: int) -> dict[str, Any]:

@@ -11,33 +11,18 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium
 import torch
-import tyro
 
 from shmppo.bench.measured_run import measured_run
+from shmppo.bench.options import Throughput
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task, make_environment
 from shmppo.models.actor_critic import build_model
 from shmppo.utils.machine import processor, usable_cores
 from shmppo.utils.phase_timer import PHASES, SAMPLING
-
-
-@dataclass(frozen=True)
-class Throughput:
-    """Measure the steps per second of a configuration, the time of each phase, and the share of the roofline."""
-
-    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    """The configuration to measure."""
-    iterations: int = 23
-    """Iterations to train. The first 3 are not counted."""
-    roofline: bool = True
-    """Also measure the limit of this machine: bare simulator steps and matrix products, on all cores."""
-    json: bool = False
-    """Print one JSON object instead of text."""
 
 
 def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:

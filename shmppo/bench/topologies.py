@@ -16,13 +16,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shmppo.bench.measured_run import WARM_UP, JobOptions, MeasuredRun, measured_run
+from shmppo.bench.measured_run import WARM_UP, MeasuredRun, measured_run
+from shmppo.bench.options import Topologies
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import inspect_task
@@ -33,18 +33,6 @@ from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, SAMPLING
 
 SPLIT = {"sampling": SAMPLING, "optimization": LEARNING, "communication": COMMUNICATION, "other": ("other",)}
 """Phases of each part of an iteration."""
-
-
-@dataclass(frozen=True)
-class Topologies(JobOptions):
-    """Compare central, sharded, and decentralized learning on the same total batch of --num-envs environments."""
-
-    processes: int | None = None
-    """Processes of each topology: workers, or ranks without workers. None: one per core."""
-    iterations: int = 23
-    """Iterations of each run. The first 3 are not counted."""
-    json: bool = False
-    """Print JSON instead of the table."""
 
 
 def decentralized_run(config: TrainConfig, ranks: int, iterations: int) -> MeasuredRun:

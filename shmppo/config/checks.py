@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from shmppo.errors import ConfigError
@@ -35,6 +37,16 @@ def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], 
 def flag(name: str) -> str:
     """Return the command-line flag of a field."""
     return "--" + name.replace("_", "-")
+
+
+def flag_with_value(name: str, value: Any) -> str:
+    """Return a field as it is written on the command line, for example "--encoder-sizes 64 64"."""
+    if isinstance(value, bool):
+        return flag(name) if value else flag(f"no_{name}")
+    if isinstance(value, Mapping):
+        value = tuple(f"{key}={json.dumps(item)}" for key, item in value.items())
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return " ".join([flag(name), *(shlex.quote(str(part)) for part in parts)])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

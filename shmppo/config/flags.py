@@ -5,17 +5,31 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
+from shmppo.config.arguments import given_flags, is_flag
+from shmppo.config.checks import flag
+from shmppo.config.command_line import parse, program
+from shmppo.config.flag_table import field_docs
+from shmppo.config.help import Page
+from shmppo.config.hints import flags_in, suggestion
+from shmppo.config.presets import preset_fields
+from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.errors import ConfigError
 
-TRAIN_PROG = "python -m shmppo.train"
+COMMON = (
+    "env", "env_kwargs", "preset", "total_steps", "num_envs", "seed", "workers", "core", "hidden_size",
+    "rollout_steps", "learning_rate", "gamma", "entropy_coef", "track", "run_dir", "resume", "init_from", "config",
+)  # fmt: skip
+"""Fields whose flags `train --help` shows first."""
 NOT_INHERITED = ("run_dir", "stop_at_iteration", "rank", "ranks")
 """Fields that a new run does not copy from another run's config.json."""
 
@@ -26,10 +40,13 @@ class SourceOptions:
 
     config: Path | None = None
     """Configuration file: YAML or JSON with names and values of flags, or the config.json of a run. Flags on the
-    command line override it. None: the defaults below."""
+    command line override it. None: no file."""
+    preset: str | None = None
+    """Tested options for a known environment: the name of a preset, or auto for the preset of --env. --config and flags
+    override them. None: no preset."""
     resume: Path | None = None
-    """Directory of a run to resume from its newest checkpoint. For the other flags of a resumed run, see
-    --resume RUN_DIR --help. None: start a new run."""
+    """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
+    run. None: start a new run."""
 
 
 def subjects() -> dict[str, type]:
@@ -38,7 +55,7 @@ def subjects() -> dict[str, type]:
 
 
 def flags_type(default: Mapping[str, Any]) -> type:
-    """Make a dataclass with one field per subject, so that the help text has one box per subject.
+    """Make a dataclass with one field per subject, as the command line has one flag per field.
 
     Args:
         default: default value of each field of a configuration, by name.
@@ -50,26 +67,49 @@ def flags_type(default: Mapping[str, Any]) -> type:
     return dataclasses.make_dataclass("Flags", fields, frozen=True)
 
 
+def default_flags_type() -> type:
+    """Return the dataclass of all flags of `train`, with the values of the default job."""
+    return flags_type(TrainConfig().fields())
+
+
+def train_page(script: str | None = None) -> Page:
+    """Return the texts of the help page of `train`, or of a script with its own default configuration."""
+    if script is not None:
+        return Page(script, "Train recurrent PPO. Flags override the script's options.", ("--seed 2",), COMMON)
+    return Page(
+        program("train"),
+        "Train recurrent PPO. Without flags: the default job, CartPole-v1 with hidden velocities.",
+        examples=("--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum",),
+        common=COMMON,
+    )
+
+
 def parse_config(
-    arguments: Sequence[str], *, prog: str, description: str, default: TrainConfig | None = None
+    arguments: Sequence[str], *, script: str | None = None, default: TrainConfig | None = None
 ) -> TrainConfig:
-    """Make a configuration from a command line. Flags override the file of --config, which overrides `default`.
+    """Make a configuration from a command line. Flags override --config, which overrides --preset or `default`.
+
+    With --init-from, but without the three, flags override the configuration of that run.
+
+    Args:
+        arguments: the command line.
+        script: the command as the user types it. None: the command `train`.
+        default: configuration that preset, file, and flags override. None: the default job.
 
     Raises:
-        ConfigError: if the file cannot be read, or if the configuration cannot run.
-        SystemExit: with code 0 after --help, with code 2 for an unknown flag or a value of the wrong type.
+        ConfigError: for an unknown flag or a wrong value, if the file cannot be read, or if the configuration cannot
+            run.
+        SystemExit: with code 0 after --help.
     """
-    file = option_value(arguments, "--config")
+    name = option_value(arguments, "--preset")
+    option, file = _config_file(arguments, inherit=name is None and default is None)
+    from_file = read_config_file(file, option) if file is not None else {}
     base = (default or TrainConfig()).fields()
-    if file is not None:
-        base |= read_config_file(Path(file))
-    parsed: Any = tyro.cli(
-        flags_type(base),
-        args=list(arguments),
-        prog=prog,
-        description=description,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
+    if name is not None:
+        env = option_value(arguments, "--env") or from_file.get("env", base["env"])
+        base = TrainConfig().fields() | preset_fields(name, env)
+    base |= from_file
+    parsed = parse(flags_type(base), arguments, train_page(script))
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
     try:
@@ -77,7 +117,22 @@ def parse_config(
     except ConfigError as error:
         if file is None:
             raise
-        raise ConfigError(f"--config {file} with the flags of the command line: {error}") from error
+        raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
+
+
+def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path | None]:
+    """Return the configuration file of a command line, and the option that names it.
+
+    Args:
+        arguments: the command line.
+        inherit: whether the file may be the config.json beside the weights of --init-from.
+    """
+    file, source = (option_value(arguments, option) for option in ("--config", "--init-from"))
+    if file is not None or source is None or not inherit:
+        return "--config", None if file is None else Path(file)
+    path = Path(source).expanduser()
+    config = (path.parent if path.is_file() else path) / "config.json"
+    return "--init-from", config if config.is_file() else None
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:
@@ -90,80 +145,122 @@ def option_value(arguments: Sequence[str], option: str) -> str | None:
     return None
 
 
-def read_config_file(path: Path) -> dict[str, Any]:
+def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
     """Read fields of a configuration from a YAML or JSON file, or from a run's config.json.
+
+    Args:
+        path: the file.
+        option: the option that names the file, for error messages.
 
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or contains an unknown field.
     """
-    content = _read(path)
+    content = _read(path, option)
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
     if not isinstance(content, dict):
-        raise ConfigError(f"--config {path} is not a mapping of names to values; write one `name: value` per line")
+        raise ConfigError(f"{option} {path} is not a mapping of names to values; write one `name: value` per line")
     fields = {str(name).replace("-", "_"): value for name, value in content.items()}
     try:
         return typed_fields(fields)
     except ConfigError as error:
-        raise ConfigError(f"--config {path}: {error}") from error
+        raise ConfigError(f"{option} {path}: {error}") from error
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, option: str) -> Any:
     """Parse a JSON or YAML file."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} cannot be read ({error}); name a YAML or JSON file") from error
+        raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         if path.suffix == ".json":
-            raise ConfigError(f"--config {path} is not JSON ({error}); correct it") from error
+            raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
     try:
         import yaml
     except ImportError as error:
         raise ConfigError(
-            f"--config {path} is YAML, but pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
+            f"{option} {path} is YAML, but pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
         ) from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"--config {path} is neither JSON nor YAML ({reason}); correct it") from error
+        raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
 
 
 @dataclass(frozen=True)
-class ResumeConfig:
-    """Resume a run from its newest checkpoint. Flags replace the values of the stored configuration.
-
-    Options without a flag on the command line keep their stored values.
-    """
+class ResumeOptions:
+    """Which run to resume, and where."""
 
     resume: Path
     """Directory of the run to resume."""
-    total_steps: int | None = None
-    """Environment steps of the whole run, including the steps before the checkpoint."""
-    anneal_steps: int | None = None
-    """Environment steps, counted from the run's start, after which annealed values reach 0."""
-    workers: int | None = None
-    """Number of worker processes."""
-    learning: Literal["auto", "central", "sharded"] | None = None
-    """Where gradients are computed."""
-    stop_at_iteration: int | None = None
-    """Stop after this iteration. None: stop after --total-steps."""
-    checkpoint_every: int | None = None
-    """Iterations between checkpoints."""
-    rank_timeout: float | None = None
-    """Seconds that a rank waits for the others."""
-    quiet: bool = False
-    """Print only errors."""
+    checkpoint: str = "last"
+    """The checkpoint: last, best, the number of an iteration, or a checkpoint file. An older checkpoint than the last
+    one is resumed in a new directory, so that nothing is lost."""
+    run_dir: Path | None = None
+    """A new directory to continue in. It gets the metrics up to the checkpoint. None: RUN_DIR for the last checkpoint,
+    otherwise RUN_DIR-from-ITERATION."""
+
+
+def _resume_config() -> Any:
+    """Make the dataclass of all flags of `train --resume`: those of `ResumeOptions`, and the changeable fields.
+
+    None means that the run keeps its value, so the sentence about None is left out of the help text.
+    """
+    kinds, docs = typing.get_type_hints(TrainConfig), field_docs(TrainConfig)
+    fields: list[tuple[str, Any, Any]] = []
+    for name in RESUMABLE:
+        text = re.sub(r" None: [^.]*\.", "", docs[name])
+        default, kind = (False, bool) if kinds[name] is bool else (None, kinds[name] | None)
+        field = dataclasses.field(default=default, metadata={"default_sentence": ""})
+        fields.append((name, Annotated[kind, tyro.conf.arg(help=text)], field))
+    text = "Options of the run that may change. Without a flag, the run keeps its value."
+    return dataclasses.make_dataclass(
+        "ResumeConfig", fields, bases=(ResumeOptions,), frozen=True, namespace={"__doc__": text}
+    )
+
+
+ResumeConfig = _resume_config()
+
+
+RESUME_DESCRIPTION = (
+    "Resume a run from its newest checkpoint. Flags replace values of its configuration; the others stay as they are."
+)
 
 
 def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """Parse a command line with --resume. Return the run directory and the fields of its configuration to change."""
-    options = tyro.cli(ResumeConfig, args=list(arguments), prog=TRAIN_PROG)
-    given = dataclasses.asdict(options)
-    run_dir = given.pop("resume")
-    return run_dir, {name: value for name, value in given.items() if value is not None and value is not False}
+    """Parse a command line with --resume. Return the run directory and the other arguments of `shmppo.resume`.
+
+    Raises:
+        ConfigError: for a flag that a resumed run cannot change, for an unknown flag, or for a wrong value.
+        SystemExit: with code 0 after --help.
+    """
+    prog = program("train")
+    _refuse_fixed_flags(arguments, prog)
+    page = Page(prog, RESUME_DESCRIPTION, examples=("--resume runs/pendulum --total-steps 1000000",))
+    options = parse(ResumeConfig, arguments, page)
+    given = set(given_flags(arguments))
+    changes = {name: getattr(options, name) for name in RESUMABLE if {flag(name), flag(f"no_{name}")} & given}
+    return options.resume, {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, **changes}
+
+
+def _refuse_fixed_flags(arguments: Sequence[str], prog: str) -> None:
+    """Raise ConfigError for a flag of `train` that a resumed run does not have."""
+    changeable = {flag(field.name) for field in dataclasses.fields(ResumeConfig)}
+    fixed = {flag(field.name) for field in dataclasses.fields(TrainConfig)} - changeable
+    known = sorted(fixed | changeable | {flag(f"no_{name}") for name in RESUMABLE})
+    for given in given_flags(arguments):
+        name = given.replace("--no-", "--", 1) if given not in known else given
+        hint = "" if name in known else suggestion(given, known)
+        if hint.startswith("; use"):  # the flag of another trainer
+            name = given = flags_in(hint)[0]
+        if name in fixed:
+            run_dir = option_value(arguments, "--resume")
+            value = option_value(arguments, given) or ""
+            change = given if is_flag(value) else f"{given} {value}".strip()
+            raise ConfigError(refusal(Path(run_dir or "RUN_DIR"), [change], prog))

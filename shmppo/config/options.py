@@ -16,11 +16,14 @@ from shmppo.config.checks import TOO_LARGE, at_least_1, flag, positive, require,
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
-    """Parse texts `key=value` into a mapping. A value that is not valid JSON is a string."""
+    """Parse the texts `key=value` of --env-kwargs into a mapping. A value that is not valid JSON is a string."""
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        require(bool(equals) and key.isidentifier(), f"{pair!r} is not of the form key=value; write frame_skip=4")
+        name = key.replace("-", "_")
+        example = f"{name}={text or 'VALUE'}" if name.isidentifier() else "for example frame_skip=4"
+        correct = bool(equals) and key.isidentifier()
+        require(correct, f"--env-kwargs {pair} is not of the form KEY=VALUE; write {example}")
         try:
             arguments[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -47,7 +50,7 @@ class TaskOptions:
 
     env: str | None = None
     """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a function.
-    None: the default job, which is CartPole-v1 with its velocities (indices 1 and 3) hidden."""
+    None: CartPole-v1 with its velocities (indices 1 and 3) hidden, which is the default job."""
     env_kwargs: KeywordArguments = field(default_factory=dict)
     """Keyword arguments of the environment's constructor, for example frame_skip=4."""
     wrappers: tuple[str, ...] = ()
@@ -58,8 +61,8 @@ class TaskOptions:
     of a worker together in C++ (extra `envpool`). EnvPool cannot replay episodes, so the run is not reproducible
     (exact: false)."""
     hide_obs: tuple[int, ...] | None = None
-    """Observation indices to set to 0, so that the policy needs memory. None: no index, except in the default job of
-    --env."""
+    """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
+    they are 1 and 3."""
     prev_action: bool = False
     """Add the previous action to the observation, as the environment received it. It is zero at an episode's start."""
     prev_reward: bool = False
@@ -72,6 +75,9 @@ class TaskOptions:
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""
+    allow_out_of_bounds: bool = False
+    """Continue with a warning if the first observations lie outside the bounds of the observation space, for
+    environments of others whose bounds are wrong."""
     num_envs: int = 16
     """N, number of environments."""
     seed: int = 1
@@ -116,8 +122,12 @@ class NetworkOptions:
     layer_norm: bool = False
     """Apply layer normalization before each activation of the encoder's linear layers."""
     network: str | None = None
-    """`module:factory` of a custom network that replaces encoders and core (see shmppo/models/custom.py). Add
-    --core none if it has no recurrent state. None: the network that the other options describe."""
+    """`module:factory` of a custom network that replaces encoders and core (see shmppo/models/custom.py).
+    Add --core none if it has no recurrent state. None: the network that the other options describe."""
+    init_from: str | None = None
+    """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
+    line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters, and
+    random numbers start anew. None: random initial weights."""
     separate_critic: bool = False
     """Give the critic its own encoder and core. Otherwise actor and critic share them."""
     log_std_init: float = 0.0
@@ -174,15 +184,16 @@ class UpdateOptions:
     normalize_obs: bool = True
     """Normalize vector observations by their running mean and standard deviation, and clip them to ± 10."""
     clip_reward: float | None = None
-    """Clip each reward to ± this value for training. Reported returns are not clipped. None: no clipping."""
+    """Clip each reward to ± this value for training, before normalization. Reported returns are not clipped. None: no
+    clipping."""
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, and clip them to ± 10."""
     env_block: int | None = None
     """Environments per shuffling block. Each block contributes an equal share to each minibatch. None: one block of all
     N environments."""
     grad_shards: int | None = None
-    """G, parts of a minibatch whose gradients are computed separately and then added. None: one per 256 steps. If that
-    is more than the number of workers, one shard per worker is faster."""
+    """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it. With
+    few workers, one part per worker is faster. None: one part per 256 steps."""
     tile_rows: int | None = None
     """B, rows of an inference batch. Environment n always has row n mod B. None: 8."""
 

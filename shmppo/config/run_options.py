@@ -5,12 +5,12 @@ The docstring after each field is also the help text of its flag. `options` defi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.checks import at_least_1, positive, require, require_fields
+from shmppo.config.checks import at_least_1, flag, positive, require, require_fields
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class ProcessOptions:
     signal."""
     keep_checkpoints: int = 2
     """Number of newest checkpoints to keep. The checkpoint with the best return is kept in addition."""
+    keep_every: int | None = None
+    """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: no checkpoint is kept
+    for good."""
     replay_limit: int = 1_000_000
     """Maximum number of steps of an episode that are recorded for a replay. Where a longer episode needs a replay, it
     is restarted, and the run is no longer reproducible (exact: false). Environments with get_state and set_state need
@@ -51,7 +54,10 @@ class ProcessOptions:
 
     def check_processes(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        counts = ("learner_threads", "stop_at_iteration", "checkpoint_every", "keep_checkpoints", "replay_limit")
+        counts = (
+            "learner_threads", "stop_at_iteration", "checkpoint_every", "keep_checkpoints", "keep_every",
+            "replay_limit",
+        )  # fmt: skip
         require_fields(self, counts, at_least_1, "be at least 1")
         require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
         require_fields(self, ("worker_timeout", "checkpoint_minutes"), positive, "be positive and below 1e30")
@@ -92,6 +98,14 @@ class ReportOptions:
 
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'."""
+    wandb_project: str = "shmppo"
+    """Weights & Biases: project of the run."""
+    wandb_group: str | None = None
+    """Weights & Biases: group of the run, for example one group for all seeds. None: no group."""
+    wandb_name: str | None = None
+    """Weights & Biases: name of the run. None: the name of the run directory."""
+    wandb_tags: tuple[str, ...] = ()
+    """Weights & Biases: tags of the run."""
     eval_every: int | None = None
     """Iterations between evaluations. A separate process evaluates and writes eval.csv. None: no evaluations."""
     eval_episodes: int = 10
@@ -109,6 +123,10 @@ class ReportOptions:
     def check_report(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require_fields(self, ("kl_profile_every", "eval_every", "eval_episodes"), at_least_1, "be at least 1")
+        wandb = [field for field in fields(ReportOptions) if field.name.startswith("wandb_")]
+        changed = [flag(field.name) for field in wandb if getattr(self, field.name) != field.default]
+        needs = "need" if len(changed) > 1 else "needs"
+        require(not changed or "wandb" in self.track, f"{', '.join(changed)} {needs} --track wandb; add it")
         require(
             self.eval_every is not None or not self.eval_videos,
             "--eval-videos records evaluations, but --eval-every is not set; add --eval-every",

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
+import numbers
+import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import flag, nearest, require
+from shmppo.config.checks import flag, require
+from shmppo.config.hints import field_hint
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
@@ -49,7 +53,16 @@ class TrainConfig(
     those of the base classes, from the last base class to the first. Derived sizes are computed once per object.
     """
 
+    if not typing.TYPE_CHECKING:  # type checkers know the fields
+
+        def __new__(cls, *_values, **fields):
+            """Refuse unknown fields with a hint, before `__init__` would raise a TypeError."""
+            check_names(fields)
+            return super().__new__(cls)
+
     def __post_init__(self) -> None:
+        for name, value in typed_fields(self.fields()).items():
+            object.__setattr__(self, name, value)
         check(self)
 
     def fields(self) -> dict[str, Any]:
@@ -199,26 +212,42 @@ def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: if a field does not exist in this version, or if a value has the wrong type.
     """
-    kinds = typing.get_type_hints(TrainConfig)
-    for name in fields:
-        require(
-            name in kinds,
-            f"there is no field {name}{nearest(name, kinds)}; see python -m shmppo.train --help for all fields",
-        )
-    return {name: _typed(name, kinds[name], value) for name, value in fields.items()}
+    check_names(fields)
+    return {name: _typed(name, field_types()[name], value) for name, value in fields.items()}
+
+
+@functools.cache
+def field_types() -> dict[str, Any]:
+    """Return the type of every field of `TrainConfig`."""
+    return typing.get_type_hints(TrainConfig)
+
+
+def check_names(names: Collection[str]) -> None:
+    """Raise ConfigError if a name is not a field of `TrainConfig`."""
+    known = field_types()
+    for name in names:
+        hint = "" if name in known else field_hint(name, known)
+        end = "" if hint.startswith(";") else "; see python -m shmppo.train --help-all for all fields"
+        require(name in known, f"there is no field {name}{hint}{end}")
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
-    """Convert a value from a file to its field's type: lists to tuples, and numbers to floats."""
+    """Convert a value to its field's type: lists to tuples, numbers to Python's own, and paths to text."""
     if isinstance(value, list):
         value = tuple(value)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    elif isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        value = int(value)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if float in (kind, *typing.get_args(kind)) and (number or isinstance(value, str)):
         with contextlib.suppress(ValueError):  # YAML parses 1e-3 as text
             return float(value)
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
-    wanted = wanted.replace("typing.", "").replace("NoneType", "None")
-    require(_fits(kind, value), f"{flag(name)} is {value!r}; it must be {wanted}")
+    wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
+    is_name = callable(value) and str in (kind, *typing.get_args(kind))
+    named = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
+    require(_fits(kind, value), f"{flag(name)} is {value!r}; it must be {wanted}{named}")
     return value
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from shmppo.errors import ConfigError
+from shmppo.models.observations import path_name, relative_pronoun
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +22,22 @@ Seeding = Literal["episode", "once", "never"]
 
 TOLERANCE = 1e-5  # relative, at the bounds of a Box: a value rounded to float32 may lie slightly outside
 
-_RESET_RULE = "reset must return (observation, info), info a dict"
-_STEP_RULE = "step must return (observation, reward, terminated, truncated, info)"
+MAX_NAMED = 3
+"""Number of values outside the bounds that a message names."""
+MAX_VALUE_TEXT = 40
+"""Number of characters up to which a message shows a value of a discrete space."""
+_RESET_RULE = "it must return (observation, info), info a dict"
+STEP_RULE = "it must return (observation, reward, terminated, truncated, info)"
+_REMEDY = "correct the observation or observation_space"
 
 
 def check_contract(
-    env: gymnasium.Env, where: str, seeding: Literal["episode", "once"], action: Callable[[Any], Any] | None = None
+    env: gymnasium.Env,
+    where: str,
+    seeding: Literal["episode", "once"],
+    action: Callable[[Any], Any] | None = None,
+    *,
+    allow_out_of_bounds: bool = False,
 ) -> Seeding:
     """Reset and step an environment once, and check what it returns.
 
@@ -34,6 +46,7 @@ def check_contract(
         where: name of the environment for error messages.
         seeding: the seeding that the configuration asks for.
         action: maps an observation to an action; a random action if None.
+        allow_out_of_bounds: whether a value outside the bounds of a Box gives a warning instead of an error.
 
     Returns:
         `seeding`, or "never" if the environment does not accept seeds.
@@ -42,30 +55,35 @@ def check_contract(
         ConfigError: if a rule is broken. The message names the rule.
     """
     accepted: Seeding = seeding
+    returned: Any = None
     try:
         returned = env.reset(seed=0)
-    except Exception as error:
+    except FAILURES as error:
+        reraise_ctrl_c(error)
         accepted = "never"
         log.warning("%s: reset(seed=0) raised %r, so resets receive no seed", where, error)
+    if accepted == "never":
         returned = _call(where, "reset()", env.reset)
-    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
-        raise ConfigError(f"{where}: reset returned {_brief(returned)}; {_RESET_RULE}")
-    _check_observation(where, "reset", env.observation_space, returned[0])
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        raise ConfigError(f"{where}: reset returned {result_of(returned)}; {_RESET_RULE}")
+    if not isinstance(returned[1], dict):
+        raise ConfigError(f"{where}: reset returned {kind_of(returned[1])} as its info; {_RESET_RULE}")
+    _check_observation(where, "reset", env.observation_space, returned[0], allow_out_of_bounds)
     env.action_space.seed(0)
     chosen = env.action_space.sample() if action is None else action(returned[0])
     stepped = _call(where, "step(action)", lambda: env.step(chosen))
     if not (isinstance(stepped, tuple) and len(stepped) == 5):
-        raise ConfigError(f"{where}: step returned {_brief(stepped)}; {_STEP_RULE}")
+        raise ConfigError(f"{where}: step returned {result_of(stepped)}; {STEP_RULE}")
     observation, reward, terminated, truncated, info = stepped
-    _check_observation(where, "step", env.observation_space, observation)
+    _check_observation(where, "step", env.observation_space, observation, allow_out_of_bounds)
     is_number = isinstance(reward, numbers.Real) or (isinstance(reward, np.ndarray) and reward.ndim == 0)
     if not is_number:
-        raise ConfigError(f"{where}: step returned the reward {_brief(reward)}; it must be one number")
+        raise ConfigError(f"{where}: step returned the reward {brief(reward)}; it must be one number")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
-            raise ConfigError(f"{where}: step returned {name} = {_brief(flag)}; it must be a bool")
+            raise ConfigError(f"{where}: step returned {name} = {brief(flag)}; it must be a bool")
     if not isinstance(info, dict):
-        raise ConfigError(f"{where}: step returned the info {_brief(info)}; {_STEP_RULE}, info a dict")
+        raise ConfigError(f"{where}: step returned {kind_of(info)} as its info; {STEP_RULE}, info a dict")
     return accepted
 
 
@@ -73,56 +91,155 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
     """Call a method of the environment and turn its exception into a ConfigError."""
     try:
         return function()
-    except Exception as error:
-        raise ConfigError(f"{where}: {what} raised {error!r} in a check before the run; correct the method") from error
-
-
-def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
-    rule = broken_rule(space, observation)
-    if rule:
+    except FAILURES as error:
+        reraise_ctrl_c(error)
         raise ConfigError(
-            f"{where}: {call} returned the observation {_brief(observation)}, but {rule}; correct the observation or "
-            f"observation_space {space}"
+            f"{where}: {what} raised {describe_error(error)} in a check before the run; correct the method",
+            details=user_traceback(error),
+        ) from error
+
+
+def _check_observation(
+    where: str, call: str, space: spaces.Space[Any], observation: Any, allow_out_of_bounds: bool
+) -> None:
+    clause = broken_rule(space, observation)
+    if clause:
+        raise ConfigError(f"{where}: {call} returned an observation {clause}")
+    outside = values_outside(space, observation)
+    if outside and allow_out_of_bounds:
+        log.warning("%s: %s returned an observation outside its space: %s", where, call, outside)
+    elif outside:
+        raise ConfigError(
+            f"{where}: {call} returned an observation outside its space: {outside}; correct the observation or "
+            "observation_space, or add --allow-out-of-bounds"
         )
 
 
-def broken_rule(space: spaces.Space[Any], observation: Any) -> str | None:
-    """Return how an observation violates its space, or None if it is valid.
+def broken_rule(space: spaces.Space[Any], observation: Any, keys: tuple[str | int, ...] = ()) -> str | None:
+    """Return how an observation violates its space and what to do, or None if it is valid apart from bounds.
 
     The precision of floats is not checked: many environments return float64 for a Box of float32.
+
+    Args:
+        space: the space.
+        observation: the observation, or a part of it.
+        keys: path to this part.
+
+    Returns:
+        A clause that continues "an observation …", such as "that has shape (3,), but its space has shape (2,); …".
     """
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return _broken_part(space, observation)
-    if not isinstance(space, spaces.Box):
-        return None if space.contains(observation) else "it is not in the space"
+        fault = _wrong_parts(space, observation)
+    elif isinstance(space, spaces.Box):
+        fault = _wrong_array(space, observation)
+    else:
+        fault = _wrong_value(space, observation)
+    if fault is not None:
+        return f"{relative_pronoun(keys)} {fault}"
+    clauses = (broken_rule(part, observation[key], (*keys, key)) for key, part in _parts(space).items())
+    return next(filter(None, clauses), None)
+
+
+def _parts(space: spaces.Space[Any]) -> dict[Any, spaces.Space[Any]]:
+    """Return the parts of a Dict or Tuple by key. Other spaces have none."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else {}
+
+
+def _wrong_parts(space: spaces.Dict | spaces.Tuple[Any], observation: Any) -> str | None:
+    """Return how the parts of a compound observation differ from those of its space, or None."""
+    wanted = list(_parts(space))
+    if isinstance(space, spaces.Dict):
+        if not isinstance(observation, dict):
+            return f"is {kind_of(observation)}, but its space is a Dict with the parts {wanted}; {_REMEDY}"
+        same = set(observation) == set(wanted)
+        return None if same else f"has the parts {list(observation)}, but its space has {wanted}; {_REMEDY}"
+    if not isinstance(observation, tuple):
+        return f"is {kind_of(observation)}, but its space is a Tuple of {len(wanted)} parts; {_REMEDY}"
+    same = len(observation) == len(wanted)
+    return None if same else f"has length {len(observation)}, but its space has {len(wanted)} parts; {_REMEDY}"
+
+
+def _wrong_value(space: spaces.Space[Any], observation: Any) -> str | None:
+    """Return that a value is not in a discrete space, or None. Small values are named."""
+    if space.contains(observation):
+        return None
+    text = " ".join(repr(observation).split())
+    value = f"is {text}, which " if len(text) <= MAX_VALUE_TEXT else ""
+    return f"{value}is outside its space {brief(space)}; {_REMEDY}"
+
+
+def _wrong_array(space: spaces.Box, observation: Any) -> str | None:
+    """Return how the shape or type of an array differs from its space, or which values are not finite, or None."""
     try:
         array = np.asarray(observation)
     except ValueError:
-        return "it cannot be converted to an array"
+        return f"cannot be converted to an array; {_REMEDY}"
     if array.shape != space.shape:
-        return f"its shape is {array.shape}, not {space.shape}"
+        return f"has shape {array.shape}, but its space has shape {space.shape}; {_REMEDY}"
     if not np.can_cast(array.dtype, space.dtype, "same_kind"):
-        return f"its type is {array.dtype}, not {space.dtype}"
+        convert = f"convert it with .astype(np.{space.dtype})" if array.dtype.kind in "iu" else "return this type"
+        return f"has type {array.dtype}, but its space has type {space.dtype}; {convert}, or change observation_space"
     if not np.isfinite(array).all():
-        return "it is not finite"
-    tolerance = TOLERANCE * np.maximum(1.0, np.abs(array, dtype=np.float64))
-    if (array < space.low - tolerance).any() or (array > space.high + tolerance).any():
-        return "it is outside the bounds"
+        return f"is not finite: {name_values(array, ~np.isfinite(array))}; correct the observation"
     return None
 
 
-def _broken_part(space: spaces.Dict | spaces.Tuple[Any], observation: Any) -> str | None:
-    """Return which part of a compound observation is the first invalid one, and how it violates its space."""
-    kind = dict if isinstance(space, spaces.Dict) else tuple
-    parts: dict[Any, spaces.Space[Any]] = dict(space.spaces if kind is dict else enumerate(space.spaces))  # type: ignore[arg-type]
-    keys = list(observation if kind is dict else range(len(observation))) if isinstance(observation, kind) else None
-    if keys is None or set(keys) != set(parts):
-        return f"it is not a {kind.__name__} with the parts {list(parts)}"
-    rules = ((key, broken_rule(part, observation[key])) for key, part in parts.items())
-    return next((f"part {key!r}: {rule}" for key, rule in rules if rule), None)
+def values_outside(space: spaces.Space[Any], observation: Any, keys: tuple[str | int, ...] = ()) -> str | None:
+    """Return which values of a valid observation lie outside the bounds of a Box, or None.
+
+    Args:
+        space: the space.
+        observation: the observation, or a part of it. `broken_rule` has returned None for it.
+        keys: path to this part.
+    """
+    if isinstance(space, spaces.Box):
+        outside = _outside(space, np.asarray(observation))
+        return f"part {path_name(keys)!r}: {outside}" if outside and keys else outside
+    found = (values_outside(part, observation[key], (*keys, key)) for key, part in _parts(space).items())
+    return next(filter(None, found), None)
 
 
-def _brief(value: Any) -> str:
+def _outside(space: spaces.Box, array: np.ndarray) -> str | None:
+    """Return which values of an array lie outside the bounds of a Box, or None."""
+    tolerance = TOLERANCE * np.maximum(1.0, np.abs(array, dtype=np.float64))
+    outside = (array < space.low - tolerance) | (array > space.high + tolerance)
+    if not outside.any():
+        return None
+    return name_values(array, outside, lambda i: f" (bounds {space.low[i]:g} … {space.high[i]:g})")
+
+
+def name_values(array: np.ndarray, chosen: np.ndarray, comment: Callable[[Any], str] = lambda i: "") -> str:
+    """Name some values of an array with their indices, the first MAX_NAMED of them.
+
+    Args:
+        array: the values.
+        chosen: bool array of the same shape: the values to name.
+        comment: maps an index to the text after its value.
+    """
+    indices = [tuple(i) for i in np.argwhere(chosen).tolist()]
+    named = [f"[{', '.join(map(str, i))}] is {array[i]:g}{comment(i)}" for i in indices[:MAX_NAMED]]
+    more = len(indices) - len(named)
+    return ", ".join(named) + (f", and {more} more" if more else "")
+
+
+def kind_of(value: Any) -> str:
+    """Describe a value without its content: "None", "a dict", or "an array"."""
+    if value is None:
+        return "None"
+    name = "array" if isinstance(value, np.ndarray) else type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def result_of(returned: Any) -> str:
+    """Describe what `reset` or `step` has returned: "4 values" for a tuple, and as in `kind_of` for other objects."""
+    if not isinstance(returned, tuple):
+        return kind_of(returned)
+    return "1 value" if len(returned) == 1 else f"{len(returned)} values"
+
+
+def brief(value: Any) -> str:
     """Return the repr of a value as one line of at most 100 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 100 else text[:97] + "..."

@@ -13,10 +13,12 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool import open_pool
+from shmppo.envs.handles import EnvHandle
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, VectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
 from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
+from shmppo.utils.user_code import describe_error, user_traceback
 
 
 class EnvPoolVectorEnv(VectorEnv):
@@ -42,7 +44,8 @@ class EnvPoolVectorEnv(VectorEnv):
         try:
             self._pool = open_pool(config, seeds)
         except Exception as error:
-            raise EnvError(low, f"could not be made: {error}") from error
+            details = user_traceback(error)
+            raise EnvError(low, f"could not be made: {describe_error(error)}", details=details) from error
 
     def step(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
@@ -50,7 +53,8 @@ class EnvPoolVectorEnv(VectorEnv):
         try:
             observation, rewards[:], terminated[:], truncated[:], _ = self._pool.step(np.asarray(actions))
         except Exception as error:
-            raise self._error(0, f"step of this environment's pool raised {error!r}") from error
+            message = f"step of this environment's pool raised {describe_error(error)}"
+            raise self._error(0, message, user_traceback(error)) from error
         self._store(observation, range(len(self.handles)))
         for i in np.flatnonzero(~np.isfinite(rewards)).tolist():
             raise self._error(i, f"step returned the reward {rewards[i]}, which is not finite")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from functools import partial
 from typing import Any, cast
@@ -13,6 +12,7 @@ import mujoco
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import check_contract
+from shmppo.envs.creation_errors import accepted_arguments, creation_error, imported_factory
 from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.snapshots import snapshot_spec
 from shmppo.envs.spec import Task
@@ -20,11 +20,9 @@ from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper, first_a
 from shmppo.errors import ConfigError
 from shmppo.models.distributions import distribution_for
 from shmppo.models.observations import Leaf, observation_spec
+from shmppo.utils.user_code import FAILURES, describe_error, main_is_importable, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)
-
-EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid", "Box2D": "box2d", "shimmy": "dm_control"}
-"""The extra of this package that installs a module, by the name of the module."""
 
 
 def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:
@@ -35,8 +33,8 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         render_mode: Gymnasium's render mode; None for no rendering.
 
     Raises:
-        ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
-        Exception: whatever the environment's own code raises.
+        ConfigError: if a wrapper does not exist or lacks an argument, or if `--env` does not name an environment.
+        BaseException: whatever the environment's own code raises.
     """
     if config.env_backend == "envpool":
         return SingleEnvPoolEnv(config, render_mode)
@@ -44,13 +42,13 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
     mujoco.set_mju_user_warning(log.warning)
     env = _make_unwrapped(config, render_mode)
     for text in config.wrappers:
-        name, arguments = parse_call(text, "--wrappers")
-        env = _wrapper(name)(env, **arguments)
+        env = _wrap(env, text)
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(
             f"--env {config.env_id} returned {type(env).__name__}, not a gymnasium.Env; name a factory that returns an "
             "environment"
         )
+    _check_spaces(env, f"--env {config.env_id}")
     if config.prev_action or config.prev_reward:
         env = PreviousStepWrapper(env, action=config.prev_action, reward=config.prev_reward)
     return ActionMaskWrapper(env, f"--env {config.env_id}") if config.action_masks else env
@@ -59,12 +57,36 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
 def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
     """Call the factory `module:attribute`, or create a registered environment by its id."""
     arguments = dict(config.env_kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
-    module, colon, name = config.env_id.partition(":")
-    if colon:
-        factory = getattr(importlib.import_module(module), name, None)  # ids such as "Pong-v5" are not attributes
-        if callable(factory):
-            return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
-    return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
+    factory = imported_factory(config.env_id) if ":" in config.env_id else None
+    if factory is not None:
+        return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
+    try:
+        return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
+    except gymnasium.error.UnregisteredEnv as error:
+        raise creation_error(config.env_id, error) from error
+
+
+def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:
+    """Wrap an environment in the wrapper that a text of `--wrappers` describes."""
+    name, arguments = parse_call(text, "--wrappers")
+    wrapper = _wrapper(name)
+    try:
+        return cast(gymnasium.Env, wrapper(env, **arguments))
+    except TypeError as error:
+        accepted = accepted_arguments(wrapper, env, **arguments)
+        if accepted is None:  # the wrapper's own code has raised the error
+            raise
+        raise ConfigError(
+            f"--wrappers {text}: {error} ({accepted}); write its arguments in parentheses, for example --wrappers "
+            '"TimeLimit(max_episode_steps=500)"'
+        ) from error
+
+
+def _check_spaces(env: gymnasium.Env, where: str) -> None:
+    """Raise ConfigError if an environment does not define its spaces."""
+    for name in ("observation_space", "action_space"):
+        if not hasattr(env, name):
+            raise ConfigError(f"{where} has no {name}; set it in __init__ or as a class attribute")
 
 
 def _wrapper(name: str) -> Any:
@@ -79,14 +101,6 @@ def _wrapper(name: str) -> Any:
     return wrapper
 
 
-def _creation_error(config: TrainConfig, error: Exception) -> ConfigError:
-    """Describe why the environment could not be created. If a module is missing, say what to install."""
-    reason = str(error).splitlines()[0] if str(error) else repr(error)
-    extra = next((extra for module, extra in EXTRAS.items() if module in reason), None)
-    hint = f"; pip install 'shmppo[{extra}]'" if extra else ""
-    return ConfigError(f"--env {config.env_id} could not be made: {reason}{hint}")
-
-
 def inspect_task(config: TrainConfig) -> Task:
     """Create one environment, check it, describe it, and close it.
 
@@ -98,10 +112,12 @@ def inspect_task(config: TrainConfig) -> Task:
         env = make_environment(config)
     except ConfigError:
         raise
-    except Exception as error:  # the environment's own code may raise anything
-        raise _creation_error(config, error) from error
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        raise creation_error(config.env_id, error, config.env_kwargs) from error
     where = f"--env {config.env_id}"
     try:
+        _check_importable(config, env)
         observation = observation_spec(env.observation_space, where)
         if config.action_masks:
             observation = observation.with_mask()
@@ -110,10 +126,20 @@ def inspect_task(config: TrainConfig) -> Task:
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        seeding = check_contract(env, where, wanted, choose_action)
+        seeding = check_contract(env, where, wanted, choose_action, allow_out_of_bounds=config.allow_out_of_bounds)
         return Task(observation, distribution, seeding, snapshot_spec(env, choose_action))
     finally:
         close_environment(env, where)
+
+
+def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
+    """Raise ConfigError if the class of the environment exists only in this process."""
+    in_main = type(env.unwrapped).__module__ == "__main__"
+    if in_main and config.num_workers and not main_is_importable():
+        raise ConfigError(
+            f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "
+            "into a module, or use --workers 0"
+        )
 
 
 def close_environment(env: gymnasium.Env, name: str) -> None:
@@ -125,7 +151,8 @@ def close_environment(env: gymnasium.Env, name: str) -> None:
     """
     try:
         env.close()
-    except Exception as error:
+    except FAILURES as error:
+        reraise_ctrl_c(error)
         log.warning("%s: close raised %r", name, error)
 
 
@@ -136,8 +163,12 @@ def _check_mask(env: gymnasium.Env, where: str) -> None:
             env.reset(seed=0)
         except Exception:  # environments that do not accept seeds are allowed
             env.reset()
-    except Exception as error:
-        raise ConfigError(f"--action-masks: reset of {where} failed: {error}") from error
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        raise ConfigError(
+            f"--action-masks: reset of {where} failed: {str(error) or describe_error(error)}; correct reset",
+            details=user_traceback(error),
+        ) from error
 
 
 def _check_hidden_indices(config: TrainConfig, leaf: Leaf) -> None:

@@ -19,6 +19,8 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import TimeLimit
 
+from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
+
 _COUNT = np.dtype(np.int64)
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None
         env.step(env.action_space.sample() if choose_action is None else choose_action(before[0]))
         env.get_wrapper_attr("set_state")(state)
         same = data_equivalence(before, env.step(action)[:4], exact=True)
-    except Exception as error:  # methods with these names may have another purpose
+    except FAILURES as error:  # methods with these names may have another purpose
+        reraise_ctrl_c(error)
         log.info("get_state and set_state are not used, because the check of a snapshot raised %r", error)
         return None
     if wrapper_changed:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 import struct
 import zlib
 from abc import ABC, abstractmethod
@@ -16,17 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.snapshots import restore_snapshot, take_snapshot
+from shmppo.envs.checker import STEP_RULE, brief, name_values, result_of
+from shmppo.envs.handles import EnvHandle, GymnasiumHandle
 from shmppo.envs.spec import Task
-from shmppo.errors import ConfigError, EnvError
-from shmppo.utils.rng import episode_seed
+from shmppo.errors import EnvError
+from shmppo.models.observations import Leaf, ObservationError, relative_pronoun
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 20  # consecutive episodes that may fail to start before the run ends with an error
 _NOT_STEPPED = (0.0, False, False)  # reward, terminated, truncated
 _DOUBLE = struct.Struct("d")
+_MAX_REWARD = float(np.finfo(np.float32).max)
+"""Rewards are stored in float32. Larger ones would be infinite there."""
 
 
 class EpisodeEnd(NamedTuple):
@@ -49,20 +52,6 @@ class EpisodeEnd(NamedTuple):
     """Number of steps."""
 
 
-class EnvHandle:
-    """One environment of the run, identified by its index, and the number of its current episode."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.episode = 0
-
-    def save_snapshot(self, snapshot: np.ndarray) -> None:
-        """Write a snapshot of the environment, uint8 [bytes]. Does nothing if it has no snapshots."""
-
-    def restore_snapshot(self, snapshot: np.ndarray) -> None:
-        """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
-
-
 class VectorEnv(ABC):
     """A contiguous range of n environments. When an episode ends, the next one starts within the same step.
 
@@ -83,7 +72,8 @@ class VectorEnv(ABC):
         self.lengths = [0] * len(handles)
         self.hashes = [0] * len(handles)
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
-        self._float_obs = [obs for obs in self.obs if obs.dtype == np.float32]
+        floats = [leaf.dtype == "float32" for leaf in observation.leaves]
+        self._float_leaves = list(itertools.compress(zip(observation.leaves, self.obs, strict=True), floats))
         self._hidden = list(config.hidden_indices)
 
     @abstractmethod
@@ -135,17 +125,30 @@ class VectorEnv(ABC):
     def close(self) -> None:
         """Close every environment."""
 
-    def _error(self, i: int, message: str) -> EnvError:
+    def _error(self, i: int, message: str, details: str = "") -> EnvError:
         """Create an error that names environment i, its episode, and its step."""
         handle = self.handles[i]
-        return EnvError(handle.index, f"{message} (episode {handle.episode}, after {self.lengths[i]} steps)")
+        steps = self.lengths[i]
+        return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
 
     def _find_nonfinite(self) -> Iterator[tuple[int, EnvError]]:
         """Yield (i, error) for each environment whose current observation is not finite."""
-        for obs in self._float_obs:
+        for leaf, obs in self._float_leaves:
             if not np.isfinite(obs).all():
                 for i in np.flatnonzero(~np.isfinite(obs).all(axis=1)).tolist():
-                    yield i, self._error(i, f"step returned the observation {obs[i].tolist()}, which is not finite")
+                    yield i, self._nonfinite_error(i, "step", leaf, obs[i])
+
+    def _check_finite(self, i: int, call: str) -> None:
+        """Raise EnvError if the current observation of environment i is not finite."""
+        for leaf, obs in self._float_leaves:
+            if not np.isfinite(obs[i]).all():
+                raise self._nonfinite_error(i, call, leaf, obs[i])
+
+    def _nonfinite_error(self, i: int, call: str, leaf: Leaf, stored: np.ndarray) -> EnvError:
+        """Create an error that names the values of a stored leaf that are not finite."""
+        values = stored.reshape(leaf.env_shape)
+        named = name_values(values, ~np.isfinite(values))
+        return self._error(i, f"{call} returned an observation {relative_pronoun(leaf.keys)} is not finite: {named}")
 
     def _episode_end(self, i: int, terminated: bool) -> EpisodeEnd:
         """Describe the episode of environment i that has just ended.
@@ -153,80 +156,10 @@ class VectorEnv(ABC):
         Raises:
             EnvError: if its last observation is not finite.
         """
+        self._env_obs[i][0][self._hidden] = 0.0
+        self._check_finite(i, "step")
         final = tuple(obs.copy() for obs in self._env_obs[i])
-        final[0][self._hidden] = 0.0
-        for part in final:
-            if part.dtype == np.float32 and not np.isfinite(part).all():
-                raise self._error(i, f"step returned the last observation {part.tolist()}, which is not finite")
         return EpisodeEnd(i, final, bool(terminated), False, self.returns[i], self.lengths[i])
-
-
-class GymnasiumHandle(EnvHandle):
-    """A handle with its own Gymnasium environment. It seeds each episode.
-
-    Attributes:
-        step: the environment's `step` method.
-    """
-
-    def __init__(self, config: TrainConfig, task: Task, index: int, render_mode: str | None = None) -> None:
-        super().__init__(index)
-        self._config = config
-        self._task = task
-        self._render_mode = render_mode
-        self.make()
-
-    def make(self) -> None:
-        """Create the environment, replacing an earlier one.
-
-        Raises:
-            ConfigError: if the configuration does not name an environment.
-            EnvError: if the environment's own code raises.
-        """
-        try:
-            self._env = make_environment(self._config, self._render_mode)
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise EnvError(self.index, f"could not be made: {error}") from error
-        self.step = self._env.step
-        self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
-
-    def reset(self, episode: int) -> Any:
-        """Start the episode with this number and return its first observation.
-
-        Raises:
-            EnvError: if the environment's `reset` raises or returns something other than a pair.
-        """
-        self.episode = episode
-        stream = self._config.first_env + self.index  # unique over all ranks
-        seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
-        self._seeded = self._task.seeding == "episode"
-        try:
-            observation, _ = self._env.reset() if seed is None else self._env.reset(seed=seed)
-        except Exception as error:
-            rule = "reset must return (observation, info)"
-            raise EnvError(self.index, f"reset(seed={seed}) raised {error!r}; {rule}") from error
-        return observation
-
-    def render(self) -> Any:
-        """Return the environment's rendering of its current state."""
-        return self._env.render()
-
-    @property
-    def frames_per_second(self) -> float:
-        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
-        return float(self._env.metadata.get("render_fps") or 30)
-
-    def save_snapshot(self, snapshot: np.ndarray) -> None:
-        if self._task.snapshot is not None:
-            take_snapshot(self._env, self._task.snapshot, snapshot)
-
-    def restore_snapshot(self, snapshot: np.ndarray) -> None:
-        assert self._task.snapshot is not None
-        restore_snapshot(self._env, self._task.snapshot, snapshot)
-
-    def close(self) -> None:
-        close_environment(self._env, f"environment {self.index}")
 
 
 class SyncVectorEnv(VectorEnv):
@@ -297,17 +230,34 @@ class SyncVectorEnv(VectorEnv):
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
         """Step environment i. Returns (reward, terminated, truncated)."""
         try:
-            observation, reward, terminated, truncated, _ = self._step_functions[i](action)
+            returned = self._step_functions[i](action)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            raise self._error(i, f"step raised {describe_error(error)}", user_traceback(error)) from error
+        try:
+            observation, reward, terminated, truncated, _ = returned
+        except Exception as error:  # it may be of any type
+            raise self._error(i, f"step returned {result_of(returned)}; {STEP_RULE}") from error
+        try:
             number = float(reward)
-            self._store(i, observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
         except Exception as error:
-            rule = "step must return (observation, reward, terminated, truncated, info)"
-            raise self._error(i, f"step raised {error!r}; {rule}") from error
-        if not math.isfinite(number):
-            raise self._error(i, f"step returned the reward {number}, which is not finite")
+            raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error
+        self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
+        if not -_MAX_REWARD <= number <= _MAX_REWARD:
+            raise self._error(i, f"step returned the reward {number}, which is not finite in float32")
         self.returns[i] += number
         self.lengths[i] += 1
         return number, terminated, truncated
+
+    def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
+        """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""
+        try:
+            self._store(i, observation, hashed)
+        except ObservationError as error:
+            raise self._error(i, f"{call} returned an observation {error.clause}") from error
+        except Exception as error:  # the values may be of any type
+            reason = f"that cannot be converted to numbers: {error}"
+            raise self._error(i, f"{call} returned an observation {reason}") from error
 
     def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
         """Store an observation that is one vector, and continue the hash `hashed` with it."""
@@ -315,7 +265,7 @@ class SyncVectorEnv(VectorEnv):
         if getattr(observation, "shape", None) != obs.shape:  # the assignment below would broadcast a single number
             shape = np.shape(observation)
             if shape != obs.shape:
-                raise ValueError(f"the observation has shape {shape}, but its space has shape {obs.shape}")
+                raise ObservationError((), f"has shape {shape}, but its space has shape {obs.shape}")
         obs[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 
@@ -328,13 +278,12 @@ class SyncVectorEnv(VectorEnv):
         self.hashes[i] = hashed
 
     def reset_env(self, i: int, episode: int) -> None:
-        self._store(i, self.handles[i].reset(episode), 0)
-        self.obs[0][i, self._hidden] = 0.0
+        observation = self.handles[i].reset(episode)
         self.returns[i] = 0.0
         self.lengths[i] = 0
-        for obs in self._env_obs[i]:
-            if obs.dtype == np.float32 and not np.isfinite(obs).all():
-                raise self._error(i, f"reset returned the observation {obs.tolist()}, which is not finite")
+        self._store_checked(i, "reset", observation, 0)
+        self.obs[0][i, self._hidden] = 0.0
+        self._check_finite(i, "reset")
 
     def _reset_next(self, i: int) -> None:
         """Start the next episode of environment i."""

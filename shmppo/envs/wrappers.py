@@ -1,7 +1,11 @@
-"""Wrappers that add to the observation: action masks, and the previous action and reward.
+"""Wrappers of environments.
 
-The wrapped observation is a Dict, so the additions are leaves of the observation. They are stored, hashed, and replayed
-like every other leaf.
+`ActionMaskWrapper` and `PreviousStepWrapper` add to the observation, for --action-masks, --prev-action, and
+--prev-reward. The wrapped observation is a Dict, so the additions are leaves of the observation. They are stored,
+hashed, and replayed like every other leaf.
+
+`RepeatAction` and `FirstActions` are for --wrappers, for example `--wrappers
+"shmppo.envs.wrappers:RepeatAction(steps=8)"`. Presets use them.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 
 MASK_KEY = "action_mask"
@@ -30,6 +35,63 @@ def first_allowed_action(space: Any, observation: dict[str, Any]) -> Any:
     sizes = space.nvec.reshape(-1)
     choices = [int(np.argmax(part)) for part in np.split(mask, np.cumsum(sizes)[:-1])]
     return np.reshape(choices, space.nvec.shape) + space.start
+
+
+class RepeatAction(gymnasium.Wrapper):
+    """Repeats each action for several steps, or until the episode ends. The reward is the sum of their rewards."""
+
+    def __init__(self, env: gymnasium.Env, steps: int) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: the environment.
+            steps: steps per action.
+
+        Raises:
+            ConfigError: if `steps` is less than 1.
+        """
+        super().__init__(env)
+        require(steps >= 1, f"--wrappers RepeatAction has steps={steps}; it must be at least 1")
+        self.steps = steps
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the environment up to `steps` times with the same action; see `gymnasium.Env.step`."""
+        total = 0.0
+        for _ in range(self.steps):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+class FirstActions(gymnasium.ActionWrapper):
+    """Restricts a Discrete action space to its first actions. Use it if the others have no effect in a task."""
+
+    def __init__(self, env: gymnasium.Env, count: int) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: an environment with a Discrete action space.
+            count: number of actions to keep.
+
+        Raises:
+            ConfigError: if the environment does not have that many discrete actions.
+        """
+        super().__init__(env)
+        space = env.action_space
+        size = int(space.n) if isinstance(space, spaces.Discrete) else 0
+        require(
+            1 <= count <= size,
+            f"--wrappers FirstActions has count={count}, but the action space is {space}; it must be Discrete with at "
+            "least that many actions",
+        )
+        assert isinstance(space, spaces.Discrete)
+        self.action_space = spaces.Discrete(count, start=int(space.start))
+
+    def action(self, action: Any) -> Any:
+        """Return the action unchanged."""
+        return action
 
 
 class ActionMaskWrapper(gymnasium.Wrapper):

@@ -30,8 +30,8 @@ GLOSSARY: dict[str, str] = {
     "policy_loss": "policy loss, mean over the minibatches of the update",
     "value_loss": "½(V − R)², mean over the minibatches of the update",
     "entropy": "policy entropy in nats, mean over the minibatches of the update",
-    "approx_kl": "KL(old ‖ new) in nats by the k3 estimate, or in closed form with `--objective penalty`; each "
-    "minibatch is measured before its optimizer step, and the metric is their mean",
+    "approx_kl": "mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated "
+    "by ratio − 1 − log ratio (k3), or in closed form with `--objective penalty`",
     "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "clip_fraction": "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
@@ -46,7 +46,7 @@ GLOSSARY: dict[str, str] = {
     "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
     "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
-    "straggler_wait": "fraction of the slowest worker's time for which a worker waits, mean over the workers",
+    "straggler_wait": "time spent waiting for the slowest worker, mean over workers, as a fraction of its time",
     "preempted_steps": "steps that are missing from this rollout because of `--preempt-fraction`, over all ranks",
     "slowest_worker": "index of the worker that needed the most time for its part of the rollout",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
@@ -65,6 +65,57 @@ EVALUATION_GLOSSARY: dict[str, str] = {
     "eval_seconds": "duration of the evaluation in seconds; training continues meanwhile",
 }
 """Every column of eval.csv."""
+
+SUMMARY_GLOSSARY: dict[str, str] = {
+    "run_dir": "directory of the run",
+    "config": "the resolved configuration",
+    "weights_sha256": "hash of the weights",
+    "exact": "whether the determinism guarantee holds for this run, as far as shmppo can tell",
+    "inexact_reasons": "why it does not hold",
+    "initial_weights": "path, iteration, and hash of the weights of `--init-from`; null without it",
+    "env_steps": "environment steps of all ranks",
+    "iterations": "iterations finished",
+    "episodes": "episodes finished",
+    "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step",
+    "return_mean_100": "mean return of the last 100 finished episodes; null if none has finished",
+    "best_return": "highest mean return at which a checkpoint was saved; null if no episode had finished",
+    "best_checkpoint": "file of the best checkpoint in the run directory; null if there is none",
+    "workers": "number of workers of one rank",
+    "worker_restarts": "workers that were replaced",
+    "num_envs": "number of environments of one rank",
+    "ranks": "number of ranks",
+    "wall_seconds": "seconds in the training loop",
+    "steps_per_second": "`env_steps` / `wall_seconds`",
+    "phase_seconds": "seconds in each phase, and the totals of sampling, learning, and communication",
+    "sync_seconds": "seconds spent on signaling workers",
+    "peak_memory_bytes": "largest memory of all processes together",
+    "shared_memory_bytes": "size of the shared buffers",
+    "stopped_early": "whether the run ended before `--total-steps`",
+    "step_times": "the slowest environment and its step times, with `--step-times`",
+}
+"""Every key of summary.json."""
+
+TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
+    "rollout": ("episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps"),
+    "losses": ("policy_loss", "value_loss", "entropy", "explained_variance", "gradient_norm"),
+    "policy": (
+        "approx_kl", "approx_kl_last_epoch", "clip_fraction", "first_log_ratio", "optimizer_steps", "state_drift",
+        "learning_rate", "clip_range", "entropy_coef", "penalty_coef",
+    ),
+    "time": (
+        "wall_seconds", "steps_per_second", "sync_seconds", "collect_seconds", "allreduce_seconds", "straggler_wait",
+        "slowest_worker", *(f"{phase}_seconds" for phase in PHASES),
+    ),
+    "eval": tuple(name for name in EVALUATION_GLOSSARY if name.startswith("eval_")),
+}  # fmt: skip
+"""The group of each metric in trackers, which show `approx_kl` as `policy/approx_kl`."""
+
+_TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.items() for name in names}
+
+
+def tracker_name(name: str) -> str:
+    """Return the name of a metric in trackers: with its group, or unchanged for iteration and env_steps."""
+    return _TRACKER_NAMES.get(name, name)
 
 
 class EpisodeStatistics:

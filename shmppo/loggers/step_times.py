@@ -12,6 +12,17 @@ import numpy as np
 
 STEP_TIMES = "step_times.csv"
 QUANTILES = (0.5, 0.9, 0.99)
+GLOSSARY: dict[str, str] = {
+    "environment": "index of the environment",
+    "worker": "index of its worker",
+    "steps": "steps timed",
+    "mean_seconds": "mean",
+    "q50_seconds": "median",
+    "q90_seconds": "90 % quantile",
+    "q99_seconds": "99 % quantile",
+    "largest_seconds": "largest time",
+}
+"""Every column of step_times.csv."""
 PER_DECADE = 20  # histogram bins per factor of 10; a quantile is then accurate to 6 %
 _EDGES = np.logspace(-7, 4, 11 * PER_DECADE + 1)  # seconds
 _MIDDLES = np.sqrt(_EDGES[1:] * _EDGES[:-1])
@@ -63,6 +74,6 @@ class StepTimes:
         """Write step_times.csv. For `worker_of`, see `rows`."""
         rows = self.rows(worker_of)
         with open(run_dir / STEP_TIMES, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
+            writer = csv.DictWriter(file, list(GLOSSARY))
             writer.writeheader()
             writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)

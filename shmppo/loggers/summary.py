@@ -1,13 +1,44 @@
-"""The text that a run prints at its end."""
+"""The summary of a run: the dictionary that `train` returns, and the text that a command prints at its end."""
 
 from __future__ import annotations
 
+import html
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.status import count
+from shmppo.loggers.text import clock, number, short_path
 from shmppo.utils.phase_timer import PHASES
+
+
+class RunSummary(dict[str, Any]):
+    """The content of summary.json. It is a dictionary with a short text form."""
+
+    def __repr__(self) -> str:
+        mean = self["return_mean_100"]
+        return (
+            f"<RunSummary {short_path(Path(self['run_dir']))}: "
+            f"return {'unknown' if mean is None else number(mean)}, {self['env_steps']:,} steps in "
+            f"{clock(self['wall_seconds'])}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        mean = self["return_mean_100"]
+        rows = {
+            "run": short_path(Path(self["run_dir"])),
+            "return": "no episode has ended" if mean is None else f"{number(mean)} (mean of the last 100 episodes)",
+            "steps": f"{self['env_steps']:,} in {clock(self['wall_seconds'])}: {self['steps_per_second']:,.0f} steps/s",
+        }
+        cells = (f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+        return f"<table>{''.join(cells)}</table>"
 
 
 def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:
@@ -19,29 +50,24 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         run_dir: directory of the run.
     """
     phases = summary["phase_seconds"]
-    last = min(summary["episodes"], 100)
     whole = sum(phases[phase] for phase in PHASES) or 1.0
     shares = ", ".join(f"{phase} {phases[phase] / whole:.0%}" for phase in PHASES if phases[phase] / whole >= 0.005)
-    mean = summary["return_mean_100"]
-    returns = "no episode has ended" if mean is None else f"{mean:.1f} (mean of the last {last} episodes)"
     lines = [
-        f"run            {run_dir}",
+        f"run            {short_path(run_dir)}",
         *_ranks_lines(config),
-        f"return         {returns}",
-        f"steps          {summary['env_steps']:,} in {summary['wall_seconds']:.1f} s: "
+        *_stopped_lines(config, summary),
+        f"return         {_return_text(summary)}",
+        *_skipped_lines(summary),
+        *_best_lines(summary, run_dir),
+        f"steps          {summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         f"time           {shares}",
         f"memory         peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "
         f"of which {summary['shared_memory_bytes'] / 2**20:.1f} MiB shared",
-        f"weights        sha256 {summary['weights_sha256'][:16]}…{'' if summary['exact'] else ' (not exact)'}",
+        f"weights        sha256 {summary['weights_sha256'][:16]}...{'' if summary['exact'] else ' (not exact)'}",
     ]
     if summary["inexact_reasons"]:
         lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))
-    if config.shards == 1 and config.num_workers > 1:
-        steps = config.rank_steps // config.minibatches
-        lines.append(
-            f"note           a minibatch of {steps} steps is only one gradient shard, so the learner computes it alone"
-        )
     if times := summary.get("step_times"):
         lines.append(
             f"slowest        environment {times['slowest_environment']} (worker {times['slowest_worker']}): "
@@ -50,17 +76,76 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         )
     if summary["worker_restarts"]:
         lines.append(f"workers        {summary['worker_restarts']} restarted after a failure")
+    lines = [wrapped for line in lines for wrapped in _wrap(line)]
+    return "\n".join([*lines, "next", *(f"  {command}" for command in _next_commands(config, summary, run_dir))])
+
+
+def _return_text(summary: dict[str, Any]) -> str:
+    """Return the mean return, or what to do if no episode has ended."""
+    if summary["return_mean_100"] is not None:
+        return f"{number(summary['return_mean_100'])} (mean of the last {min(summary['episodes'], 100)} episodes)"
+    if summary["failed_episodes"]:
+        return "no episode has ended without a failure"
+    return (
+        "no episode has ended; if episodes never end, truncate them, for example with --wrappers "
+        '"TimeLimit(max_episode_steps=500)"'
+    )
+
+
+def _skipped_lines(summary: dict[str, Any]) -> list[str]:
+    """Count the episodes that --skip-bad-episodes has ended. Empty if there are none."""
+    failed = summary["failed_episodes"]
+    return [f"skipped        {count(failed, 'episode')} that failed, see run.log"] if failed else []
+
+
+def _stopped_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
+    """Say at which iteration a run was stopped. Empty if it has finished."""
+    if not summary["stopped_early"]:
+        return []
+    return [f"stopped        after iteration {summary['iterations']:,} of {config.iterations:,}"]
+
+
+def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> list[str]:
+    """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
+    argument = shlex.quote(short_path(run_dir))
+    commands = [f"{_program('evaluate')} {argument}"]
+    if importlib.util.find_spec("matplotlib") is not None:
+        commands.append(f"{_program('plot')} {argument}")
     more = ""
     if not summary["stopped_early"]:
         steps = 2 * summary["env_steps"]
         flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
         more = "".join(f" {flag} {steps}" for flag in flags)
-    lines = [wrapped for line in lines for wrapped in _wrap(line)]
-    # Commands stay in one line, so that they can be copied.
-    lines.append(f"next           python -m shmppo.evaluate {run_dir}")
-    lines.append(f"               python -m shmppo.plot {run_dir}")
-    lines.append(f"resume         python -m shmppo.train --resume {run_dir}{more}")
-    return "\n".join(lines)
+    return [*commands, f"{_resume_program(config)} --resume {argument}{more}"]
+
+
+def _best_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
+    """Name the best checkpoint. Empty if there is none."""
+    name, best = summary.get("best_checkpoint"), summary.get("best_return")
+    if name is None or best is None:
+        return []
+    return [f"best saved     {number(best)} in {short_path(run_dir / name)}"]
+
+
+def _program(command: str) -> str:
+    """Return how the user starts a command: through the console script or the interpreter, as it was typed."""
+    typed = sys.orig_argv
+    if sys.argv[0].startswith("shmppo ") and len(typed) > 1:
+        script = "shmppo" if shutil.which("shmppo") == os.path.abspath(typed[1]) else short_path(Path(typed[1]))
+        return f"{shlex.quote(script)} {command}"
+    python = typed[0] if typed and Path(typed[0]).name.startswith("python") else "python"
+    return f"{shlex.quote(python)} -m shmppo.{command}"
+
+
+def _resume_program(config: TrainConfig) -> str:
+    """Return how to start the train command with as many ranks as before."""
+    if config.ranks == 1:
+        return _program("train")
+    machines, ranks = (
+        int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        os.environ.get("LOCAL_WORLD_SIZE", str(config.ranks)),
+    )
+    return f"torchrun --nnodes {machines} --nproc-per-node {ranks} -m shmppo.train"
 
 
 def _ranks_lines(config: TrainConfig) -> list[str]:

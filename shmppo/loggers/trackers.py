@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.loggers.metrics import tracker_name
 
 log = logging.getLogger(__name__)
 
@@ -101,21 +102,20 @@ class TensorBoard:
         make_summaries: Callable[..., Any] = hparams
         self._writer = make_writer(str(run_dir / "tensorboard"), purge_step=steps + 1 if iteration else None)
         plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in config.items()}
-        file = self._writer._get_file_writer()
-        for summary in make_summaries(plain, {"return_mean_100": math.nan}):
-            file.add_summary(summary)
+        for summary in make_summaries(plain, {tracker_name("return_mean_100"): math.nan}):
+            self._writer.file_writer.add_summary(summary)
 
     def log(self, row: Row) -> None:
         for name, value in row.items():
             if name not in ("iteration", "env_steps") and not math.isnan(value):
-                self._writer.add_scalar(name, value, int(row["env_steps"]))
+                self._writer.add_scalar(tracker_name(name), value, int(row["env_steps"]))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """Logger for Weights & Biases, in the project "shmppo".
+    """Logger for Weights & Biases. The flags `--wandb-…` set project, group, name, and tags.
 
     Without a network, set WANDB_MODE=offline and upload the run later with `wandb sync`.
     """
@@ -126,8 +126,10 @@ class WeightsAndBiases:
         # Derive the id from the directory, so that a resumed run continues the same tracked run.
         identity = hashlib.sha256(str(run_dir).encode()).hexdigest()[:16]
         self._run = wandb.init(
-            project="shmppo",
-            name=run_dir.name,
+            project=config["wandb_project"],
+            group=config["wandb_group"],
+            name=config["wandb_name"] or run_dir.name,
+            tags=list(config["wandb_tags"]),
             id=identity,
             resume="allow",
             dir=str(run_dir),
@@ -137,7 +139,7 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="env_steps")
 
     def log(self, row: Row) -> None:
-        self._run.log(dict(row))
+        self._run.log({tracker_name(name): value for name, value in row.items()})
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         self._run.finish(exit_code=0 if summary else 1)

@@ -66,14 +66,14 @@ class Trunk(nn.Module):
         return cast("list[LeafEncoder]", list(self.encoders))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Map L steps of R sequences to features.
+        """Map L steps of J sequences to features.
 
         Args:
-            obs: [L, R, …] per leaf, time first.
-            state: [R, S], before the first step.
+            obs: [L, J, …] per leaf, time first.
+            state: [J, S], before the first step.
 
         Returns:
-            (features [L, R, F], state after the last step [R, S]).
+            (features [L, J, F], state after the last step [J, S]).
         """
         parts = [encoder(leaf.flatten(0, 1)) for encoder, leaf in zip(self.encoders, obs, strict=True)]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -81,7 +81,7 @@ class Trunk(nn.Module):
         if self.core is None:
             return x, state
         sequences = state.shape[0]
-        # [R, parts·layers·H] → [parts, layers, R, H]: torch expects the sequence axis after the layer axis.
+        # [J, parts·layers·H] → [parts, layers, J, H]: torch expects the sequence axis after the layer axis.
         split = state.view(sequences, self.parts, self.layers, -1).permute(1, 2, 0, 3).contiguous()
         if self.parts == 1:
             x, h = self.core(x, split[0])
@@ -118,14 +118,14 @@ class ActorCritic(nn.Module):
         return cast("list[Trunk | CustomNetwork]", list(self.trunks))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute policy parameters and values for L steps of R sequences.
+        """Compute policy parameters and values for L steps of J sequences.
 
         Args:
-            obs: [L, R, …] per leaf, time first.
-            state: [R, S], before the first step.
+            obs: [L, J, …] per leaf, time first.
+            state: [J, S], before the first step.
 
         Returns:
-            (policy parameters [L, R, P], values [L, R], state after the last step [R, S]).
+            (policy parameters [L, J, P], values [L, J], state after the last step [J, S]).
         """
         states = state.chunk(len(self.trunks), -1)
         inputs = obs[:-1] if self.has_mask else obs

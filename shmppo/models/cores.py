@@ -120,13 +120,13 @@ class CoreType:
     """A type of recurrent core: its torch module for learning, its cell for acting, and its state tensors."""
 
     module: Callable[[int, int, int], nn.Module]
-    """Makes the torch module from the arguments (inputs, H, layers). Like torch.nn.GRU, it maps x [L, R, inputs] and
-    the state to features [L, R, H] and the state after the last step. The state is one tensor [layers, R, H], or a
+    """Makes the torch module from the arguments (inputs, H, layers). Like torch.nn.GRU, it maps x [L, J, inputs] and
+    the state to features [L, J, H] and the state after the last step. The state is one tensor [layers, J, H], or a
     tuple of them if there are several parts."""
     cell: type[Cell]
     """Class of one layer for acting."""
     parts: int
-    """Number of tensors [layers, R, H] in the state."""
+    """Number of tensors [layers, J, H] in the state."""
 
 
 CORES: dict[str, CoreType] = {

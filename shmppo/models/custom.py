@@ -7,14 +7,14 @@
 - `state_size`: size of the recurrent state per environment; 0 if it has none.
 - `forward(obs, first, state) → (features, state)`. It processes whole sequences, with time as the first axis.
 
-Arguments and results of `forward`, for L steps of R sequences:
+Arguments and results of `forward`, for L steps of J sequences:
 
-- `obs`: maps each leaf name to float32 [L, R, *shape]. Vectors are normalized, codes are one-hot, and images are
+- `obs`: maps each leaf name to float32 [L, J, *shape]. Vectors are normalized, codes are one-hot, and images are
   [channels, height, width] in 0 … 1.
-- `first`: bool [L, R], true where an episode starts. It can be true only at the first step of a sequence, and the state
+- `first`: bool [L, J], true where an episode starts. It can be true only at the first step of a sequence, and the state
   is zero there. An all-zero state is treated as an episode start. Without a recurrent state, `first` is always false.
-- `state`: [R, state_size], the state before the first step.
-- Returns features [L, R, F] and the state after the last step [R, state_size].
+- `state`: [J, state_size], the state before the first step.
+- Returns features [L, J, F] and the state after the last step [J, state_size].
 
 Every parameter must be trainable, and the features must depend on it. Constants are buffers with persistent=False. The
 module must compute each sequence independently of the others. It must compute the same function in training and in
@@ -35,7 +35,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.encoders import input_shape, network_input
 from shmppo.models.observations import ObservationSpec
 
-_PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and R of the forward pass that checks a new network
+_PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
 
 
 class CustomNetwork(nn.Module):
@@ -117,11 +117,11 @@ class CustomNetwork(nn.Module):
         """Map sequences of observations to features.
 
         Args:
-            obs: one tensor [L, R, …] per leaf, as stored; vectors normalized.
-            state: [R, S], before the first step.
+            obs: one tensor [L, J, …] per leaf, as stored; vectors normalized.
+            state: [J, S], before the first step.
 
         Returns:
-            (features [L, R, F], state after the last step [R, S]).
+            (features [L, J, F], state after the last step [J, S]).
         """
         steps, sequences = obs[0].shape[:2]
         inputs = {

@@ -19,6 +19,34 @@ from shmppo.errors import ConfigError
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
+class ObservationError(ValueError):
+    """An observation does not belong to its space."""
+
+    def __init__(self, keys: tuple[str | int, ...], rule: str) -> None:
+        """Create the error.
+
+        Args:
+            keys: path to the part of the observation. Empty for the whole observation.
+            rule: what is wrong with the part, as the end of a sentence, such as "has shape (2,), but …".
+        """
+        super().__init__(keys, rule)
+        self.clause = f"{relative_pronoun(keys)} {rule}"
+        self._text = f"part {path_name(keys)!r} of obs {rule}" if keys else f"obs {rule}"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def path_name(keys: tuple[str | int, ...]) -> str:
+    """Return the name of a part of an observation for messages, such as "camera" or "arm/0"."""
+    return "/".join(map(str, keys))
+
+
+def relative_pronoun(keys: tuple[str | int, ...]) -> str:
+    """Return how a clause after "an observation" begins: with "that", or with "whose part 'camera'"."""
+    return f"whose part {path_name(keys)!r}" if keys else "that"
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One leaf of an observation space."""
@@ -55,26 +83,29 @@ class Leaf:
         return sum(self.sizes) if self.kind == "codes" else int(np.prod(self.shape))
 
     def extract(self, observation: Any) -> Any:
-        """Return the leaf's part of an observation."""
-        for key in self.keys:
-            observation = observation[key]
+        """Return the leaf's part of an observation. Raises ObservationError if the observation has no such part."""
+        try:
+            for key in self.keys:
+                observation = observation[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ObservationError((), f"has no part {path_name(self.keys)!r}") from error
         return observation
 
     def to_storage(self, value: Any) -> np.ndarray:
         """Convert a value from the environment to its stored shape. Codes are shifted to start at 0.
 
         Raises:
-            ValueError: if the shape, the type of an image, or a code does not match the leaf's space.
+            ObservationError: if the shape, the type of an image, or a code does not match the leaf's space.
         """
         array = np.asarray(value)
         if array.shape != self.env_shape:
-            raise ValueError(f"{self.field} has shape {array.shape}, but its space has shape {self.env_shape}")
+            raise ObservationError(self.keys, f"has shape {array.shape}, but its space has shape {self.env_shape}")
         if self.kind == "image" and array.dtype != np.uint8:
-            raise ValueError(f"{self.field} has type {array.dtype}, but its space has type uint8")
+            raise ObservationError(self.keys, f"has type {array.dtype}, but its space has type uint8")
         if self.kind == "codes":
             array = array.reshape(-1) - np.array(self.starts)
             if (array < 0).any() or (array >= np.array(self.sizes)).any():
-                raise ValueError(f"{self.field} is {value}, which is outside its space")
+                raise ObservationError(self.keys, f"is {value}, which is outside its space")
         return array.reshape(self.shape)
 
     @property
@@ -186,7 +217,7 @@ def _leaves(space: spaces.Space[Any], keys: tuple[str | int, ...], where: str) -
         if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
             return [Leaf(keys, "image", space.shape, space.shape, "uint8", max_value=max(1, int(space.high.max())))]
         return [Leaf(keys, "vector", (int(np.prod(space.shape)),), space.shape, "float32")]
-    part = f" at {'/'.join(map(str, keys))}" if keys else ""
+    part = f" at {path_name(keys)}" if keys else ""
     raise ConfigError(
         f"{where} has the observation space {type(space).__name__}{part}, which is not supported; supported are "
         f"{SUPPORTED}: convert or remove it with a wrapper, such as FilterObservation"

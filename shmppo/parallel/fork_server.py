@@ -1,10 +1,45 @@
-"""Close the fork server's pipe in a worker. This needs a private attribute of multiprocessing."""
+"""The fork server, from which all workers are forked. Parts of this need private attributes of multiprocessing."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import signal
+import threading
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
+
+PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
+"""Modules that the fork server imports once. All workers then share the memory pages of these modules.
+
+`shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
+
+
+def has_fork_server() -> bool:
+    """Return whether the system supports fork servers."""
+    return "forkserver" in multiprocessing.get_all_start_methods()
+
+
+def start_fork_server() -> None:
+    """Start the fork server, which imports PRELOAD while this process continues. Safe to call again.
+
+    Terminals and cluster schedulers send SIGINT and SIGUSR1 to every process of a job. The fork server inherits the
+    dispositions of this process, so it ignores both.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
+    with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
+        forkserver.ensure_running()
+
+
+def kill_fork_server() -> None:
+    """End the fork server at once, even while it imports modules. Call this when no worker is left."""
+    server: Any = vars(forkserver)["_forkserver"]
+    if server._forkserver_pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
 
 
 def close_fork_server_pipe() -> None:
@@ -17,3 +52,16 @@ def close_fork_server_pipe() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
+
+
+@contextlib.contextmanager
+def _ignored(number: int) -> Iterator[None]:
+    """Ignore a signal while the context is open. Outside the main thread, this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -34,9 +34,9 @@ _yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.slee
 BLOCK_SECONDS = 0.2
 """Maximum time to block before a process checks again. A message to wake it up can be missing if the processor executes
 a read before an earlier write."""
-MAX_TEXT = 3000
-"""Maximum number of characters of a traceback in a message. With ASCII text, the message then has less than PIPE_BUF
-bytes (4096 on Linux)."""
+MAX_MESSAGE, MAX_DETAILS = 900, 2700
+"""Maximum sizes of the texts in a `Failed` message, in bytes. The message then has less than PIPE_BUF bytes (4096 on
+Linux), so one atomic write sends it."""
 
 
 def fence() -> None:
@@ -147,10 +147,19 @@ class Ready:
 class Failed:
     """Message of a worker: it raised an exception, and ends after this message."""
 
-    traceback: str
-    """The end of the traceback, at most MAX_TEXT characters."""
+    message: str
+    """What happened, in one line of at most MAX_MESSAGE bytes."""
+    details: str
+    """The end of the traceback, at most MAX_DETAILS bytes."""
     env_index: int | None
     """Index of the environment that raised. None if no environment did."""
+
+    @classmethod
+    def shortened(cls, message: str, details: str, env_index: int | None) -> Failed:
+        """Make a message with texts of any length. The end of `message` and the beginning of `details` are cut off."""
+        first = message.encode(errors="backslashreplace")[:MAX_MESSAGE]
+        last = details.encode(errors="backslashreplace")[-MAX_DETAILS:]
+        return cls(first.decode(errors="ignore"), last.decode(errors="ignore"), env_index)
 
 
 Report = WakeUp | Ready | Failed

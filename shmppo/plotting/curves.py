@@ -1,10 +1,10 @@
-"""Learning curves: read metrics.csv, group runs by configuration, and aggregate over seeds."""
+"""Learning curves: read metrics.csv and eval.csv, group runs by configuration, and aggregate over seeds."""
 
 from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
 IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "max_restarts", "checkpoint_every", "checkpoint_minutes",
-    "keep_checkpoints", "replay_limit", "stop_at_iteration", "rank_timeout", "kl_profile_every", "step_times", "track",
-    "eval_every", "eval_episodes", "eval_videos",
+    "keep_checkpoints", "keep_every", "replay_limit", "stop_at_iteration", "rank_timeout", "kl_profile_every",
+    "step_times", "track", "wandb_project", "wandb_group", "wandb_name", "wandb_tags", "eval_every", "eval_episodes",
+    "eval_videos",
 )  # fmt: skip
 """Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 
@@ -33,6 +34,21 @@ class Run:
     """Fields of the configuration; empty if there is no config.json."""
     columns: dict[str, np.ndarray]
     """Columns of metrics.csv, each [iterations]; NaN where there is no value."""
+    evaluations: dict[str, np.ndarray] = field(default_factory=dict)
+    """Columns of eval.csv and wall_seconds, each [evaluations]; empty if there are no evaluations."""
+
+    def curve(self, column: str, over: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (x, y) of the rows in which a column has a finite value. None if there are fewer than two.
+
+        Args:
+            column: name of the column, of metrics.csv or of eval.csv.
+            over: name of the column of the x axis.
+        """
+        table = self.columns if column in self.columns else self.evaluations
+        if column not in table or over not in table:
+            return None
+        finite = np.isfinite(table[column])
+        return (table[over][finite], table[column][finite]) if finite.sum() >= 2 else None
 
 
 def read_columns(path: Path) -> dict[str, np.ndarray]:
@@ -51,7 +67,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_run(run_dir: Path) -> Run:
-    """Read metrics.csv and config.json of a run.
+    """Read metrics.csv, eval.csv, and config.json of a run.
 
     Raises:
         ConfigError: if metrics.csv is missing or has no rows, or if config.json is damaged.
@@ -65,7 +81,18 @@ def read_run(run_dir: Path) -> Run:
         raise ConfigError(
             f"{config} is damaged ({error}); restore it, or remove it to plot the run without its configuration"
         ) from error
-    return Run(run_dir, fields, read_columns(metrics))
+    columns = read_columns(metrics)
+    return Run(run_dir, fields, columns, _read_evaluations(run_dir / "eval.csv", columns))
+
+
+def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Read eval.csv, and add the wall_seconds of each evaluated iteration. Empty if there are no evaluations."""
+    try:
+        evaluations = read_columns(path)
+    except (FileNotFoundError, ConfigError):  # the first evaluation has not ended
+        return {}
+    seconds = np.interp(evaluations["iteration"], columns["iteration"], columns["wall_seconds"])
+    return evaluations | {"wall_seconds": seconds}
 
 
 def group_runs(runs: list[Run]) -> dict[str, list[Run]]:
@@ -148,13 +175,9 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
     Returns:
         None if a run has fewer than two finite values, or if no range is common to all runs.
     """
-    known = []
-    for run in runs:
-        x, y = run.columns.get(over), run.columns.get(column)
-        if x is None or y is None or np.isfinite(y).sum() < 2:
-            return None
-        finite = np.isfinite(y)
-        known.append((x[finite], y[finite]))
+    known = [curve for curve in (run.curve(column, over) for run in runs) if curve is not None]
+    if len(known) < len(runs):
+        return None
     begin, end = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
     if begin >= end:
         return None

@@ -1,92 +1,44 @@
 """The figures of `python -m shmppo.plot RUN_DIR…` and `python -m shmppo.plot kl RUN_DIR…`.
 
-They are drawn from metrics.csv or from recorded KL profiles. The labels come from config.json.
+They are drawn from metrics.csv, eval.csv, or recorded KL profiles. The labels come from config.json.
 """
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from shmppo.config.checks import nearest
 from shmppo.errors import ConfigError
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, phase_shares, read_run
+from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 from shmppo.ppo.kl_profile import KLProfile, mean_profile, read_profiles
-from shmppo.utils.files import make_parent_directory
 from shmppo.utils.phase_timer import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The palette of Okabe and Ito: readers with any color vision can distinguish these colors, also in gray.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#BBBBBB")
 AXIS_LABELS = {
     "env_steps": "environment steps",
-    "wall_seconds": "wall time (s)",
+    "wall_seconds": "training time (s)",
     "return_mean_100": "return, last 100 episodes",
+    "eval_return_mean": "return of evaluated episodes",
     "approx_kl": "KL(old ‖ new), nats",
     "clip_fraction": "clip fraction",
 }
+"""Labels of axes. Other columns are labeled with their names."""
+X_COLUMNS = {"steps": "env_steps", "seconds": "wall_seconds"}
+"""Columns of the x axis, by the value of --x."""
 SEEDS_CAPTION = (
     "Solid: interquartile mean over seeds. Shaded: its 95 % bootstrap interval. Dashed: mean, from 4 seeds on."
 )
-SHARED_PANELS = (
-    ("return_mean_100", "env_steps"),
-    ("return_mean_100", "wall_seconds"),
-    ("approx_kl", "env_steps"),
-    ("clip_fraction", "env_steps"),
-)
-
-
-def new_figure(rows: int, columns: int, *, width: float = 4.2, height: float = 2.8) -> tuple[Figure, list[Axes]]:
-    """Make a figure of rows × columns panels, each of the given size in inches; returns its axes row by row.
-
-    Raises:
-        ConfigError: if matplotlib is not installed.
-    """
-    try:
-        from matplotlib import rcParams
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("plots need matplotlib; install it with: pip install 'shmppo[plot]'") from error
-    # Keep text as text and derive ids from the content, so that the same numbers give the same file.
-    rcParams["svg.fonttype"], rcParams["svg.hashsalt"] = "none", "shmppo"
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8)
-    return figure, axes
-
-
-def label(axis: Axes, x: str, y: str, title: str = "") -> None:
-    """Set the axis labels and the title of a panel."""
-    axis.set_xlabel(x, fontsize=8)
-    axis.set_ylabel(y, fontsize=8)
-    axis.set_title(title, fontsize=9)
-
-
-def save(figure: Figure, path: Path, caption: str = "") -> None:
-    """Write the figure, with a caption below it.
-
-    Raises:
-        ConfigError: if matplotlib does not know the format, or if the file cannot be written.
-    """
-    if caption:
-        columns = int(figure.get_figwidth() * 17)
-        figure.supxlabel("\n".join(textwrap.wrap(caption, columns)), fontsize=6.5, color="#555555")
-    known = sorted(figure.canvas.get_supported_filetypes())
-    ending = path.suffix.removeprefix(".").lower()
-    if ending not in known:
-        raise ConfigError(f"--out {path}: the file name's ending must be one of {', '.join(known)}")
-    make_parent_directory(path, "--out")
-    try:
-        figure.savefig(path, dpi=160, metadata={"Date": None} if ending == "svg" else None)
-    except OSError as error:
-        raise ConfigError(f"--out {path} cannot be written: {error}; name another file") from error
+Groups = dict[str, list[Run]]
+"""Runs that differ only in their seed, by the label of their group."""
 
 
 def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: float = 1.4) -> None:
@@ -113,32 +65,109 @@ def draw_phases(axis: Axes, run: Run, title: str) -> None:
     label(axis, "iteration", "share of time (%)", f"time of {title}")
 
 
-def plot_curves(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """Draw returns against steps and time, KL, clip fraction, and one panel of phase times per group of runs.
+def add_legend(figure: Figure, axis: Axes) -> None:
+    """Add the legend of a panel to the figure, above all panels, where it hides no curve."""
+    handles, names = axis.get_legend_handles_labels()
+    columns = max(1, min(len(names), 100 // (8 + max(map(len, names), default=0))))
+    figure.legend(handles, names, loc="outside upper left", ncols=columns)
 
-    The phase times are those of the first run of each group.
+
+def draw_groups(axis: Axes, groups: Groups, column: str, over: str) -> None:
+    """Draw one curve per group of runs. A panel without a curve says so.
+
+    Args:
+        axis: the panel.
+        groups: the runs.
+        column: name of the column to draw.
+        over: name of the column of the x axis.
+    """
+    for i, (name, members) in enumerate(groups.items()):
+        curve = aggregate(members, column, over)
+        if curve is not None:
+            # Earlier curves are wider, so that equal curves on top of each other stay visible.
+            draw_aggregate(axis, curve, name, COLORS[i % len(COLORS)], 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
+    if not axis.lines:
+        axis.text(0.5, 0.5, "no values yet", transform=axis.transAxes, horizontalalignment="center")
+    group_thousands(axis)
+    label(axis, AXIS_LABELS[over], AXIS_LABELS.get(column, column))
+
+
+def plot_curves(
+    run_dirs: Sequence[Path], out: Path, *, metrics: Sequence[str] = (), x: Literal["steps", "seconds"] = "steps"
+) -> None:
+    """Draw metrics of runs. Runs that differ only in their seed become one curve.
+
+    Args:
+        run_dirs: directories of the runs.
+        out: file to write.
+        metrics: columns of metrics.csv or eval.csv, one panel each. Empty: an overview.
+        x: the x axis of the metrics.
 
     Raises:
-        ConfigError: if matplotlib is missing, a run cannot be read, or `out` cannot be written.
+        ConfigError: if matplotlib is missing, a run cannot be read, a run has no values of a metric, or `out` cannot be
+            written.
     """
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
-    figure, axes = new_figure(2 + -(-len(groups) // 2), 2)
-    for axis, (column, over) in zip(axes, SHARED_PANELS, strict=False):
-        for i, (name, members) in enumerate(groups.items()):
-            curve = aggregate(members, column, over)
-            if curve is not None:
-                # Earlier curves are wider, so that equal curves on top of each other stay visible.
-                draw_aggregate(axis, curve, name, COLORS[i % len(COLORS)], 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
-        label(axis, AXIS_LABELS[over], AXIS_LABELS[column])
-    axes[0].legend(fontsize=7, frameon=False)
-    rest = axes[len(SHARED_PANELS) :]
-    for axis, (name, members) in zip(rest, groups.items(), strict=False):
-        draw_phases(axis, members[0], name)
-    rest[0].legend(fontsize=6, ncols=3, loc="lower left")
-    for axis in rest[len(groups) :]:
-        axis.set_axis_off()
+    figure = draw_metrics(groups, metrics, X_COLUMNS[x]) if metrics else draw_overview(groups, X_COLUMNS[x])
     several = any(len(members) > 1 for members in groups.values())
     save(figure, out, SEEDS_CAPTION if several else "")
+
+
+def draw_metrics(groups: Groups, metrics: Sequence[str], over: str) -> Figure:
+    """Draw one panel per metric.
+
+    Raises:
+        ConfigError: if a metric is unknown, or if a run has no curve of it.
+    """
+    for metric in metrics:
+        check_metric(groups, metric, over)
+    figure, axes = new_figure(-(-len(metrics) // 2), min(len(metrics), 2), height=3.0)
+    for axis, metric in zip(axes, metrics, strict=False):
+        draw_groups(axis, groups, metric, over)
+    add_legend(figure, axes[0])
+    for axis in axes[len(metrics) :]:
+        axis.set_axis_off()
+    return figure
+
+
+def check_metric(groups: Groups, metric: str, over: str) -> None:
+    """Check that a metric can be drawn for all runs. Raises ConfigError otherwise."""
+    runs = [run for members in groups.values() for run in members]
+    known = {*GLOSSARY, *EVALUATION_GLOSSARY}.union(*(run.columns for run in runs))
+    if metric not in known:
+        raise ConfigError(
+            f"--metric {metric} is not a metric{nearest(metric, known)}; the metrics are the columns of "
+            f"{runs[0].directory / 'metrics.csv'} and eval.csv"
+        )
+    without = [str(run.directory) for run in runs if run.curve(metric, over) is None]
+    if without:
+        raise ConfigError(
+            f"--metric {metric}: {', '.join(without)} has fewer than two values; name another metric or other runs"
+        )
+    for name, members in groups.items():
+        if aggregate(members, metric, over) is None:
+            raise ConfigError(f"--metric {metric}: the runs of {name} have no common range of {over}; plot them apart")
+
+
+def draw_overview(groups: Groups, over: str) -> Figure:
+    """Draw returns over steps and time, KL, clip fraction, and the phase times of the first run of each group."""
+    panels = (
+        ("return_mean_100", "env_steps"), ("return_mean_100", "wall_seconds"), ("approx_kl", over),
+        ("clip_fraction", over),
+    )  # fmt: skip
+    ratios = [1.0] * (2 + -(-len(groups) // 2)) + [0.2]  # the last row has the legend of the phases
+    figure, axes = new_figure(len(ratios), 2, height=2.0, gridspec_kw={"height_ratios": ratios})
+    for axis, panel in zip(axes, panels, strict=False):
+        draw_groups(axis, groups, *panel)
+    add_legend(figure, axes[0])
+    rest = axes[len(panels) :]
+    for axis, (name, members) in zip(rest, groups.items(), strict=False):
+        draw_phases(axis, members[0], name)
+    legend = axes[-2].legend(*rest[0].get_legend_handles_labels(), ncols=5, loc="upper left")
+    legend.set_in_layout(False)  # it is wider than its panel
+    for axis in rest[len(groups) :]:
+        axis.set_axis_off()
+    return figure
 
 
 def draw_profiles(axes: list[Axes], profiles: list[tuple[int, KLProfile]], name: str, color: str) -> None:
@@ -165,13 +194,13 @@ def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
     Raises:
         ConfigError: see `plot_curves`.
     """
-    figure, axes = new_figure(1, 3, width=3.6)
+    figure, axes = new_figure(1, 3, height=2.8)
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
     for i, (name, members) in enumerate(groups.items()):
         profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
         draw_profiles(axes, profiles, name, COLORS[i % len(COLORS)])
     label_profiles(axes)
-    axes[0].legend(fontsize=7, frameon=False)
+    axes[0].legend()
     save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")
 
 

@@ -3,7 +3,7 @@
 A minibatch has G shards of whole sequences. The gradient of a shard has the same bits in every process, and the learner
 adds the shards in order. So central and sharded learning give the same weights.
 
-Axes: L steps of padded sequences, R sequences of a shard, S recurrent state, P parameters of the network. Per step
+Axes: L steps of padded sequences, J sequences of a shard, S recurrent state, P parameters of the network. Per step
 there are A action dimensions, O policy parameters, and Q log_probs (1, or A with --ratio per-dimension).
 """
 
@@ -78,13 +78,13 @@ class _Outputs(NamedTuple):
     """The tensors that the loss depends on."""
 
     log_prob: Tensor
-    """[L, R, Q], of the stored actions."""
+    """[L, J, Q], of the stored actions."""
     values: Tensor
-    """[L, R]"""
+    """[L, J]"""
     entropy: Tensor
-    """[L, R]. It has no autograd graph if its coefficient is 0."""
+    """[L, J]. It has no autograd graph if its coefficient is 0."""
     kl: Tensor | None
-    """KL(old ‖ new) in closed form, [L, R]. None without --objective penalty."""
+    """KL(old ‖ new) in closed form, [L, J]. None without --objective penalty."""
 
 
 class ShardGradients:
@@ -145,7 +145,7 @@ class ShardGradients:
             self._results.max_log_ratio[shard] = 0.0
             return
         indices, valid = self._step_indices(sequences)
-        weights, shape = valid.float(), valid.shape  # [L, R]
+        weights, shape = valid.float(), valid.shape  # [L, J]
         obs = self._observations(indices, shape)
         targets = self._inputs.step_targets.index_select(0, indices).view(*shape, -1)
 
@@ -166,9 +166,9 @@ class ShardGradients:
         """Run the network, and compute what the loss depends on.
 
         Args:
-            obs: [L, R, …] per leaf.
-            states: [R, S], initial recurrent states.
-            indices: [L·R], of the steps.
+            obs: [L, J, …] per leaf.
+            states: [J, S], initial recurrent states.
+            indices: [L·J], of the steps.
         """
         config, distribution = self._config, self._distribution
         params, values = self._network(obs, states)
@@ -184,7 +184,7 @@ class ShardGradients:
         return _Outputs(log_prob, values, entropy, kl)
 
     def _network(self, obs: Observations, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute policy parameters [L, R, O] and values [L, R]. --autocast bf16 applies to matrix products."""
+        """Compute policy parameters [L, J, O] and values [L, J]. --autocast bf16 applies to matrix products."""
         if self._config.autocast == "none":
             params, values, _ = self._model(obs, states)
             return params, values
@@ -197,16 +197,16 @@ class ShardGradients:
         """Compute the policy parameters at the steps of some sequences, with the current weights.
 
         Args:
-            sequences: [R, 4].
+            sequences: [J, 4].
 
         Returns:
-            (policy parameters [L, R, O], valid bool [L, R]).
+            (policy parameters [L, J, O], valid bool [L, J]).
         """
         indices, valid = self._step_indices(sequences)
         return self._network(self._observations(indices, valid.shape), self._initial_states(sequences))[0], valid
 
     def _step_indices(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the indices [L·R] of the steps of padded sequences, and whether they are valid, bool [L, R]."""
+        """Return the indices [L·J] of the steps of padded sequences, and whether they are valid, bool [L, J]."""
         config = self._config
         indices, valid = step_indices(
             sequences, sequence_steps=config.sequence_steps, num_envs=config.num_envs, burn_in=config.burn_in
@@ -214,21 +214,21 @@ class ShardGradients:
         return torch.from_numpy(indices.reshape(-1)).to(self._device), torch.from_numpy(valid).to(self._device)
 
     def _observations(self, indices: Tensor, shape: torch.Size) -> list[Tensor]:
-        """Return the network's input at the steps with these indices [L·R]: [L, R, …] per leaf."""
+        """Return the network's input at the steps with these indices [L·J]: [L, J, …] per leaf."""
         return [
             normalize_leaf(leaf.index_select(0, indices), statistics).view(*shape, *leaf.shape[1:])
             for leaf, statistics in zip(self._inputs.obs, self._statistics, strict=True)
         ]
 
     def _sequences(self, epoch: int, minibatch: int, shard: int) -> np.ndarray:
-        """Return the sequences of a shard, [R, 4]."""
+        """Return the sequences of a shard, [J, 4]."""
         minibatches = self._minibatches
         begin, end = minibatches.bounds[epoch, minibatch, shard : shard + 2].tolist()
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, begin:end]].astype(np.int64)
         return sequences
 
     def _initial_states(self, sequences: np.ndarray) -> Tensor:
-        """Return the initial recurrent states [R, S]: stored ones, or zero where a sequence begins an episode."""
+        """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""
         if not self._model.state_size:
             return torch.zeros(len(sequences), 0, device=self._device)
         begins_episode = torch.from_numpy(sequences[:, 3] < 0).to(self._device)
@@ -243,8 +243,8 @@ class ShardGradients:
 
         Args:
             outputs: of the network.
-            targets: [L, R, 3 + Q], from `step_targets`.
-            weights: [L, R], 1 at valid steps and 0 elsewhere.
+            targets: [L, J, 3 + Q], from `step_targets`.
+            weights: [L, J], 1 at valid steps and 0 elsewhere.
             epoch: index of the epoch.
             minibatch: index of the minibatch in the epoch.
 
@@ -288,15 +288,15 @@ class ShardGradients:
         return output_grads, numbers[:-1], float(numbers[-1])
 
     def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-        """Compute the objective per step [L, R], to be maximized, and its derivative with respect to log π.
+        """Compute the objective per step [L, J], to be maximized, and its derivative with respect to log π.
 
         Args:
-            ratios: [L, R, Q].
-            advantages: [L, R], 0 at steps that are not valid.
+            ratios: [L, J, Q].
+            advantages: [L, J], 0 at steps that are not valid.
             clip: ε.
 
         Returns:
-            (objective [L, R], derivative [L, R] or, per action dimension, [L, R, Q]).
+            (objective [L, J], derivative [L, J] or, per action dimension, [L, J, Q]).
         """
         config = self._config
         if config.ratio == "per-dimension":

@@ -31,10 +31,19 @@ PROBE_STEPS = 512  # approximate number of environment steps in the probe
 MAX_RECORDED_POLICIES = 256  # of one update
 FIT_SHARE = 0.5  # fit the first half only: the reference KL falls to 0 at the end of every update
 PROFILE_DIRECTORY, TABLE = "kl", "kl.csv"
-COLUMNS = (
-    "iteration", "optimizer_steps", "probe_steps", "sequential_mean", "reference_start", "gamma", "slope",
-    "monotonic_share", "seconds",
-)  # fmt: skip
+GLOSSARY: dict[str, str] = {
+    "iteration": "iteration of the update",
+    "optimizer_steps": "optimizer steps of the update",
+    "probe_steps": "environment steps on which the KL is computed",
+    "sequential_mean": "mean sequential KL over the recorded policies, in nats",
+    "reference_start": "reference KL of the policy before the first step, in nats",
+    "gamma": "fitted factor of the reference KL per optimizer step",
+    "slope": "fitted slope of log₁₀ of the reference KL against the share of data",
+    "monotonic_share": "share of recorded policies that are nearer to the last policy than the one before",
+    "seconds": "seconds spent on recording",
+}
+"""Every column of kl.csv."""
+COLUMNS = tuple(GLOSSARY)
 
 
 @dataclass(frozen=True)

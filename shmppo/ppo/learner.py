@@ -25,7 +25,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.schedules import Schedule
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.torch_utils import bare_optimizer_step
+from shmppo.utils.torch_utils import bare_optimizer_step, without_dynamo
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
 """Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
@@ -80,6 +80,7 @@ class UpdateStatistics:
     """Signaling seconds of the gradient commands. metrics.csv adds those of the rollout."""
 
 
+@without_dynamo()
 def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim.Optimizer:
     """Create the configured optimizer for one flat parameter [P]."""
     rate, decay, eps = config.learning_rate, config.weight_decay, config.adam_eps
@@ -301,6 +302,7 @@ class Learner:
             self.model.log_std.data.clamp_(min=self.config.log_std_min)
         return norm
 
+    @without_dynamo()
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores of the learner: everything that the next update depends on."""
         return {
@@ -313,21 +315,23 @@ class Learner:
             "discounted_return": torch.from_numpy(self.reward_normalizer.discounted_return.copy()),
         }
 
+    @without_dynamo()
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned. Weight decay and epsilon of the optimizer come from the configuration."""
-        self.model.load_state_dict(state["model"])
+        """Restore what `state` returned."""
+        self.load_weights(state)
         self.optimizer.load_state_dict(state["optimizer"])
-        configured = build_optimizer(self.config, self._flat).param_groups[0]
-        for name in {"eps", "weight_decay"} & configured.keys():
-            self.optimizer.param_groups[0][name] = configured[name]
         self.version = state["version"]
         self.schedule.load(state["schedule"])
+        self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Load only the weights and normalizers of what `state` returned, also from another run (--init-from)."""
+        self.model.load_state_dict(state["model"])
         for moments, name in (
             (self.obs_moments, "obs_moments"),
             (self.reward_normalizer.moments, "return_moments"),
         ):
             moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
-        self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
 
 
 def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -230,11 +230,11 @@ def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
     of L steps, and L > `burn_in`. The stored state of a sequence is the state before its burn-in steps.
 
     Args:
-        sequences: [R, 4].
+        sequences: [J, 4].
         burn_in: as configured.
 
     Returns:
-        int [R].
+        int [J].
     """
     return np.where((sequences[:, 3] >= 0) & (sequences[:, 0] > 0), burn_in, 0)
 
@@ -245,13 +245,13 @@ def step_indices(
     """Return the indices of the steps of padded sequences in flattened arrays [T·N, …].
 
     Args:
-        sequences: [R, 4].
+        sequences: [J, 4].
         sequence_steps: maximum length of a sequence.
         num_envs: N.
         burn_in: as configured.
 
     Returns:
-        (indices int64 [L, R], valid bool [L, R]). Here L is the largest number of steps with burn-in, rounded up to a
+        (indices int64 [L, J], valid bool [L, J]). Here L is the largest number of steps with burn-in, rounded up to a
         multiple of STEP_MULTIPLE, but at most sequence_steps + burn_in. Burn-in steps are first, and padding is last.
         Both are not valid. Padding repeats the last step.
     """

@@ -1,15 +1,20 @@
-"""Write and read checkpoints. Writing is atomic, and reading executes no code.
+"""Write, select, and read checkpoints. Writing is atomic, and reading executes no code.
 
-A checkpoint contains only tensors, numbers, and text.
+A checkpoint contains only tensors, numbers, and text. A run directory contains these checkpoints:
+
+- checkpoint.pt, the newest one; checkpoint-1.pt, the one before it; and so on (--keep-checkpoints)
+- checkpoint-best.pt, the one with the highest mean return
+- checkpoint-iteration-000100.pt, kept for good (--keep-every)
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +45,15 @@ class CheckpointSchedule:
         self.saved_at = -1
 
     def is_due(self, iteration: int) -> bool:
-        """Whether a checkpoint is due, by --checkpoint-every or --checkpoint-minutes."""
+        """Whether a checkpoint is due, by --checkpoint-every, --keep-every, or --checkpoint-minutes."""
         every = self._config.checkpoint_every
-        return time.monotonic() >= self._due_at or (every is not None and iteration % every == 0)
+        due = time.monotonic() >= self._due_at or (every is not None and iteration % every == 0)
+        return due or self._is_kept(iteration)
+
+    def _is_kept(self, iteration: int) -> bool:
+        """Whether the checkpoint of an iteration is kept for good."""
+        every = self._config.keep_every
+        return every is not None and iteration > 0 and iteration % every == 0
 
     def save(self, state: dict[str, Any], *, best: bool) -> bool:
         """Write a checkpoint. If it cannot be written, log a warning and keep the checkpoint before it.
@@ -56,7 +67,10 @@ class CheckpointSchedule:
         """
         minutes = self._config.checkpoint_minutes
         try:
-            save_checkpoint(self._run_dir, state, keep=self._config.keep_checkpoints, best=best)
+            copies = [BEST] if best else []
+            if self._is_kept(state["iteration"]):
+                copies.append(kept_name(state["iteration"]))
+            save_checkpoint(self._run_dir, state, keep=self._config.keep_checkpoints, copies=copies)
         except OSError as error:
             log.warning("no checkpoint was written, the one before is kept: %s", error)
             self._due_at = time.monotonic() + min(RETRY_SECONDS, 60 * minutes)
@@ -71,14 +85,19 @@ def file_name(age: int) -> str:
     return NAME if age == 0 else f"checkpoint-{age}.pt"
 
 
-def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, best: bool = False) -> None:
+def kept_name(iteration: int) -> str:
+    """Return the file name of a checkpoint that is kept for good (--keep-every)."""
+    return f"checkpoint-iteration-{iteration:06d}.pt"
+
+
+def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copies: Iterable[str] = ()) -> None:
     """Write the newest checkpoint, and rename the older ones. A complete checkpoint exists at every moment.
 
     Args:
         run_dir: directory of the run.
         state: content of the checkpoint.
         keep: number of checkpoints to keep, including this one.
-        best: whether to store it also as the best checkpoint.
+        copies: further file names of this checkpoint. They are not renamed when the next one is written.
 
     Raises:
         OSError: if the checkpoint cannot be written. The existing checkpoints are kept.
@@ -92,8 +111,8 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, best
             os.fsync(file.fileno())
     except RuntimeError as error:  # torch raises it instead of an OSError
         raise OSError(f"{temporary}: {error}") from error
-    if best:
-        _duplicate(temporary, run_dir / BEST)
+    for name in copies:
+        _duplicate(temporary, run_dir / name)
     for age in range(keep - 1, 1, -1):
         if (run_dir / file_name(age - 1)).exists():
             os.replace(run_dir / file_name(age - 1), run_dir / file_name(age))
@@ -124,16 +143,75 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
     Raises:
         ConfigError: if there is none.
     """
+    paths = _newest_first(run_dir)
     damaged: ConfigError | None = None
-    for path in _newest_first(run_dir):
+    for path in paths:
         try:
             return load_checkpoint(path)
         except ConfigError as error:
-            log.warning("%s; trying the checkpoint before it", error)
+            if path != paths[-1]:
+                log.warning("%s; trying the checkpoint before it", error)
             damaged = damaged or error
     if damaged is not None:
         raise damaged
-    return load_checkpoint(run_dir / NAME)  # raises ConfigError, because the file does not exist
+    raise _no_checkpoint(run_dir)
+
+
+def load_selected_checkpoint(run_dir: Path, which: str | int | Path = "last") -> dict[str, Any]:
+    """Load one checkpoint of a run.
+
+    Args:
+        run_dir: directory of the run.
+        which: "last" for the newest undamaged checkpoint, "best" for the one with the highest mean return, the number
+            of an iteration, or the path of a checkpoint file. A relative path starts at the working directory or at the
+            run directory.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, or if it is damaged.
+    """
+    text = str(which)
+    if text == "last":
+        return load_newest_checkpoint(run_dir)
+    if is_file_name(which):
+        path = next((path for path in (Path(text).expanduser(), run_dir / text) if path.is_file()), None)
+        if path is None:
+            raise ConfigError(f"--checkpoint {text} is not a file; name last, best, an iteration, or a checkpoint file")
+        return load_checkpoint(path)
+    if not _newest_first(run_dir):
+        raise _no_checkpoint(run_dir)
+    if text == "best":
+        if not (run_dir / BEST).is_file():
+            raise ConfigError(
+                f"{run_dir} has no best checkpoint, because no episode had ended when its checkpoints were saved; use "
+                "--checkpoint last"
+            )
+        return load_checkpoint(run_dir / BEST)
+    return _load_iteration(run_dir, int(text))
+
+
+def is_file_name(which: str | int | Path) -> bool:
+    """Return whether a choice of a checkpoint (see `load_selected_checkpoint`) is the path of a file."""
+    return str(which) not in ("last", "best") and not str(which).isdecimal()
+
+
+def _load_iteration(run_dir: Path, iteration: int) -> dict[str, Any]:
+    """Load the checkpoint of an iteration. Raises ConfigError if it was not kept. The message lists those that were."""
+    found: set[int] = set()
+    # The name of a checkpoint that is kept for good contains its iteration, so it is found without reading the others.
+    for path in (run_dir / kept_name(iteration), *_newest_first(run_dir), run_dir / BEST):
+        try:
+            state = load_checkpoint(path) if path.is_file() else None
+        except ConfigError as error:
+            log.warning("%s", error)
+            continue
+        if state is not None and state["iteration"] == iteration:
+            return state
+        found |= {state["iteration"]} if state is not None else set()
+    kept = ", ".join(map(str, sorted(found))) or "none"
+    raise ConfigError(
+        f"{run_dir} has kept no checkpoint of iteration {iteration}, only of {kept}; choose one of them, or train with "
+        "--keep-every"
+    )
 
 
 def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[str, Any]:
@@ -156,7 +234,7 @@ def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[s
         except ConfigError as error:
             log.warning("%s", error)
             reason = str(error)
-    by_rank = process_group.gather_objects((sorted(found), reason or f"{run_dir} contains no checkpoint"))
+    by_rank = process_group.gather_objects((sorted(found), reason or str(_no_checkpoint(run_dir))))
     common = set(found).intersection(*(iterations for iterations, _ in by_rank))
     if not common:
         reasons = [text for iterations, text in by_rank if not iterations]
@@ -167,12 +245,33 @@ def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[s
     return load_checkpoint(found[max(common)])
 
 
-def _newest_first(run_dir: Path) -> Iterator[Path]:
-    """Iterate over the checkpoints of a run without the best one, the newest first."""
-    age = 0
-    while (run_dir / file_name(age)).is_file():
-        yield run_dir / file_name(age)
-        age += 1
+def _newest_first(run_dir: Path) -> list[Path]:
+    """Return the checkpoints of a run, the newest first: those of --keep-checkpoints, then those of --keep-every.
+
+    Names are not assumed to be consecutive, because the process may have been killed while it renamed files.
+    """
+    ages, kept = {}, {}
+    for path in run_dir.glob("checkpoint*.pt"):
+        if path.name == NAME:
+            ages[0] = path
+        elif match := re.fullmatch(r"checkpoint-(\d+)\.pt", path.name):
+            ages[int(match[1])] = path
+        elif match := re.fullmatch(r"checkpoint-iteration-(\d+)\.pt", path.name):
+            kept[int(match[1])] = path
+    return [ages[age] for age in sorted(ages)] + [kept[iteration] for iteration in sorted(kept, reverse=True)]
+
+
+def _no_checkpoint(run_dir: Path) -> ConfigError:
+    """Say why a directory has no checkpoint."""
+    if not run_dir.exists():
+        reason = "does not exist; name the directory of a run"
+    elif not run_dir.is_dir():
+        reason = "is not a directory; name the directory of a run"
+    elif not (run_dir / "config.json").is_file():
+        reason = "is not the directory of a run, because it contains no config.json; name the directory of a run"
+    else:
+        reason = "contains no checkpoint, because the run has saved none yet; name the directory of another run"
+    return ConfigError(f"{run_dir} {reason}")
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -182,9 +281,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         ConfigError: if it does not exist, is damaged, or has another format.
     """
     if not path.is_file():
-        raise ConfigError(
-            f"{path} does not exist: the run has saved no checkpoint yet; name the directory of another run"
-        )
+        raise ConfigError(f"{path} does not exist; name the directory of a run, or a checkpoint file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for damaged files
@@ -201,22 +298,33 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def check_shapes(what: str, found: Mapping[str, torch.Tensor], expected: Mapping[str, Sequence[int]]) -> None:
+OTHER_SPACES = "the environment's spaces are not those with which the run was started; restore them or start a new run"
+
+
+def check_shapes(
+    what: str,
+    found: Mapping[str, torch.Tensor],
+    expected: Mapping[str, Sequence[int]],
+    *,
+    where: str = "checkpoint",
+    advice: str = OTHER_SPACES,
+) -> None:
     """Check that the tensors of a checkpoint have the shapes that the run needs.
 
     Args:
         what: kind of the tensors, for the message.
         found: tensors of the checkpoint, by name.
         expected: shapes by name.
+        where: the beginning of the message.
+        advice: the end of the message: the cause, and what to do.
 
     Raises:
         ConfigError: if a name or shape differs. The message names the first difference.
     """
-    advice = "the environment's spaces are not those with which the run was started; restore them or start a new run"
     for name in sorted(expected.keys() | found.keys()):
         if name not in found or name not in expected:
-            where = "the checkpoint" if name in found else "this run"
-            raise ConfigError(f"checkpoint: only {where} has {what} {name}; {advice}")
+            owner = "the checkpoint" if name in found else "this run"
+            raise ConfigError(f"{where}: only {owner} has {what} {name}; {advice}")
         before, now = tuple(found[name].shape), tuple(expected[name])
         if before != now:
-            raise ConfigError(f"checkpoint: {what} {name} has the shape {before}, but {now} is needed; {advice}")
+            raise ConfigError(f"{where}: {what} {name} has the shape {before}, but {now} is needed; {advice}")

@@ -6,56 +6,104 @@ The statistics that normalize observations do not change meanwhile.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from shmppo.envs.handles import GymnasiumHandle
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.policy import TrainedPolicy, load_trained, single_batch_actor
-from shmppo.runs.video import VideoRecorder, render_without_display
+from shmppo.runs.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
 from shmppo.utils.rng import action_noise_generator
+from shmppo.utils.torch_utils import torch_threads
 
 FIRST_INDEX = 2**40  # first environment index; training uses smaller indices, and so other random streams
+MAX_STEPS = 100_000
+"""Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
+
+Progress = Callable[[int, int], None]
+"""Called after each step, with the number of finished episodes and the number of steps of all episodes."""
 
 
 class EpisodeResult(NamedTuple):
-    """One finished episode."""
+    """One episode."""
 
     episode_return: float
     """Undiscounted return."""
     length: int
     """Number of steps."""
+    stopped: bool
+    """True if the episode was stopped at the maximum number of steps. Its return counts these steps only."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation."""
+
+    iteration: int
+    """Finished iterations of the policy."""
+    episodes: list[EpisodeResult]
+
+    @property
+    def returns(self) -> list[float]:
+        """Undiscounted returns [episodes]."""
+        return [episode.episode_return for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Numbers of steps [episodes]."""
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def stopped(self) -> int:
+        """Number of episodes that were stopped at the maximum number of steps."""
+        return sum(episode.stopped for episode in self.episodes)
 
 
 def evaluate(
-    run_dir: Path, *, episodes: int = 20, seed: int = 1, stochastic: bool = False, video: Path | None = None
-) -> list[float]:
-    """Play episodes with the policy of a run's newest checkpoint.
+    run_dir: Path,
+    *,
+    checkpoint: str | int | Path = "last",
+    episodes: int = 20,
+    seed: int = 1,
+    stochastic: bool = False,
+    max_steps: int = MAX_STEPS,
+    video: Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Play episodes with the policy of a run. Torch uses one thread meanwhile.
 
     Args:
         run_dir: directory of the run.
+        checkpoint: "last", "best", an iteration, or the path of a checkpoint.
         episodes: number of episodes.
         seed: seed of the episodes and of sampled actions.
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
+        max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
-
-    Returns:
-        Undiscounted returns [episodes].
+        progress: called after each step.
 
     Raises:
-        ConfigError: if there is no usable checkpoint, if episodes < 1, or if the video cannot be recorded.
+        ConfigError: if there is no such checkpoint, if a number is below 1, or if the video cannot be recorded.
         EnvError: if an environment raises.
     """
-    if episodes < 1:
-        raise ConfigError(f"--episodes is {episodes}; it must be at least 1")
-    with nullcontext() if video is None else VideoRecorder(video) as recorder:
-        trained = load_trained(run_dir)
-        results = play_episodes(trained, episodes=episodes, seed=seed, stochastic=stochastic, video=recorder)
-    return [result.episode_return for result in results]
+    for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
+        if number < 1:
+            raise ConfigError(f"{flag} is {number}; it must be at least 1")
+    # The matrices of one inference batch are so small that more threads only wait for each other.
+    with torch_threads(1), nullcontext() if video is None else VideoRecorder(video) as recorder:
+        trained = load_trained(run_dir, checkpoint)
+        results = play_episodes(
+            trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
+            progress=progress,
+        )  # fmt: skip
+    return Evaluation(trained.iteration, results)
 
 
 def play_episodes(
@@ -64,8 +112,10 @@ def play_episodes(
     episodes: int,
     seed: int,
     stochastic: bool = False,
+    max_steps: int = MAX_STEPS,
     video: VideoRecorder | None = None,
     recorded: int | None = None,
+    progress: Progress | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 
@@ -74,8 +124,10 @@ def play_episodes(
         episodes: number of episodes.
         seed: seed of the episodes and of sampled actions.
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
+        max_steps: steps after which an episode is stopped.
         video: where to record episodes. None: no video.
         recorded: number of episodes to record, which are played one by one. None: all.
+        progress: called after each step.
 
     Returns:
         One result per episode, in the order of environments.
@@ -88,38 +140,47 @@ def play_episodes(
     rows = config.inference_rows
     results: list[EpisodeResult] = []
     recorded = episodes if recorded is None else recorded
+    player = _Player(dataclasses.replace(trained, config=config), stochastic, max_steps)
     while len(results) < episodes:
         recorder = video if len(results) < recorded else None
         count = 1 if recorder else min(rows, episodes - len(results))
-        player = _Player(dataclasses.replace(trained, config=config), stochastic, recorder)
-        results += player.play(FIRST_INDEX + len(results), count)
+        on_step = None if progress is None else _after(results, progress)
+        results += player.play(FIRST_INDEX + len(results), count, recorder, on_step)
     return results
+
+
+def _after(results: list[EpisodeResult], progress: Progress) -> Progress:
+    """Return a function that calls `progress` with the episodes in `results` added."""
+    episodes, steps = len(results), sum(result.length for result in results)
+    return lambda more_episodes, more_steps: progress(episodes + more_episodes, steps + more_steps)
 
 
 class _Player:
     """Plays the first episode of some environments, in one inference batch."""
 
-    def __init__(self, trained: TrainedPolicy, stochastic: bool, video: VideoRecorder | None) -> None:
+    def __init__(self, trained: TrainedPolicy, stochastic: bool, max_steps: int) -> None:
         self._trained = trained
         self._stochastic = stochastic
-        self._video = video
+        self._max_steps = max_steps
 
-    def play(self, first: int, count: int) -> list[EpisodeResult]:
+    def play(
+        self, first: int, count: int, video: VideoRecorder | None, progress: Progress | None
+    ) -> list[EpisodeResult]:
         """Play the first episode of the environments with the global indices first … first + count − 1."""
         render_mode = None
-        if self._video is not None:
+        if video is not None:
             render_without_display()
             render_mode = "rgb_array"
         envs = SyncVectorEnv(self._trained.config, self._trained.task, first, first + count, render_mode)
         try:
-            return self._play(envs)
+            return self._play(envs, video, progress)
         except EnvError as error:
             raise EnvError(error.env_index - FIRST_INDEX, error.message) from error
         finally:
             envs.close()
 
     @torch.inference_mode()
-    def _play(self, envs: SyncVectorEnv) -> list[EpisodeResult]:
+    def _play(self, envs: SyncVectorEnv, video: VideoRecorder | None, progress: Progress | None) -> list[EpisodeResult]:
         """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
         count, distribution = len(envs.handles), self._trained.task.distribution
         generators = [action_noise_generator(self._trained.config.seed, handle.index, 0) for handle in envs.handles]
@@ -129,27 +190,56 @@ class _Player:
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         actions = np.zeros((count, distribution.action_size), np.float32)
         params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
+        recording = None if video is None else _Recording(envs.handles[0], video, self._trained.config.env_id)
+        step = total = 0
         while len(results) < count:
-            if self._video is not None:
-                self._record(envs, self._video)
+            if recording is not None:
+                recording.add(step)
             if self._stochastic:
                 actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
             actor.act(actions, params, values, 0 if self._stochastic else None)
             chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
+            step, total = step + 1, total + count - len(results)
             for end in envs.step(chosen, rewards, terminated, truncated):
-                results[end.i] = EpisodeResult(end.episode_return, end.length)
+                results[end.i] = EpisodeResult(end.episode_return, end.length, False)
+            if step == self._max_steps:
+                for i in set(range(count)) - results.keys():
+                    results[i] = EpisodeResult(envs.returns[i], envs.lengths[i], True)
+            if progress is not None:
+                progress(len(results), total)
         return [results[i] for i in range(count)]
 
-    def _record(self, envs: SyncVectorEnv, video: VideoRecorder) -> None:
-        """Append the current frame of the first environment to the video."""
-        handle = envs.handles[0]
+
+class _Recording:
+    """The video of one environment."""
+
+    def __init__(self, handle: GymnasiumHandle, video: VideoRecorder, env_id: str) -> None:
+        """Prepare the environment for rendering.
+
+        Args:
+            handle: the environment, whose render mode is rgb_array.
+            video: receives the frames.
+            env_id: name of the environment for the error message.
+        """
+        self._handle, self._video, self._env_id = handle, video, env_id
+        self._stride = steps_per_frame(handle.frames_per_second)
+        simplify_mujoco(handle.unwrapped)
+
+    def add(self, step: int) -> None:
+        """Append the current frame to the video, if the video has a frame for this step.
+
+        Raises:
+            ConfigError: if the environment cannot render, or if the video cannot be written.
+        """
+        if step % self._stride:
+            return
         try:
-            frame = handle.render()
+            frame = self._handle.render()
         except Exception as error:  # drivers and libraries raise many types
             reason = " ".join(str(error).split()) or repr(error)
             raise ConfigError(
-                f"--video: {self._trained.config.env_id} cannot be rendered here ({reason}); pip install "
+                f"--video: {self._env_id} cannot be rendered here ({reason}); pip install "
                 "'shmppo[video]', and without a display MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa "
                 "(libosmesa6)"
             ) from error
-        video.add(frame, handle.frames_per_second)
+        self._video.add(frame, self._handle.frames_per_second / self._stride)

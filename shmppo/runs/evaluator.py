@@ -24,7 +24,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.ppo.learner import Learner
-from shmppo.runs.evaluation import EpisodeResult, play_episodes
+from shmppo.runs.evaluation import MAX_STEPS, EpisodeResult, play_episodes
 from shmppo.runs.policy import trained_from
 from shmppo.runs.run_directory import EVALUATIONS, LOG
 from shmppo.runs.video import VideoRecorder
@@ -180,6 +180,12 @@ def _evaluate(run_dir: Path) -> Row | str:
                 video.close()
     except Exception as error:  # an error of the environment, the video, or the disk must not end the run
         return " ".join(f"{type(error).__name__}: {error}".split())
+    stopped = sum(result.stopped for result in results)
+    if stopped:
+        log.warning(
+            "iteration %d: %d of %d evaluated episodes were stopped after %d steps; their returns count these only",
+            trained.iteration, stopped, len(results), MAX_STEPS,
+        )  # fmt: skip
     return evaluation_row(trained.iteration, state["env_steps"], results, time.monotonic() - began)
 
 

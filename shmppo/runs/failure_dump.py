@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import TrainingError
+from shmppo.errors import EnvError, TrainingError, WorkerError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.runs.run_directory import FAILED_EPISODE, FAILED_MINIBATCH
+from shmppo.runs.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, LOG
 from shmppo.sampling.action_log import ActionLog
 from shmppo.utils.files import write_json
 from shmppo.utils.rng import episode_seed
+from shmppo.utils.user_code import short_path
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +31,11 @@ def write_failed_episode(
     actions: ActionLog,
     env_index: int,
     steps_begun: int,
-    message: str,
+    error: WorkerError | EnvError,
 ) -> None:
-    """Write failed_episode.json. `python -m shmppo.replay` uses it to repeat an episode up to the failed step.
+    """Write failed_episode.json, and add hints to the error that say how to use it.
+
+    `python -m shmppo.replay` repeats an episode up to the failed step.
 
     Args:
         run_dir: directory of the run.
@@ -40,11 +44,12 @@ def write_failed_episode(
         actions: the action log before this rollout.
         env_index: index of the environment within its rank.
         steps_begun: number of steps of the rollout that the environment has begun, including the failed one.
-        message: of the error.
+        error: the failure. It gets the hints.
 
     Raises:
         OSError: if the file cannot be written.
     """
+    error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]
     episode = actions.episodes(range(env_index, env_index + 1))[0]
@@ -64,9 +69,11 @@ def write_failed_episode(
         "episode": number,
         "seed": episode_seed(config.seed, config.first_env + env_index, number),
         "actions": episode_actions.tolist(),
-        "message": message,
+        "message": str(error),
     }
     write_json(run_dir / FAILED_EPISODE, content)
+    file = shlex.quote(short_path(run_dir / FAILED_EPISODE))
+    error.add_hint(f"To repeat the episode that failed: python -m shmppo.replay {file}")
 
 
 def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCritic, error: TrainingError) -> None:

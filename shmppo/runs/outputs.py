@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -13,14 +14,19 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import MetricsFile
+from shmppo.loggers.status import RunStatus, workers_warning
 from shmppo.loggers.step_times import StepTimes
 from shmppo.loggers.trackers import LoggerList
+from shmppo.parallel.shared_buffers import Control
 from shmppo.ppo.kl_profile import KLProfile, write_profile
 from shmppo.ppo.learner import Learner
 from shmppo.runs.evaluator import Evaluator
 from shmppo.runs.run_directory import METRICS, SUMMARY
 from shmppo.utils import machine
 from shmppo.utils.files import warn_on_os_error, write_json
+from shmppo.utils.signals import StopRequest
+
+log = logging.getLogger(__name__)
 
 MEMORY_EVERY = 100  # iterations between two measurements of the memory, each of which takes about 5 ms per process
 
@@ -33,27 +39,41 @@ class Outputs:
         peak_memory: largest measured memory of all processes together, in bytes. 0 before the first measurement.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList) -> None:
-        """Open metrics.csv and the console.
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        iteration: int,
+        loggers: LoggerList,
+        stop: StopRequest,
+        control: Control,
+    ) -> None:
+        """Open metrics.csv and the console. Call this before workers start, so that the console shows their start.
 
         Args:
             config: of the run.
             run_dir: directory of the run.
             iteration: number of finished iterations. Rows of later iterations are removed from metrics.csv.
             loggers: the callback and the loggers. They are closed with the outputs.
+            stop: the console shows that a signal has made this request.
+            control: counters of progress, which the console shows.
         """
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._evaluator: Evaluator | None = None
         self._memory = self.peak_memory = 0
+        self._status = RunStatus(config, run_dir, stop, control, iteration)
+        if warning := workers_warning(config):
+            log.warning("%s", warning)
         with ExitStack() as stack:  # closed here if a step fails
             self.metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, iteration)))
-            self._display = stack.enter_context(closing(ConsoleDisplay(config, run_dir)))
+            self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
             stack.enter_context(closing(loggers))
             self._open = stack.pop_all()
 
     def start(self, iteration: int) -> None:
         """Start the loggers and the evaluator. Call this after everything else has started."""
+        self._status.ready = True
         self._loggers.start(self._run_dir, self._config, iteration)
         if self._config.eval_every is not None:
             self._evaluator = Evaluator(self._config, self._run_dir, iteration, self._loggers)

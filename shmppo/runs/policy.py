@@ -20,7 +20,8 @@ from shmppo.envs.factory import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
 from shmppo.models.normalization import RunningMoments, leaf_statistics, normalize_leaf
-from shmppo.runs.checkpoint import check_shapes, load_newest_checkpoint
+from shmppo.models.observations import ObservationError
+from shmppo.runs.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.sampling.actor import Actor, InferenceBatches, inference_slices
 
 
@@ -49,13 +50,17 @@ class TrainedPolicy:
         return scale
 
 
-def load_trained(run_dir: Path) -> TrainedPolicy:
-    """Load the policy from a run's newest checkpoint.
+def load_trained(run_dir: Path, checkpoint: str | int | Path = "last") -> TrainedPolicy:
+    """Load the policy from a checkpoint of a run.
+
+    Args:
+        run_dir: directory of the run.
+        checkpoint: see `load_selected_checkpoint`.
 
     Raises:
-        ConfigError: if no checkpoint is usable, or as in `trained_from`.
+        ConfigError: if there is no such checkpoint, or as in `trained_from`.
     """
-    return trained_from(load_newest_checkpoint(run_dir))
+    return trained_from(load_selected_checkpoint(run_dir, checkpoint))
 
 
 def trained_from(state: dict[str, Any]) -> TrainedPolicy:
@@ -166,23 +171,35 @@ class Policy:
         return np.zeros(self._actor.states.shape[1], np.float32)
 
     @torch.inference_mode()
-    def act(self, obs: Any, state: np.ndarray, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
+    def act(self, obs: Any, state: np.ndarray | None, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
         """Choose an action.
 
         Args:
             obs: an observation of the environment. With --prev-action, --prev-reward, or --action-masks, an observation
                 of `shmppo.envs.factory.make_environment(policy.config)`.
-            state: `initial_state()` at the start of an episode, otherwise the state that the last call returned.
+            state: the state that the last call returned. At the start of an episode: None or `initial_state()`.
             deterministic: whether to take the most likely action. Otherwise the action is sampled from the policy.
 
         Returns:
             (action for the environment's `step`, recurrent state for the next step).
 
         Raises:
-            ValueError: if the observation does not belong to the space on which the policy was trained.
+            ValueError: if the observation does not belong to the space on which the policy was trained, or if the state
+                has another shape. Both must be finite.
         """
+        state = self.initial_state() if state is None else np.asarray(state)
+        if state.shape != self._actor.states.shape[1:]:
+            raise ValueError(f"state has shape {state.shape}; give what act or initial_state has returned")
         for leaf, row in zip(self._leaves, self._obs, strict=True):
-            row[0] = leaf.to_storage(leaf.extract(obs))
+            value = leaf.extract(obs)
+            try:
+                row[0] = leaf.to_storage(value)
+            except ObservationError as error:
+                if np.ndim(value) and np.shape(value)[1:] == leaf.env_shape:
+                    raise ValueError(f"{error}; act takes one observation, without a batch dimension") from error
+                raise
+        if not all(np.isfinite(values).all() for values in (state, *self._obs)):
+            raise ValueError("obs or state is not finite; correct the observation")
         if self.config.hidden_indices:
             self._obs[0][0, list(self.config.hidden_indices)] = 0.0
         self._actor.states[0] = state
@@ -192,6 +209,6 @@ class Policy:
         return self._distribution.to_env(self._action)[0], self._actor.states[0].copy()
 
 
-def load_policy(run_dir: str | Path, *, seed: int = 0) -> Policy:
+def load_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0) -> Policy:
     """See `shmppo.load_policy`."""
-    return Policy(load_trained(Path(run_dir)), seed)
+    return Policy(load_trained(Path(run_dir).expanduser(), checkpoint), seed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +28,33 @@ _DERIVED = (
 """Properties of TrainConfig that config.json records in addition to its fields."""
 
 
-def create_run_directory(config: TrainConfig) -> Path:
+def create_run_directory(config: TrainConfig, origin: Mapping[str, Any] | None = None) -> Path:
     """Create the directory of a run and write config.json. Return the absolute path of the directory.
+
+    Args:
+        config: of the run.
+        origin: what config.json records in addition about the run that this one starts from.
 
     Raises:
         ConfigError: if the directory cannot be written, or if it contains a run already.
     """
     name = config.run_dir or default_name(config)
     path = Path(name).absolute()
-    if holds_run(path):
-        raise ConfigError(
-            f"--run-dir {path} holds a run already; name another directory, or resume the run with --resume"
-        )
+    refuse_existing_run(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_json(path / CONFIG, describe(config))
+        write_json(path / CONFIG, describe(config) | dict(origin or {}))
     except OSError as error:
         raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
     return path
+
+
+def refuse_existing_run(path: Path) -> None:
+    """Raise ConfigError if a directory contains a run that can be resumed."""
+    if holds_run(path):
+        raise ConfigError(
+            f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or delete it"
+        )
 
 
 def holds_run(path: Path) -> bool:
@@ -60,6 +71,13 @@ def default_name(config: TrainConfig) -> str:
     """Return runs/<environment>-s<seed>-<time>. Characters that a file name should not contain become hyphens."""
     env = "".join(character if character.isalnum() or character in "-._" else "-" for character in config.env_id)
     return os.path.join("runs", f"{env}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def fork_name(run_dir: Path, iteration: int) -> str:
+    """Return the default name of the directory in which a run is resumed from an older checkpoint. It is not in use."""
+    name = f"{run_dir}-from-{iteration:06d}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(name))
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:

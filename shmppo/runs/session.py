@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, TrainingError, WorkerError
+from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
-from shmppo.runs.checkpoint import CheckpointSchedule
+from shmppo.runs.checkpoint import BEST, CheckpointSchedule
 from shmppo.runs.failure_dump import write_failed_episode, write_failed_minibatch
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.run_directory import LOG
+from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.batch_invariance import is_row_independent
@@ -61,7 +64,7 @@ class Session:
         task: Task,
         buffers: SharedBuffers,
         run_dir: Path,
-        checkpoint: dict[str, Any] | None,
+        start: Start,
         loggers: LoggerList,
         process_group: ProcessGroup,
     ) -> None:
@@ -72,7 +75,7 @@ class Session:
             task: description of the environment.
             buffers: the shared buffers.
             run_dir: directory of this rank.
-            checkpoint: content of the checkpoint to resume from. None: a new run.
+            start: what the run starts from.
             loggers: the callback and the loggers.
             process_group: the ranks.
 
@@ -86,25 +89,31 @@ class Session:
         self.timer = PhaseTimer()
         self.state = TrainState(config, task, buffers)
         self.checkpoints = CheckpointSchedule(config, run_dir)
-        if checkpoint is not None:
-            self.state.restore(checkpoint)  # before workers start, because they read the carry
+        if start.checkpoint is not None:
+            self.state.restore(start.checkpoint)  # before workers start, because they read the carry
+        elif start.weights is not None:
+            self.state.initial_weights = start.weights.record()
         with ExitStack() as stack:  # ends what has started if a later step fails
-            self._start(stack, task, checkpoint, loggers)
+            self._start(stack, task, start, loggers)
             self._open = stack.pop_all()
         self.timer.reset()
 
-    def _start(self, stack: ExitStack, task: Task, checkpoint: dict[str, Any] | None, loggers: LoggerList) -> None:
+    def _start(self, stack: ExitStack, task: Task, start: Start, loggers: LoggerList) -> None:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
+        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control)
+        stack.callback(self.outputs.close)
         workers = None
         if config.num_workers:
             # Start the workers first, so that they import modules and allocate memory while the learner is created.
             workers = WorkerPool(config, task, buffers, actions, self.run_dir / LOG)
             stack.callback(workers.close)
         self.learner = Learner(config, task, buffers, self.process_group)
-        if checkpoint is not None:
-            self.learner.load(checkpoint["learner"])
+        if start.checkpoint is not None:
+            self.learner.load(start.checkpoint["learner"])
+        elif start.weights is not None:
+            self.learner.load_weights(start.weights.learner)
         if workers is None:
             in_process = InProcessPool(config, task, self.learner.model, buffers, actions)
             stack.callback(in_process.close)
@@ -116,8 +125,6 @@ class Session:
         if config.preempt_fraction is not None:
             first_columns = [columns.start for columns in self._columns]
             self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
-        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers)
-        stack.callback(self.outputs.close)
         self._agree()
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.state.iteration)
@@ -151,7 +158,7 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         try:
             if error is not None:
-                log.error("the run ended early: %r", error)
+                log.error("the run ended early: %r", error, exc_info=error)
                 self.pool.close(grace=0.0)
                 if isinstance(error, (WorkerError, EnvError, TrainingError)):
                     self._save_after_error(error)
@@ -171,7 +178,7 @@ class Session:
             elif error.env_index is not None:
                 steps = self._steps_begun(error.env_index)
                 write_failed_episode(
-                    self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, str(error)
+                    self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, error
                 )
 
     def _steps_begun(self, n: int) -> int:
@@ -232,10 +239,14 @@ class Session:
             "weights_sha256": self.learner.weights_sha256(),
             "exact": not inexact,
             "inexact_reasons": inexact,
+            "initial_weights": state.initial_weights,
             "env_steps": steps,
             "iterations": state.iteration,
             "episodes": state.episodes.count,
+            "failed_episodes": state.failed_episodes,
             "return_mean_100": state.episodes.return_mean if state.episodes.count else None,
+            "best_return": state.best_return if math.isfinite(state.best_return) else None,
+            "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,
             "workers": config.num_workers,
             "worker_restarts": self.pool.restarts,
             "num_envs": config.num_envs,
@@ -250,4 +261,4 @@ class Session:
         }
         worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
         self.outputs.finish(summary, worker_of, wait=not self.stop.made)
-        return summary
+        return RunSummary(summary)

@@ -41,6 +41,7 @@ class TrainState:
         episodes: statistics of finished episodes.
         fingerprint: versions of the libraries, and the processor.
         actions: the action log, which restores environments.
+        initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
     """
 
     def __init__(self, config: TrainConfig, task: Task, buffers: SharedBuffers) -> None:
@@ -58,6 +59,7 @@ class TrainState:
         self.sync_seconds = 0.0
         self.best_return = -math.inf
         self.inexact_reasons: list[str] = []
+        self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics()
         self.fingerprint = machine.versions() | {"processor": machine.processor()}
         replayed = task.seeding == "episode" and task.snapshot is None
@@ -152,6 +154,7 @@ class TrainState:
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
             "inexact_reasons": self.inexact_reasons,
+            "initial_weights": self.initial_weights,
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "learner": learner.state(),
@@ -179,6 +182,7 @@ class TrainState:
         """
         self.iteration = checkpoint["iteration"]
         self.env_steps = checkpoint["env_steps"]
+        self.initial_weights = checkpoint.get("initial_weights")
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons[:0] = checkpoint["inexact_reasons"]
         self.inexact_reasons = list(dict.fromkeys(self.inexact_reasons))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -12,12 +11,11 @@ from logging import LogRecord
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.envs.factory import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
-from shmppo.models.actor_critic import parameter_shapes
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
@@ -26,14 +24,14 @@ from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import GradientSource, Learner
 from shmppo.ppo.minibatches import build_minibatches
-from shmppo.runs.checkpoint import check_shapes, load_common_checkpoint
 from shmppo.runs.preflight import check_resources
-from shmppo.runs.run_directory import LOG, create_run_directory, default_name, directory_of, holds_run
+from shmppo.runs.resume import ResumeRequest, prepare_resume
+from shmppo.runs.run_directory import LOG, default_name, directory_of, holds_run
 from shmppo.runs.session import Session
-from shmppo.runs.train_state import carry_shapes
+from shmppo.runs.start import Start, load_initial_weights
 from shmppo.runs.video import check_video
 from shmppo.sampling.pool import Pool, partition
-from shmppo.utils.files import make_parent_directory
+from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
@@ -131,19 +129,30 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
     refuse_imported_script()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=os.path.expanduser(config.run_dir))
+    if config.init_from is not None:
+        config = dataclasses.replace(config, init_from=str(Path(config.init_from).expanduser().absolute()))
     receivers = Receivers(callback, loggers)
     with connect(config.rank_timeout) as process_group:
-        if any(process_group.gather_objects(_is_restart(config))):  # ranks on other machines may not see the directory
-            return _resume(process_group, Path(str(config.run_dir)), receivers, {})
+        restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
+        if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
+            return _resume(process_group, ResumeRequest(Path(str(config.run_dir)), {}), receivers)
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
             config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), process_group.rank)))
-        return _run(process_group, config, None, receivers)
+        with buffer_records() as records:
+            start = Start(load_initial_weights(config, process_group))
+        return _run(process_group, config, start, receivers, records)
 
 
 def resume(
-    run_dir: str | Path, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), **changes: Any
+    run_dir: str | Path,
+    *,
+    checkpoint: str | int | Path = "last",
+    new_run_dir: str | Path | None = None,
+    callback: Callback | None = None,
+    loggers: Sequence[Logger] = (),
+    **changes: Any,
 ) -> dict[str, Any]:
     """See `shmppo.resume`."""
     run_dir = Path(run_dir).expanduser()
@@ -152,54 +161,31 @@ def resume(
         config = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
     except ConfigError:  # loading the checkpoint raises a better error later
         config = TrainConfig()
+    target = Path(new_run_dir).expanduser() if new_run_dir is not None else None
     with connect(changes.get("rank_timeout", config.rank_timeout)) as process_group:
-        return _resume(process_group, run_dir, Receivers(callback, loggers), changes)
+        if target is not None and any(process_group.gather_objects(_is_restart(target))):
+            request = ResumeRequest(target, changes)
+        else:
+            request = ResumeRequest(run_dir, changes, checkpoint, target)
+        return _resume(process_group, request, Receivers(callback, loggers))
 
 
-def _is_restart(config: TrainConfig) -> bool:
+def _is_restart(run_dir: Path) -> bool:
     """Whether torchrun has restarted this process (--max-restarts) after the run had saved a checkpoint."""
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return restarted and config.run_dir is not None and holds_run(Path(config.run_dir))
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and holds_run(run_dir)
 
 
-def _resume(
-    process_group: ProcessGroup, run_dir: Path, receivers: Receivers, changes: dict[str, Any]
-) -> dict[str, Any]:
-    """Load the checkpoint, check the changes of the configuration, and run. run_dir: directory of rank 0."""
-    own = directory_of(run_dir.absolute(), process_group.rank)
+def _resume(process_group: ProcessGroup, request: ResumeRequest, receivers: Receivers) -> dict[str, Any]:
+    """Load the checkpoint, check the changes of the configuration, and run."""
     with buffer_records() as records:
-        checkpoint = load_common_checkpoint(own, process_group)
-    fields_before = json.loads(checkpoint["config"])
-    fields = fields_before | {"stop_at_iteration": None} | changes | {"run_dir": str(own)}
-    with process_group.config_errors_on_all_ranks():
-        config = from_json(fields)
-        make_parent_directory(own / LOG, "--resume")
-        if config.optimizer != fields_before["optimizer"]:
-            raise ConfigError(
-                f"{run_dir} was started with --optimizer {fields_before['optimizer']}, and {config.optimizer} cannot "
-                "use its state; resume with the same optimizer"
-            )
-        if config.ranks != process_group.size:
-            raise ConfigError(
-                f"{run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again"
-            )
-        if checkpoint["iteration"] >= config.last_iteration:
-            raise ConfigError(
-                f"{run_dir} has finished {checkpoint['iteration']} iterations, {config.last_iteration} were asked for; "
-                f"to train longer, raise --total-steps above {checkpoint['iteration'] * config.batch_steps}"
-            )
-        if "anneal_steps" not in changes and changes.get("total_steps", 0) > config.learning_horizon:
-            raise ConfigError(
-                f"{run_dir} was started with a learning rate or clip range that is 0 after {config.anneal_horizon} "
-                f"steps; to learn from more steps, add --anneal-steps {config.total_steps}"
-            )
-    return _run(process_group, agree_on_config(process_group, config), checkpoint, receivers, records)
+        config, start = prepare_resume(process_group, request)
+    return _run(process_group, agree_on_config(process_group, config), start, receivers, records)
 
 
 def _run(
     process_group: ProcessGroup,
     config: TrainConfig,
-    checkpoint: dict[str, Any] | None,
+    start: Start,
     receivers: Receivers,
     records: Sequence[LogRecord] = (),
 ) -> dict[str, Any]:
@@ -208,7 +194,7 @@ def _run(
     Args:
         process_group: the ranks.
         config: of the run, resolved for this rank.
-        checkpoint: content of the checkpoint to resume from. None: a new run.
+        start: what the run starts from.
         receivers: the user's callback and loggers.
         records: log records from before this call, for the log file.
     """
@@ -221,27 +207,28 @@ def _run(
         snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
         fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
         check_resources(config, fields)
-        if checkpoint is not None:
-            check_shapes("carry", checkpoint["carry"], carry_shapes(fields))
-            shapes = parameter_shapes(config, task.observation, task.distribution)
-            check_shapes("parameter", checkpoint["learner"]["model"], shapes)
-        run_dir = create_run_directory(config) if checkpoint is None else Path(str(config.run_dir))
+        start.check(config, task, fields)
+        run_dir = start.open_directory(config)
     buffers = SharedBuffers(fields, allocate(fields))
     with (
         log_to(run_dir / LOG, [*records, *check_records]),
         torch_threads(config.learner_threads),
-        Session(config, task, buffers, run_dir, checkpoint, loggers, process_group) as session,
+        Session(config, task, buffers, run_dir, start, loggers, process_group) as session,
     ):
         _train_iterations(session, PoolGradients(config, task, session.learner, buffers, session.pool))
         return session.finish()
 
 
 def refuse_imported_script() -> None:
-    """Raise ConfigError in a worker that is importing the main script.
+    """End a worker that is importing the main script. In another process that imports it, raise ConfigError.
 
-    This happens if the script calls `train` or `resume` outside of `if __name__ == "__main__":`.
+    This happens if the script calls `train` or `resume` outside of `if __name__ == "__main__":`. The learner reports it
+    when the worker has ended.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        if process.name.startswith(WORKER_NAME):
+            os._exit(UNGUARDED_MAIN)
         raise ConfigError(
             "train() was called again while a worker imported the main script; "
             'put the call under `if __name__ == "__main__":`'

@@ -1,9 +1,13 @@
-"""Videos of episodes: write the frames of `env.render()` to an mp4 or gif file."""
+"""Videos of episodes: write the frames of `env.render()` to an mp4 or gif file.
+
+Without a graphics card, MuJoCo draws on the processor. Shadows then take most of the time, so they are switched off.
+"""
 
 from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import math
 import os
 import sys
 from pathlib import Path
@@ -15,6 +19,8 @@ from shmppo.errors import ConfigError
 
 NEEDED = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("imageio",)}
 """Required libraries by file type."""
+MAX_FPS = 30.0
+"""Highest frame rate of a video. Environments with shorter steps are rendered every second step, every third, …"""
 
 
 def check_video(path: Path, flag: str = "--video") -> None:
@@ -45,6 +51,30 @@ def render_without_display() -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # for environments that render with pygame
     software_only = ctypes.util.find_library("OSMesa") and not ctypes.util.find_library("EGL")
     os.environ.setdefault("MUJOCO_GL", "osmesa" if software_only else "egl")
+
+
+def simplify_mujoco(env: Any) -> None:
+    """Let MuJoCo render without shadows, reflections, and antialiasing. Other environments do not change.
+
+    On a processor, a HalfCheetah frame takes 160 ms with them and 13 ms without. Call this before the first frame. The
+    simulation does not depend on these settings.
+
+    Args:
+        env: the environment without wrappers.
+    """
+    quality = getattr(getattr(getattr(env, "model", None), "vis", None), "quality", None)
+    if quality is not None:
+        quality.shadowsize = quality.offsamples = 0
+        env.model.mat_reflectance[:] = 0.0
+
+
+def steps_per_frame(rate: float) -> int:
+    """Return the number of steps between two frames of a video.
+
+    Args:
+        rate: steps per second at normal speed.
+    """
+    return max(1, math.ceil(rate / MAX_FPS))
 
 
 class VideoRecorder:
@@ -103,4 +133,5 @@ class VideoRecorder:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.suffix == ".gif":
             return imageio.get_writer(self.path, mode="I", duration=1000 / fps, loop=0)
-        return imageio.get_writer(self.path, fps=fps, macro_block_size=2)
+        # The encoder runs beside the renderer, so a fast preset saves time; the file is a little larger.
+        return imageio.get_writer(self.path, fps=fps, macro_block_size=2, output_params=["-preset", "veryfast"])

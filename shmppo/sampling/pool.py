@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
+from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.sampling.action_log import ActionLog
@@ -88,6 +90,12 @@ class Pool(Protocol):
         """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
 
 
+def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:
+    """Add the hint that episodes with failures can be skipped."""
+    if config.env_backend == "gymnasium" and not config.skip_bad_episodes:
+        error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")
+
+
 def partition(count: int, parts: int, index: int) -> range:
     """Divide 0 … count − 1 into `parts` contiguous ranges of nearly equal size, and return range `index`."""
     return range(index * count // parts, (index + 1) * count // parts)
@@ -118,18 +126,34 @@ class InProcessPool:
             EnvError: if an environment raises.
         """
         self.restarts = 0
+        self._config = config
         self._lost: list[int] = []
         self._rollout = buffers.rollout
         env_range = {"low": 0, "high": config.num_envs, "progress": buffers.control.progress[0]}
         with torch_threads(1):
             self._collector = Collector(config, task, model, buffers, **env_range)
         self._state_refresh = StateRefresh(config, task.distribution, model, buffers, **env_range)
-        if actions.iteration:
-            self._lost.extend(self._collector.restore(actions.iteration, actions.episodes(range(config.num_envs))))
-            for n in self._lost:
-                actions.forget(n)
-        else:
+        with self._hints():
+            self._begin(actions)
+
+    def _begin(self, actions: ActionLog) -> None:
+        """Begin the first episodes, or restore those of `actions`."""
+        if not actions.iteration:
             self._collector.start()
+            return
+        episodes = actions.episodes(range(self._config.num_envs))
+        self._lost.extend(self._collector.restore(actions.iteration, episodes))
+        for n in self._lost:
+            actions.forget(n)
+
+    @contextmanager
+    def _hints(self) -> Iterator[None]:
+        """Add hints to the failure of an environment."""
+        try:
+            yield
+        except EnvError as error:
+            hint_at_skipping(error, self._config)
+            raise
 
     @property
     def pids(self) -> list[int]:
@@ -142,7 +166,7 @@ class InProcessPool:
     def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
         """See `Pool.collect`."""
         began = timer.switch("inference")
-        with torch_threads(1):
+        with torch_threads(1), self._hints():
             self._collector.collect(iteration, timer)
         seconds = timer.switch("other") - began
         return self._rollout, CollectTimes(seconds, np.array([seconds]), 0.0)

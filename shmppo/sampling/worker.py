@@ -19,10 +19,10 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError
+from shmppo.errors import EnvError, ShmppoError, protect_standard_streams
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.fork_server import close_fork_server_pipe
-from shmppo.parallel.mailbox import MAX_TEXT, Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
+from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.action_log import EpisodeInProgress
@@ -30,6 +30,7 @@ from shmppo.sampling.collector import Collector
 from shmppo.sampling.state_refresh import StateRefresh
 from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +75,23 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _end_with_fork_server()
+    protect_standard_streams()
     torch.set_num_threads(1)
     with log_to(setup.log_file):
         try:
             _serve(setup, commands, reports)
-        except Exception as error:
-            text = traceback.format_exc()
-            log.error("%s", text)
-            env_index = error.env_index if isinstance(error, EnvError) else None
-            reports.put(Failed(text[-MAX_TEXT:], env_index))
+        except FAILURES as error:
+            log.error("%s", traceback.format_exc())
+            reports.put(_failed(error))
             sys.exit(1)
+
+
+def _failed(error: BaseException) -> Failed:
+    """Describe an exception for the learner."""
+    if isinstance(error, ShmppoError):
+        env_index = error.env_index if isinstance(error, EnvError) else None
+        return Failed.shortened(str(error), error.details, env_index)
+    return Failed.shortened(describe_error(error), user_traceback(error), None)
 
 
 def _end_with_fork_server() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import WorkerError
+from shmppo.errors import ConfigError, WorkerError
 from shmppo.parallel.mailbox import (
     BLOCK_SECONDS,
     Collect,
@@ -32,9 +32,9 @@ from shmppo.parallel.mailbox import (
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.pool import CollectTimes, partition, state_drift
+from shmppo.sampling.pool import CollectTimes, hint_at_skipping, partition, state_drift
 from shmppo.sampling.worker import WorkerSetup
-from shmppo.sampling.worker_process import WorkerProcess, start_context
+from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.phase_timer import PhaseTimer
 
@@ -236,8 +236,8 @@ class WorkerPool:
 
         Args:
             workers: the workers to wait for.
-            timeout: seconds. If no worker reports and `Control.progress` does not change for so long, all remaining
-                workers are stalled.
+            timeout: seconds. A worker that sends no report and whose row of `Control.progress` does not change for so
+                long is stalled.
             commanded: whether the workers have a command.
 
         Yields:
@@ -245,7 +245,7 @@ class WorkerPool:
             worker has failed, died, or stalled.
         """
         waiting = {worker.index: worker for worker in workers}
-        unchanged_since, progress = time.monotonic(), self._progress.copy()
+        unchanged_since, progress = dict.fromkeys(waiting, time.monotonic()), self._progress.copy()
         while waiting:
             ready, reported = self._block(list(waiting.values()), timeout / 4, commanded), False
             for index, worker in list(waiting.items()):
@@ -256,16 +256,22 @@ class WorkerPool:
                     message = _next_report(worker)
                     if isinstance(message, WakeUp):  # the next round of the loop checks for the acknowledgement
                         continue
+                    if isinstance(message, WorkerError) and message.env_index is not None:
+                        hint_at_skipping(message, self._config)
                     report = message
                 del waiting[index]
                 reported = True
                 yield worker, report
-            if reported or any((self._progress[index] != progress[index]).any() for index in waiting):
-                unchanged_since, progress = time.monotonic(), self._progress.copy()
-            elif time.monotonic() - unchanged_since >= timeout:
-                for index, worker in list(waiting.items()):
+            if reported:  # the caller may have taken long, so look for the reports of the others first
+                continue
+            now, latest = time.monotonic(), self._progress.copy()
+            for index, worker in list(waiting.items()):
+                if (latest[index] != progress[index]).any():
+                    unchanged_since[index] = now
+                elif now - unchanged_since[index] >= timeout:
                     del waiting[index]
                     yield worker, _stalled(worker, timeout)
+            progress = latest
 
     def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
@@ -304,18 +310,27 @@ def _stalled(worker: WorkerProcess, timeout: float) -> WorkerError:
 
 
 def _next_report(worker: WorkerProcess) -> Ready | WakeUp | WorkerError:
-    """Read the next report of a worker of which a handle is ready. Return a WorkerError if it failed or died."""
+    """Read the next report of a worker of which a handle is ready. Return a WorkerError if it failed or died.
+
+    Raises:
+        ConfigError: if the worker has found that the main script has no guard (see `UNGUARDED_MAIN`).
+    """
     # A worker that raises sends its report before it ends. So look for a report first.
     if not worker.reports.has_message():
         worker.process.join()
+        if worker.process.exitcode == UNGUARDED_MAIN:
+            raise ConfigError(
+                "the main script calls train() or resume() again when a worker imports it; put the call under "
+                '`if __name__ == "__main__":`'
+            )
         return WorkerError(f"worker {worker.index} died: {_exit_reason(worker.process.exitcode)}")
     try:
         report = worker.reports.get()
     except (EOFError, OSError):
         return WorkerError(f"worker {worker.index} died while it was writing a report")
     if isinstance(report, Failed):
-        where = "" if report.env_index is None else f" in environment {report.env_index}"
-        return WorkerError(f"worker {worker.index} failed{where}:\n{report.traceback}", report.env_index)
+        message = f"worker {worker.index} failed: {report.message}"
+        return WorkerError(message, report.env_index, details=report.details)
     assert isinstance(report, (Ready, WakeUp)), report
     return report
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
+import sys
 import time
-from collections.abc import Iterator
-from multiprocessing import forkserver
 from typing import Any
 
 import torch.multiprocessing
 
+from shmppo.parallel.fork_server import start_fork_server
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
+from shmppo.utils.user_code import main_is_importable
 
-PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
-"""Modules that the fork server imports once. All workers then share the memory pages of these modules.
-
-`shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
-
+WORKER_NAME = "worker-"
+"""Beginning of the name of a worker process."""
+UNGUARDED_MAIN = 77
+"""Exit code of a process that runs the main script instead of importing it, because the script has no guard
+`if __name__ == "__main__":`."""
 START_TRIES, RETRY_SECONDS = 3, 0.2
 
 
@@ -51,7 +49,7 @@ class WorkerProcess:
             self.process = context.Process(
                 target=run_worker,
                 args=(setup, self.commands, self.reports),
-                name=f"worker-{setup.index}",
+                name=f"{WORKER_NAME}{setup.index}",
                 daemon=True,
             )
             try:
@@ -80,25 +78,10 @@ class WorkerProcess:
 
 def start_context() -> Any:
     """Return the multiprocessing context of a run, and start its fork server. Without fork servers it is "spawn"."""
+    if not main_is_importable():
+        vars(sys.modules["__main__"]).pop("__file__", None)  # "<stdin>", which workers would try to import
     methods = torch.multiprocessing.get_all_start_methods()
     context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
-        context.set_forkserver_preload(PRELOAD)
-        # Terminals and cluster schedulers send these signals to every process of a job. The fork server inherits the
-        # dispositions of this process, so it ignores both.
-        with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
-            forkserver.ensure_running()
+        start_fork_server()
     return context
-
-
-@contextlib.contextmanager
-def _ignored(number: int) -> Iterator[None]:
-    """Ignore a signal while the context is open. Outside the main thread, this does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

@@ -52,11 +52,14 @@ class ExportedPolicy(nn.Module):
         return (action, params, value, after) if self._recurrent else (action, params, value)
 
 
-def export(run_dir: Path, *, format: str = "onnx", out: Path | None = None) -> Path:
-    """Write the policy of a run's newest checkpoint to a file.
+def export(
+    run_dir: Path, *, checkpoint: str | int | Path = "last", format: str = "onnx", out: Path | None = None
+) -> Path:
+    """Write the policy of a run to a file.
 
     Args:
         run_dir: directory of the run.
+        checkpoint: "last", "best", an iteration, or the path of a checkpoint.
         format: "onnx" or "torchscript".
         out: file to write. None: policy.onnx or policy.pt in the run directory.
 
@@ -64,12 +67,12 @@ def export(run_dir: Path, *, format: str = "onnx", out: Path | None = None) -> P
         The path of the file.
 
     Raises:
-        ConfigError: if there is no usable checkpoint, a library is missing, or the file cannot be written.
+        ConfigError: if there is no such checkpoint, a library is missing, or the file cannot be written.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
-    trained = load_trained(run_dir)
+    trained = load_trained(run_dir, checkpoint)
     policy = ExportedPolicy(trained).eval()
     leaves = trained.task.observation.leaves
     inputs = {leaf.field: torch.zeros(2, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves}

@@ -27,6 +27,8 @@ def replay(file: Path) -> int:
         ConfigError: if the file cannot be read.
         EnvError: if the environment fails again: it raises, or returns an observation or reward that is invalid.
     """
+    if not file.exists():
+        raise ConfigError(f"{file} does not exist; name the failed_episode.json of a run")
     try:
         content = json.loads(file.read_text())
         config, index, episode = from_json(content["config"]), content["env_index"], content["episode"]

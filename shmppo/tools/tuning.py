@@ -9,37 +9,18 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from shmppo.bench.measured_run import JobOptions, measured_run
+from shmppo.bench.measured_run import measured_run
+from shmppo.bench.options import Dimension, Tune
 from shmppo.config.checks import flag, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory, write_json
 from shmppo.utils.machine import usable_cores
 
-Dimension = Literal["workers", "envs", "shards"]
 MIN_ROLLOUT_STEPS = 8  # shorter rollouts are not tried
 FINALISTS = 3  # number of fastest configurations that are measured again
-
-
-@dataclass(frozen=True)
-class Tune(JobOptions):
-    """Search for the fastest number of workers, environments × rollout steps, and gradient shards.
-
-    The batch size, --num-envs × --rollout-steps, does not change. The number of workers affects only the speed.
-    Environments × rollout steps and shards also affect the weights, so compare the returns before you use them.
-    """
-
-    vary: tuple[Dimension, ...] = ("workers", "envs", "shards")
-    """What to vary. workers does not change the weights of a run; envs and shards do."""
-    minutes: float = 3.0
-    """Minutes to search. At least one measurement is made."""
-    iterations: int = 9
-    """Iterations per measurement. The first 3 are not counted."""
-    out: Path | None = None
-    """File for the fastest configuration, which train --config reads. None: no file."""
 
 
 @dataclass

@@ -28,18 +28,24 @@ def main(default: TrainConfig | None = None) -> int:
 
 
 def _train_or_resume(arguments: list[str], default: TrainConfig | None) -> None:
-    from shmppo.config.flags import TRAIN_PROG, option_value, parse_config, parse_resume
+    from shmppo.config.flags import option_value, parse_config, parse_resume
 
     if option_value(arguments, "--resume") is None:
-        description = "Train recurrent PPO. Without flags: the default job."
-        config = parse_config(arguments, prog=TRAIN_PROG, description=description, default=default)
-        from shmppo.runs.trainer import train
+        script = None if default is None else f"python {sys.argv[0]}"
+        config = parse_config(arguments, script=script, default=default)
+        from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
-        summary = train(config)
+        with early_fork_server(config):
+            with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
+                check_early(config)
+                from shmppo.runs.trainer import train
+            summary = train(config)
     else:
         run_dir, changes = parse_resume(arguments)
-        from shmppo.runs.trainer import resume
+        from shmppo.runs.startup import startup_line
 
+        with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet="quiet" in changes):
+            from shmppo.runs.trainer import resume
         summary = resume(run_dir, **changes)
     if not summary["config"]["quiet"]:
         from shmppo.config.train_config import from_json

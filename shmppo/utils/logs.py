@@ -39,7 +39,7 @@ def log_to(path: Path, earlier: Iterable[logging.LogRecord] = ()) -> Iterator[No
         path: the log file.
         earlier: records to write first (see `buffer_records`).
     """
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
     for record in earlier:
         handler.handle(record)

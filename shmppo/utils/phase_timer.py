@@ -6,17 +6,19 @@ from time import monotonic
 
 import numpy as np
 
-PHASES = (
-    "environment",  # step and reset environments
-    "inference",  # compute the policy while sampling
-    "advantage",  # scale rewards, compute advantages, build minibatches
-    "wait",  # the learner waits, less the mean time in which the workers compute (see `add_blocked`)
-    "publish",  # copy weights and statistics to shared memory
-    "gradient",  # forward and backward passes of the update
-    "reduce",  # sum the gradient shards of a minibatch
-    "optimizer",  # clip the gradient and update the weights
-    "other",  # everything else
-)
+PHASE_GLOSSARY: dict[str, str] = {
+    "environment": "environments are stepped and reset",
+    "inference": "the policy computes actions",
+    "advantage": "rewards are scaled, advantages computed, sequences and minibatches formed",
+    "wait": "the learner waits for workers that are not busy: stragglers and signaling",
+    "publish": "weights and statistics are copied to shared memory and get a new version",
+    "gradient": "forward and backward passes of the update",
+    "reduce": "gradients of shards and ranks are added",
+    "optimizer": "gradient norm, clipping, optimizer step",
+    "other": "everything else",
+}
+"""What happens in each phase."""
+PHASES = tuple(PHASE_GLOSSARY)
 SAMPLING = ("environment", "inference")
 LEARNING = ("advantage", "gradient", "optimizer")
 COMMUNICATION = ("wait", "publish", "reduce")

@@ -19,10 +19,12 @@ class StopRequest:
 
     Attributes:
         made: whether the request has been made, by a signal or by `make`.
+        signal: the signal that made the request. None: no signal did.
     """
 
     def __init__(self) -> None:
         self.made = False
+        self.signal: int | None = None
 
     def make(self) -> None:
         """Request the stop."""
@@ -44,5 +46,5 @@ class StopRequest:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.made:
             raise KeyboardInterrupt
-        self.made = True
+        self.made, self.signal = True, number
         log.info("received signal %d; stopping after this iteration", number)

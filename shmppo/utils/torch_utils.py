@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+_EXCLUDED = "__dynamo_disable"  # attribute of torch, see `without_dynamo`
 ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
@@ -31,6 +33,28 @@ def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     raw = torch.zeros(size + ALIGNMENT // dtype.itemsize, dtype=dtype)
     skip = -raw.data_ptr() % ALIGNMENT // dtype.itemsize
     return raw[skip : skip + size].view(shape)
+
+
+@contextmanager
+def without_dynamo() -> Iterator[None]:
+    """Do not import torch._dynamo to create, save, or load an optimizer while the context is open.
+
+    torch imports this compiler at the first call of some methods of Optimizer, to exclude them from compilation. The
+    import takes about 2 s. It is not needed here, because nothing is compiled. torch looks up the excluded version of a
+    method in the attribute `__dynamo_disable`. There is no public way to set it.
+    """
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    names = ("add_param_group", "state_dict", "load_state_dict")
+    methods = [inspect.unwrap(getattr(torch.optim.Optimizer, name)) for name in names]
+    for method in methods:
+        setattr(method, _EXCLUDED, method)
+    try:
+        yield
+    finally:
+        for method in methods:
+            delattr(method, _EXCLUDED)
 
 
 def bare_optimizer_step(optimizer: torch.optim.Optimizer) -> Callable[[], object]:

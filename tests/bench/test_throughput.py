@@ -35,6 +35,7 @@ def test_a_run_that_a_signal_ends_is_not_measured(monkeypatch: pytest.MonkeyPatc
         measured_run(SMALL, 5)
 
 
+@pytest.mark.long
 def test_an_environment_that_refuses_seeds_is_measured_without_a_roofline(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shmppo.config.train_config import TrainConfig, from_json, load_config
@@ -57,7 +58,7 @@ def test_a_bad_value_is_refused_with_its_numbers(fields: dict[str, Any], message
 
 
 TASKS_REFUSED = [
-    ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 could not be made: .*NoSuchEnv"),
+    ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 is not registered; "),
     (
         {"env": "CartPole-v1", "hide_obs": (1, 4)},
         r"--hide-obs names \[4\], but the observation of CartPole-v1 has 4 numbers",
@@ -71,6 +72,35 @@ def test_environments_are_refused_by_name(fields: dict[str, Any], message: str) 
     with pytest.raises(ConfigError, match=message) as raised:
         inspect_task(TrainConfig(**fields))
     assert "\n" not in str(raised.value)
+
+
+WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
+    ({"n_steps": 256}, "there is no field n_steps; use rollout_steps"),
+    ({"vf_coef": 0.5}, "there is no field vf_coef; use value_coef, the weight of half"),
+    ({"gama": 0.5}, r"there is no field gama \(did you mean gamma\?\); see"),
+    ({"learning_rate": lambda progress: progress}, r"--learning-rate is <function .*>; it must be float$"),
+    ({"learning_rate": "fast"}, "--learning-rate is 'fast'; it must be float"),
+    ({"seed": None}, "--seed is None; it must be int"),
+    ({"num_envs": 4.5}, "--num-envs is 4.5; it must be int"),
+    ({"encoder_sizes": 64}, r"--encoder-sizes is 64; it must be tuple\[int, \.\.\.\]"),
+    ({"track": "tensorboard"}, "--track is 'tensorboard'; it must be tuple"),
+    ({"env": dict}, r"--env is <class 'dict'>; it must be str \| None; name it as 'module:name'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG_TYPES, ids=[next(iter(fields)) for fields, _ in WRONG_TYPES])
+def test_a_field_or_a_type_that_does_not_exist_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        TrainConfig(**fields)
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        dataclasses.replace(TrainConfig(), **fields)
+
+
+def test_values_of_other_types_are_converted() -> None:
+    values: dict[str, Any] = {"num_envs": np.int64(8), "encoder_sizes": [32, 16], "run_dir": Path("runs/a")}
+    config = TrainConfig(gamma=1, learning_rate=np.float32(0.5), **values)
+    assert (config.num_envs, config.learning_rate, config.encoder_sizes) == (8, 0.5, (32, 16))
+    assert [type(value) for value in (config.num_envs, config.gamma, config.run_dir)] == [int, float, str]
 
 
 def test_the_default_job_hides_indices_and_other_environments_do_not() -> None:
@@ -105,7 +135,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     create_run_directory(config)
     create_run_directory(config)  # without a checkpoint, the directory may be used again
     (tmp_path / "run" / "checkpoint.pt").touch()
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already; name another directory, .* --resume, or delete it$"):
         create_run_directory(config)
 
 

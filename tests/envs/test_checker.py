@@ -12,8 +12,10 @@ from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import broken_rule, check_contract
-from shmppo.errors import ConfigError
+from shmppo.envs.checker import broken_rule, check_contract, values_outside
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.trainer import train
 
 OBSERVED = np.zeros(2)
@@ -35,20 +37,34 @@ class Returns(Counter):
 
 
 BROKEN = [
-    ({"reset": OBSERVED}, r"reset returned array\(\[0., 0.\]\); reset must return \(observation, info\)"),
-    ({"reset": (OBSERVED, None)}, r"reset returned .*; reset must return \(observation, info\), info a dict"),
+    ({"reset": OBSERVED}, r"reset returned an array; it must return \(observation, info\), info a dict$"),
+    ({"reset": {}}, r"reset returned a dict; it must return \(observation, info\), info a dict$"),
+    ({"reset": (OBSERVED,)}, r"reset returned 1 value; it must return"),
+    (
+        {"reset": (OBSERVED, None)},
+        r"reset returned None as its info; it must return \(observation, info\), info a dict$",
+    ),
     (
         {"reset": (np.zeros(3), {})},
-        r"reset returned the observation .*, but its shape is \(3,\), not \(2,\); correct the observation",
+        r"reset returned an observation that has shape \(3,\), but its space has shape \(2,\); correct the observation "
+        "or observation_space$",
     ),
-    ({"reset": (np.array(["a", "b"]), {})}, r"its type is <U1, not float64"),
-    ({"reset": (np.array([0.0, np.nan]), {})}, "it is not finite"),
-    ({"step": STEPPED[:4]}, r"step returned .*; step must return \(observation, reward, terminated, truncated, info\)"),
+    (
+        {"reset": (np.array(["a", "b"]), {})},
+        r"an observation that has type <U1, but its space has type float64; return this type, or change "
+        "observation_space$",
+    ),
+    ({"reset": (np.array([0.0, np.nan]), {})}, r"an observation that is not finite: \[1\] is nan; correct"),
+    (
+        {"step": STEPPED[:4]},
+        r"step returned 4 values; it must return \(observation, reward, terminated, truncated, info\)$",
+    ),
+    ({"step": [*STEPPED]}, r"step returned a list; it must return"),
     ({"step": (OBSERVED, np.zeros(1), False, False, {})}, r"the reward array\(\[0.\]\); it must be one number"),
     ({"step": (OBSERVED, "1", False, False, {})}, "the reward '1'; it must be one number"),
     ({"step": (OBSERVED, 0.0, 0, False, {})}, "terminated = 0; it must be a bool"),
     ({"step": (OBSERVED, 0.0, False, None, {})}, "truncated = None; it must be a bool"),
-    ({"step": (OBSERVED, 0.0, False, False, None)}, "the info None; step must return"),
+    ({"step": (OBSERVED, 0.0, False, False, None)}, "step returned None as its info; it must return"),
 ]
 
 
@@ -63,30 +79,120 @@ def test_a_broken_rule_is_named_before_anything_starts(results: dict[str, Any], 
     assert not (tmp_path / "run").exists()
 
 
+class BreaksLater(Counter):
+    """Returns other results from its second reset."""
+
+    resets = 0
+
+    def __init__(self, later: Any) -> None:
+        super().__init__()
+        self.later = later
+
+    def reset(self, **arguments: Any) -> Any:
+        self.resets += 1
+        return super().reset(**arguments) if self.resets == 1 else self.later
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ((OBSERVED, 0, {}), r"reset\(seed=\d+\) of episode 1 returned 3 values; it must return \(observation, info\)$"),
+        ((np.zeros(3), {}), r"reset returned an observation that has shape \(3,\), but its space has shape \(2,\) \("),
+        ((["a", "b"], {}), "reset returned an observation that cannot be converted to numbers: could not convert"),
+    ],
+)
+def test_a_rule_that_a_later_reset_breaks_is_named(later: Any, message: str) -> None:
+    gymnasium.register("BreaksLater-v0", entry_point=lambda: BreaksLater(later))
+    try:
+        config = TrainConfig(env="BreaksLater-v0", num_envs=1, minibatches=1)
+        envs = SyncVectorEnv(config, inspect_task(config), 0, 1)
+        envs.reset_all(0)
+        with pytest.raises(EnvError, match=rf"environment 0: {message}"):
+            envs.reset_all(1)
+    finally:
+        del gymnasium.registry["BreaksLater-v0"]
+
+
 def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
     class Explodes(Returns):
         def step(self, action: int) -> Any:
             raise ValueError("boom")
 
     with pytest.raises(
-        ConfigError, match=r"step\(action\) raised ValueError\('boom'\) in a check before the run; correct"
+        ConfigError, match=r"step\(action\) raised ValueError\('boom'\) at .*test_checker.py:\d+ in a check .*; correct"
     ):
         check_contract(Explodes(), "--env X", "episode")
 
 
-def test_the_bounds_and_types_of_a_space() -> None:
-    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
-    assert broken_rule(box, np.array([1.0, -1.0])) is None, "another precision is allowed"
-    assert broken_rule(box, np.array([1.000001, 0.0])) is None, "rounding errors are allowed"
-    assert broken_rule(box, np.array([1.1, 0.0])) == "it is outside the bounds"
-    image = spaces.Box(0, 255, (2,), np.uint8)
-    assert broken_rule(image, np.array([0.5, 1.0])) == "its type is float64, not uint8"
-    assert broken_rule(image, np.array([0, 255], np.uint8)) is None
-    assert broken_rule(spaces.Discrete(3), 3) == "it is not in the space"
+BOX, BYTES = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(0, 255, (2,), np.uint8)
+BOTH = spaces.Dict(a=BOX, b=spaces.Tuple((spaces.Discrete(2), BYTES)))
+GOOD: dict[str, Any] = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
+REMEDY = "; correct the observation or observation_space"
+
+VIOLATIONS = [
+    (
+        BYTES,
+        np.array([0, 1]),
+        "that has type int64, but its space has type uint8; convert it with .astype(np.uint8), or change "
+        "observation_space",
+    ),
+    (
+        BYTES,
+        np.array([0.5, 1.0]),
+        "that has type float64, but its space has type uint8; return this type, or change observation_space",
+    ),
+    (BOX, [[1.0], [1.0, 2.0]], f"that cannot be converted to an array{REMEDY}"),
+    (spaces.Discrete(3), 3, f"that is 3, which is outside its space Discrete(3){REMEDY}"),
+    (spaces.MultiBinary(50), np.full(50, 2), f"that is outside its space MultiBinary(50){REMEDY}"),
+    (BOTH, GOOD | {"b": (2, GOOD["b"][1])}, f"whose part 'b/0' is 2, which is outside its space Discrete(2){REMEDY}"),
+    (BOTH, GOOD | {"b": [1]}, f"whose part 'b' is a list, but its space is a Tuple of 2 parts{REMEDY}"),
+    (BOTH, GOOD | {"b": (1,)}, f"whose part 'b' has length 1, but its space has 2 parts{REMEDY}"),
+    (BOTH, {"c": 0, "a": 0}, f"that has the parts ['c', 'a'], but its space has ['a', 'b']{REMEDY}"),
+    (BOTH, 3, f"that is an int, but its space is a Dict with the parts ['a', 'b']{REMEDY}"),
+]
+
+
+@pytest.mark.parametrize(("space", "observation", "clause"), VIOLATIONS)
+def test_a_violation_names_the_part_the_cause_and_the_remedy(space: Any, observation: Any, clause: str) -> None:
+    assert broken_rule(space, observation) == clause
+
+
+def test_valid_observations() -> None:
+    assert broken_rule(BOX, np.array([1.0, -1.0])) is None, "another precision is allowed"
+    assert broken_rule(BOX, np.array([1.1, 0.0])) is None, "bounds are checked separately"
+    assert broken_rule(BYTES, np.array([0, 255], np.uint8)) is None
     assert broken_rule(spaces.Discrete(3), 2) is None
-    both = spaces.Dict(a=box, b=spaces.Tuple((spaces.Discrete(2), image)))
-    good = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
-    assert broken_rule(both, good) is None
-    assert broken_rule(both, good | {"b": (2, np.zeros(2, np.uint8))}) == "part 'b': part 0: it is not in the space"
-    assert broken_rule(both, {"a": np.zeros(2)}) == "it is not a dict with the parts ['a', 'b']"
-    assert broken_rule(both, 3) == "it is not a dict with the parts ['a', 'b']"
+    assert broken_rule(BOTH, GOOD) is None
+
+
+def test_values_outside_the_bounds() -> None:
+    assert values_outside(BOTH, GOOD) is None
+    assert values_outside(BOX, np.array([1.000001, 0.0])) is None, "rounding errors are allowed"
+    assert values_outside(BOX, np.array([1.1, 0.0])) == "[0] is 1.1 (bounds -1 … 1)"
+    many = spaces.Box(0.0, np.array([[1.0, 2.0], [3.0, 4.0]]), dtype=np.float64)
+    assert values_outside(many, np.full((2, 2), 5.0)) == (
+        "[0, 0] is 5 (bounds 0 … 1), [0, 1] is 5 (bounds 0 … 2), [1, 0] is 5 (bounds 0 … 3), and 1 more"
+    )
+    assert values_outside(BOTH, GOOD | {"a": np.array([0.0, -2.0])}) == "part 'a': [1] is -2 (bounds -1 … 1)"
+
+
+class OutOfBounds(Returns):
+    """Returns an observation outside its space, as some packages do."""
+
+    observation_space = spaces.Dict(arm=spaces.Box(-1.0, 1.0, (2,), np.float64))
+
+
+def test_values_outside_the_bounds_are_named_and_can_be_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    seen = {"arm": np.array([0.0, 1.5])}
+    env = OutOfBounds((seen, {}), (seen, 0.0, False, False, {}))
+    message = r"reset returned an observation outside its space: part 'arm': \[1\] is 1.5 \(bounds -1 … 1\); .*"
+    with pytest.raises(ConfigError, match=f"^--env X: {message} or add --allow-out-of-bounds$"):
+        check_contract(env, "--env X", "episode")
+    assert check_contract(env, "--env X", "episode", allow_out_of_bounds=True) == "episode"
+    assert [record.message.partition(" returned")[0] for record in caplog.records] == [
+        "--env X: reset",
+        "--env X: step",
+    ]
+    wrong = {"arm": np.zeros(3)}
+    with pytest.raises(ConfigError, match=r"whose part 'arm' has shape \(3,\), but its space has shape \(2,\)"):
+        check_contract(OutOfBounds((wrong, {})), "--env X", "episode", allow_out_of_bounds=True)

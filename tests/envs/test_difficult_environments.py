@@ -87,6 +87,22 @@ def skipping(env: str, error: str, root: Path) -> tuple[dict[str, Any], dict[str
         return runs[0], list(csv.DictReader(file))[-1]
 
 
+def test_a_reward_beyond_float32_names_the_environment() -> None:
+    config = dataclasses.replace(BASE, env="environments:Faulty-huge-v0", rollout_steps=48)
+    with pytest.raises(
+        EnvError, match=r"environment 0: step returned the reward 1e\+300, which is not finite in float32"
+    ):
+        sampled(config)
+
+
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sys_exit_in_an_environment_is_a_failed_episode(how: str, workers: int, tmp_path: Path) -> None:
+    config = configuration(f"FailsSometimes-{how}-v0", tmp_path / "run", skip_bad_episodes=True, workers=workers)
+    assert train(config)["iterations"] == 6
+    assert "skipping this episode" in (tmp_path / "run" / "run.log").read_text()
+
+
 @pytest.mark.parametrize("how", ["raise", "nan", "reward"])
 def test_failed_episodes_are_skipped_and_counted_with_any_number_of_workers(how: str, tmp_path: Path) -> None:
     summary, last = skipping(f"FailsSometimes-{how}-v0", r"exploded|not finite", tmp_path)
@@ -97,12 +113,25 @@ def test_failed_episodes_are_skipped_and_counted_with_any_number_of_workers(how:
 
 @pytest.mark.parametrize("how", ["raise", "nan"])
 def test_a_failed_reset_does_not_change_the_episode_before_it(how: str, tmp_path: Path) -> None:
-    error = r"no such level|reset returned the observation .*nan.*, which is not finite"
+    error = r"no such level|reset returned an observation that is not finite: \[\d\] is nan"
     summary, last = skipping(f"FailsAtReset-{how}-v0", error, tmp_path)
     steps = int(last["env_steps"]) // summary["num_envs"]
     assert (int(last["episodes"]), int(last["failed_episodes"])) == (steps // 9 * summary["num_envs"], 0)
     assert float(last["return_mean_100"]) == 9.0
     assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
+
+
+@pytest.mark.parametrize("natural_end", [False, True])
+def test_the_learner_gives_a_failed_step_no_advantage(natural_end: bool, tmp_path: Path) -> None:
+    config = configuration(
+        "FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False,
+        truncation_is_termination=natural_end,
+    )  # fmt: skip
+    buffers, learner, _ = sampled(config)
+    rollout = buffers.rollout
+    failed = (rollout.terminated | rollout.truncated) & (rollout.ended_length == 0)
+    assert failed.sum() >= 2
+    assert np.abs(learner.advantages(rollout)[failed]).max() < 1e-6
 
 
 def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:

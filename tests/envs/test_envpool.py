@@ -42,8 +42,8 @@ def test_a_run_can_be_stopped_resumed_and_evaluated(tmp_path: Path) -> None:
     summary = resume(tmp_path / "run", workers=1)
     assert summary["env_steps"] == config.total_steps
     assert "environment 0: its episode could not be replayed and was restarted" in summary["inexact_reasons"]
-    returns = evaluate(tmp_path / "run", episodes=3)
-    assert returns == evaluate(tmp_path / "run", episodes=3)
+    returns = evaluate(tmp_path / "run", episodes=3).returns
+    assert returns == evaluate(tmp_path / "run", episodes=3).returns
     assert min(returns) > 0
     with pytest.raises(ConfigError, match="cannot render CartPole-v1"):
         evaluate(tmp_path / "run", episodes=1, video=tmp_path / "video.gif")

@@ -28,6 +28,7 @@ def test_the_documentation_shows_every_picture() -> None:
     assert {path.parent.name for path in FIGURES.glob("*/*.svg")} == set(PICTURES), "a picture has its folder's name"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLOTTED)
 def test_a_picture_is_what_its_script_makes_of_its_table(name: str, tmp_path: Path) -> None:
     assert (FIGURES / name / f"{name}.csv").exists()
@@ -36,4 +37,13 @@ def test_a_picture_is_what_its_script_makes_of_its_table(name: str, tmp_path: Pa
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     assert texts(out) == texts(FIGURES / name / f"{name}.svg")
-    assert any("commit" in text for text in texts(out))
+    assert any("Commit" in text for text in texts(out))
+
+
+@pytest.mark.parametrize("name", PLOTTED)
+def test_every_text_of_a_picture_can_be_read_at_a_width_of_800_pixels(name: str) -> None:
+    svg = (FIGURES / name / f"{name}.svg").read_text()
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: (?:[\w ]* )?([\d.]+)px", svg)]
+    assert len(sizes) >= len(texts(FIGURES / name / f"{name}.svg"))
+    assert min(sizes) * 800 / width >= 9

@@ -1,82 +1,167 @@
-"""The console display shows every number that it documents, and fits into 80 columns for any run."""
+"""The display in a terminal, in a pipe, and in a notebook, with real processes."""
 
 from __future__ import annotations
 
-import io
-import itertools
-import math
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.loggers.console import ConsoleDisplay, clock, levels, phase_bar, sparkline, worker_line
-from shmppo.loggers.metrics import GLOSSARY
-from shmppo.utils.phase_timer import PHASES
+from shmppo.loggers import views
+from shmppo.loggers.console import ConsoleDisplay
+from shmppo.loggers.status import RunStatus
+from shmppo.utils.signals import StopRequest
 
-NAMES = (
-    "iteration", "progress", "time left", "return (100)", "length (100)", "episodes", "steps/s", "memory", "KL",
-    "clip fraction", "entropy", "explained var.", "policy loss", "value loss", "gradient norm", "learning rate",
-    "environment", "inference", "wait", "gradient", "optimizer", "other", "slowest worker",
+RUN = (
+    "--workers", "2", "--num-envs", "4", "--rollout-steps", "16", "--minibatches", "2", "--seq-len", "8",
+    "--hidden-size", "8", "--run-dir", "run",
 )  # fmt: skip
+SLOW = ("--env", "environments:SlowEnvironment2-v0", "--rollout-steps", "512")  # an iteration takes at least 2.5 s
 
 
-def drawn(row: dict[str, float], workers: list[float], memory: int = 2**30, env: str = "CartPole-v1") -> list[str]:
-    config = TrainConfig(env=env, workers=len(workers), num_envs=64)
-    display = ConsoleDisplay(config, Path("runs/" + env))
-    display._history = [math.nan, 1.0, 2.0, 3.0]
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(display.panel(row, workers, memory))
-    return console.export_text().rstrip("\n").split("\n")
+def command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "shmppo.train", *RUN, *flags]
 
 
-LARGE = dict.fromkeys(GLOSSARY, -123456.789) | {f"{phase}_seconds": 11.1 for phase in PHASES}
-UNKNOWN = dict.fromkeys(GLOSSARY, math.nan) | {f"{phase}_seconds": 0.1 for phase in PHASES}
+def environment(**changes: str) -> dict[str, str]:
+    tests = str(Path(__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 40])
-@pytest.mark.parametrize("row", [LARGE, UNKNOWN | {"iteration": 1, "wall_seconds": 1.0, "episodes": 0}])
-def test_everything_fits_80_columns(row: dict[str, float], workers: int) -> None:
-    row = row | {"collect_seconds": 1.0}
-    if row is LARGE:
-        row["wall_seconds"] = 1e6
-    lines = drawn(row, [0.5] * workers, env="a_module_of_my_own:MyVeryOwnEnvironmentWithALongName-v10")
-    assert len(lines) == 14
-    assert {len(line) for line in lines} == {80}
-    text = "\n".join(lines)
-    assert [name for name in NAMES if name not in text] == []
+def read_until(descriptor: int, pattern: str, deadline: float = 60.0) -> str:
+    """Read from a terminal until the pattern was found."""
+    text, end = "", time.monotonic() + deadline
+    while not re.search(pattern, text):
+        assert time.monotonic() < end, text
+        if select.select([descriptor], [], [], 1.0)[0]:
+            text += os.read(descriptor, 65536).decode()
+    return text
 
 
-def test_the_cells_of_the_phase_bar_are_divided_by_time() -> None:
-    row = {f"{phase}_seconds": 0.0 for phase in PHASES}
-    row |= {"environment_seconds": 0.5, "gradient_seconds": 0.25, "publish_seconds": 0.15, "reduce_seconds": 0.1}
-    bar, names = phase_bar(row, 40).plain.split("\n")
-    assert bar == "█" * 20 + "█" * 10 + "▒" * 10
-    assert names == "█environment 50% ▓inference 0 ░wait 0 █gradient 25 ▓optimizer 0 ▒other 25"
+def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path: Path) -> None:
+    result = subprocess.run(
+        command("--stop-at-iteration", "2"),
+        cwd=tmp_path,
+        env=environment(PYTHONIOENCODING="ascii"),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "run: CartPole-v1  4 environments, 2 workers, 2 iterations of 64 steps"
+    assert lines[1].startswith("iteration 1/2  steps 64/128  return ")
+    assert lines[2].startswith("iteration 2/2  steps 128/128  return ")
+    assert lines[3] == "run            run"
+    assert lines[-1].endswith("-m shmppo.train --resume run")
 
 
-def test_the_worker_line_shows_how_busy_each_worker_was() -> None:
-    assert "80%  slowest worker 1  0 ████░░ 60%  1 ██████ 100%" in worker_line([0.3, 0.5], 0.5, 76).plain
-    many = worker_line([0.1 * w for w in range(11)], 1.0, 76).plain
-    assert many.endswith("slowest worker 10  ▁▁▂▃▄▅▅▆▇██")
-    assert levels([0, 0.5, 1]) == "▁▅█"
+def test_a_terminal_shows_the_start_the_progress_and_the_stop(tmp_path: Path) -> None:
+    """The panel appears before the first iteration ends. It adapts to a resize, and names the stop at once."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    process = subprocess.Popen(
+        command(*SLOW), cwd=tmp_path, env=environment(TERM="xterm"), stdin=slave, stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    try:
+        text = read_until(master, "starting 2 workers")
+        assert "importing torch" in text
+        read_until(master, r"sampling [1-9][\d,]* of 2,048 steps")
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 70, 0, 0))
+        read_until(master, "╭[^\n]{68}╮")
+        process.send_signal(signal.SIGINT)
+        read_until(master, r"stopping after this iteration \(press Ctrl-C again")
+        end = read_until(master, "--resume run")
+        panel, summary = end.split("run            run")
+        assert re.search(r"stopped after iteration \d of \d+", panel)
+        assert re.search(r"stopped        after iteration \d of \d+", summary)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
 
 
-def test_the_history_of_a_long_run_is_thinned_out_evenly(tmp_path: Path) -> None:
-    display = ConsoleDisplay(TrainConfig(quiet=True), tmp_path)
-    for k in range(10_000):
-        display.show({"return_mean_100": float(k)}, [], 0, last=False)
-    history = display._history
-    assert 200 < len(history) <= ConsoleDisplay.MAX_HISTORY
-    steps = {b - a for a, b in itertools.pairwise(history)}
-    assert len(steps) == 1
-    assert history[0] == 0
-    assert history[-1] > 10_000 - 2 * steps.pop()
+def display_of(tmp_path: Path) -> ConsoleDisplay:
+    return ConsoleDisplay(RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest()))
 
 
-def test_sparkline_and_clock() -> None:
-    assert sparkline([math.nan, 0, 7], 10) == "▁█"
-    assert sparkline([0, 2, 4, 6], 2) == "▁█"
-    assert sparkline([math.nan], 5) == ""
-    assert clock(3725.9) == "1:02:05"
+class Broken:
+    """An output that was closed."""
+
+    encoding = "utf-8"
+    closed = False
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError("nobody reads")
+
+    def flush(self) -> None:
+        pass
+
+
+def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Broken())
+    display = display_of(tmp_path)
+    assert display._view is None
+    display.show({"iteration": 1, "return_mean_100": 0.0}, [0.1], 0, last=True)
+    display.close()
+    display.close()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "kind"), [("xterm", views.TerminalView), ("dumb", views.LineView), ("", views.LineView)]
+)
+def test_a_dumb_terminal_gets_lines(terminal: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal != "", raising=False)
+    monkeypatch.setenv("TERM", terminal)
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest())
+    assert isinstance(views.view_for(status), kind)
+
+
+def test_lines_show_progress_before_the_first_iteration_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(views, "LINE_SECONDS", 0.0)
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), ready=True)
+    view = views.LineView(status)
+    view.start()
+    view.update(finished=False, force=False)
+    status.stop._on_signal(signal.SIGTERM, None)
+    view.update(finished=False, force=False)
+    view.update(finished=False, force=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "iteration 1: sampling 0 of 512 steps"
+    assert lines.count("stopping after this iteration") == 1
+
+
+@pytest.mark.long  # .ci/run installs the packages
+def test_a_notebook_updates_one_progress_bar(tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    source = (
+        "from shmppo import TrainConfig, train\n"
+        "train(TrainConfig(num_envs=4, rollout_steps=16, minibatches=2, seq_len=8, hidden_size=8, workers=2,"
+        f" stop_at_iteration=2, run_dir={str(tmp_path / 'run')!r}))"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown, result = notebook.cells[0].outputs
+    assert shown.output_type == "display_data"
+    assert "<progress" in shown.data["text/html"]
+    assert "iteration 2/2" in shown.data["text/plain"]
+    assert result.data["text/plain"].startswith("<RunSummary ")
+    assert result.data["text/html"].startswith("<table>")

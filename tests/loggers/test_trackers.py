@@ -1,4 +1,4 @@
-"""Trackers: the names and numbers of metrics.csv, resumed runs, and libraries that are not installed."""
+"""Trackers: the numbers of metrics.csv in groups, resumed runs, and libraries that are not installed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.trackers import TensorBoard, make_trackers
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY, TRACKER_GROUPS, tracker_name
+from shmppo.loggers.trackers import TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
@@ -42,14 +45,81 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
     rows = rows_of(run_dir)
     events = accumulator.EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
-    assert set(rows[0]) - {"iteration", "env_steps"} <= {*events.Tags()["scalars"], "explained_variance"}
-    for name in ("approx_kl", "learning_rate", "return_mean_100", "wall_seconds"):
-        scalars = events.Scalars(name)
+    tags = set(events.Tags()["scalars"])
+    assert {tracker_name(name) for name in rows[0]} - {"iteration", "env_steps", "losses/explained_variance"} <= tags
+    for tag in ("policy/approx_kl", "policy/learning_rate", "rollout/return_mean_100", "time/wall_seconds"):
+        scalars, name = events.Scalars(tag), tag.partition("/")[2]
         assert [scalar.step for scalar in scalars] == [row["env_steps"] for row in rows if row[name] == row[name]]
         assert [scalar.value for scalar in scalars] == pytest.approx(
             [row[name] for row in rows if row[name] == row[name]]
         )
     assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_each_metric_has_one_group() -> None:
+    grouped = [name for names in TRACKER_GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert {*grouped, "iteration", "env_steps"} == {*GLOSSARY, *EVALUATION_GLOSSARY}
+    assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval_return_mean")] == [
+        "env_steps", "losses/entropy", "time/gradient_seconds", "eval/eval_return_mean",
+    ]  # fmt: skip
+
+
+class FakeWandb:
+    """The part of the library that the tracker calls. It stores what it receives."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+        self.rows: list[dict[str, float]] = []
+        self.exit_code: int | None = None
+
+    def init(self, **options: Any) -> FakeWandb:
+        self.options = options
+        return self
+
+    def Settings(self, **options: Any) -> dict[str, Any]:  # noqa: N802 (the name in the library)
+        return options
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        assert (name, step_metric) == ("*", "env_steps")
+
+    def log(self, row: dict[str, float]) -> None:
+        self.rows.append(row)
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+def tracked(monkeypatch: pytest.MonkeyPatch, run_dir: Path, **options: Any) -> FakeWandb:
+    """Log one row with a fake library."""
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)  # type: ignore[arg-type]
+    tracker = WeightsAndBiases()
+    tracker.start(run_dir, dataclasses.replace(SMALL, track=("wandb",), **options).to_json(), 0)
+    tracker.log({"iteration": 1, "env_steps": 8, "approx_kl": 0.5, "eval_return_mean": 2.0})
+    tracker.finish({"iterations": 1})
+    return fake
+
+
+def test_wandb_gets_project_group_name_and_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tracked(monkeypatch, tmp_path / "run")
+    names = ("project", "group", "name", "tags")
+    assert [fake.options[name] for name in names] == ["shmppo", None, "run", []]
+    fake = tracked(
+        monkeypatch, tmp_path / "run", wandb_project="p", wandb_group="g", wandb_name="n", wandb_tags=("a", "b")
+    )
+    assert [fake.options[name] for name in names] == ["p", "g", "n", ["a", "b"]]
+    assert fake.rows == [{"iteration": 1, "env_steps": 8, "policy/approx_kl": 0.5, "eval/eval_return_mean": 2.0}]
+    assert fake.exit_code == 0
+
+
+def test_wandb_flags_need_the_tracker(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^--wandb-group needs --track wandb; add it$"):
+        TrainConfig(wandb_group="g", track=("tensorboard",))
+    with pytest.raises(ConfigError, match=r"^--wandb-project, --wandb-tags need --track wandb; add it$"):
+        TrainConfig(wandb_project="p", wandb_tags=("a",))
+    config = parse_config(["--track", "wandb", "--wandb-tags", "a", "b", "--wandb-name", "n"])
+    assert (config.wandb_tags, config.wandb_name, config.wandb_project) == (("a", "b"), "n", "shmppo")
 
 
 def test_wandb_works_without_a_network(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_stop_resume_and_workers_change_no_bit_with_a_custom_network(case: str, 
     assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == straight["weights_sha256"]
     with open(tmp_path / "straight" / "metrics.csv") as file:
         assert max(float(row["first_log_ratio"]) for row in csv.DictReader(file)) < 1e-5
-    assert len(evaluate(tmp_path / "r", episodes=2)) == 2
+    assert len(evaluate(tmp_path / "r", episodes=2).returns) == 2
     policy = load_policy(tmp_path / "r")
     assert policy.initial_state().shape == ({"vector": 6, "dict": 12, "none": 0}[case],)
 

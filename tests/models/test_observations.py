@@ -22,7 +22,7 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.encoders import network_input
-from shmppo.models.observations import observation_spec
+from shmppo.models.observations import ObservationError, observation_spec
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
@@ -150,7 +150,7 @@ def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path:
     with open(tmp_path / "straight" / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
-    assert len(evaluate(tmp_path / "r", episodes=3)) == 3
+    assert len(evaluate(tmp_path / "r", episodes=3).returns) == 3
 
 
 @pytest.mark.parametrize("learning", ["central", "sharded"])
@@ -287,20 +287,34 @@ def test_empty_spaces_and_small_images_are_refused() -> None:
         train(shaped("stacked", encoder="nature"))
 
 
-WRONG = {
-    "discrete": (9, "obs is 9, which is outside its space"),
-    "multidiscrete": ([0, 0], r"obs is \[0 0\], which is outside its space"),
-    "image": (np.zeros((36, 40, 3)).tolist(), "obs has type float64, but its space has type uint8"),
-    "matrix": ([1.0, 2.0], r"obs has shape \(2,\), but its space has shape \(2, 3\)"),
-}
+WRONG = [
+    ("discrete", 9, "that is 9, which is outside its space"),
+    ("multidiscrete", [0, 0], r"that is \[0 0\], which is outside its space"),
+    ("image", np.zeros((36, 40, 3)).tolist(), "that has type float64, but its space has type uint8"),
+    ("matrix", [1.0, 2.0], r"that has shape \(2,\), but its space has shape \(2, 3\)"),
+    ("matrix", [["a"] * 3] * 2, "that cannot be converted to numbers: could not convert string to float: .*"),
+    ("dict", 1.0, "that has no part 'camera'"),
+]
 
 
-@pytest.mark.parametrize("space", WRONG)
-def test_an_observation_outside_its_space_ends_the_run(space: str) -> None:
-    value, message = WRONG[space]
+@pytest.mark.parametrize(("space", "value", "message"), WRONG)
+def test_an_observation_outside_its_space_ends_the_run(space: str, value: Any, message: str) -> None:
     _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
-    with pytest.raises(EnvError, match=message):
+    with pytest.raises(EnvError, match=rf"step returned an observation {message} \(episode 0, after 2 steps\)"):
         one.collect(0, PhaseTimer())
+
+
+def test_an_error_names_the_part_of_the_observation() -> None:
+    camera, *_, last = observation_spec(SPACES["dict"], "here").leaves
+    with pytest.raises(ObservationError) as raised:
+        camera.to_storage(np.zeros((36, 36)))
+    assert str(raised.value) == "part 'camera' of obs has type float64, but its space has type uint8"
+    assert raised.value.clause == "whose part 'camera' has type float64, but its space has type uint8"
+    with pytest.raises(ObservationError, match=r"^part 'inner/2/x' of obs has shape") as raised:
+        last.to_storage(np.zeros(3))
+    with pytest.raises(ObservationError, match=r"^obs has no part 'inner/2/x'$") as raised:
+        last.extract({"inner": (1, 2)})
+    assert raised.value.clause == "that has no part 'inner/2/x'"
 
 
 def test_two_leaves_with_the_same_name_are_refused() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import struct
 from multiprocessing.connection import wait
 
 import pytest
 
-from shmppo.parallel.mailbox import MAX_TEXT, Collect, Failed, PipeQueue, Ready, WakeUp
+from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, WakeUp
 from shmppo.sampling.worker_process import start_context
 
 
@@ -20,7 +21,7 @@ def one() -> PipeQueue:
 
 def test_messages_come_in_order(one: PipeQueue) -> None:
     assert not one.has_message()
-    sent = [WakeUp(), Ready((3, 4)), Failed("text", None), Collect(1, 2)]
+    sent = [WakeUp(), Ready((3, 4)), Failed("text", "traceback", None), Collect(1, 2)]
     for message in sent:
         one.put(message)
     for message in sent:
@@ -56,9 +57,15 @@ def test_a_message_of_a_writer_that_died_is_an_error(one: PipeQueue, written: by
 
 
 def test_the_longest_message_is_one_atomic_write(one: PipeQueue) -> None:
-    """Then a worker that is killed leaves a whole message or none."""
-    one.put(Failed("x" * MAX_TEXT, 10**9))
-    assert len(os.read(one.reader.fileno(), 2 * 4096)) <= 4096
+    """Then a worker that is killed leaves a whole message or none. The limits count bytes, not characters."""
+    one.put(Failed.shortened("m…" * 2000, "…t" * 2000, 10**9))
+    sent = os.read(one.reader.fileno(), 2 * 4096)
+    assert len(sent) <= 4096
+    failed = pickle.loads(sent[4:])
+    assert failed.message.startswith("m…m…")
+    assert failed.details.endswith("…t…t")
+    assert len(failed.message) > 400
+    assert len(failed.details) > 1300
     one.close()
 
 

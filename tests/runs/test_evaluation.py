@@ -1,4 +1,4 @@
-"""Evaluation: videos, sampled or most likely actions, and evaluation during training, which changes no result."""
+"""Evaluation: checkpoints, videos, endless episodes, progress, and evaluation during training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
+import torch
 from conftest import worker_processes
 
+import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
@@ -25,6 +28,7 @@ from shmppo.runs.evaluation import evaluate
 from shmppo.runs.policy import trained_from
 from shmppo.runs.trainer import resume, train
 from shmppo.runs.video import VideoRecorder
+from shmppo.utils.torch_utils import torch_threads
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True,
@@ -56,14 +60,37 @@ def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> 
     assert evaluate(run_dir, episodes=3, video=file) == plain
     frames = gif(file)
     assert frames.shape[1:] == (400, 600, 3)
-    assert 0.5 * sum(plain) < len(frames) <= sum(plain), "equal frames in sequence are stored as one"
+    steps = sum(length // 2 + length % 2 for length in plain.lengths)  # 50 steps a second, so every second one
+    assert 0.5 * steps < len(frames) <= steps, "equal frames in sequence are stored as one"
     assert (frames[0] != frames[-1]).any()
 
 
 def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    returns = evaluate(run_dir, episodes=1, video=tmp_path / "a.mp4")  # CartPole rewards 1 a step
-    assert frames_of(tmp_path / "a.mp4") == sum(returns)
+    (length,) = evaluate(run_dir, episodes=1, video=tmp_path / "a.mp4").lengths
+    assert frames_of(tmp_path / "a.mp4") == (length + 1) // 2
+
+
+@pytest.mark.parametrize(("rate", "stride"), [(0.5, 1), (20, 1), (30, 1), (31, 2), (50, 2), (125, 5)])
+def test_a_video_has_at_most_30_frames_per_second(rate: float, stride: int) -> None:
+    assert video.steps_per_frame(rate) == stride
+
+
+def test_mujoco_videos_leave_out_what_takes_time_and_change_no_step() -> None:
+    env = gymnasium.make("HalfCheetah-v5")
+    plain = gymnasium.make("HalfCheetah-v5")
+    video.simplify_mujoco(env.unwrapped)
+    video.simplify_mujoco(gymnasium.make("CartPole-v1").unwrapped)
+    model: Any = env.unwrapped
+    quality = model.model.vis.quality
+    assert (quality.shadowsize, quality.offsamples, model.model.mat_reflectance.max()) == (0, 0, 0)
+    for one in (env, plain):
+        one.reset(seed=0)
+        one.action_space.seed(0)
+    for _ in range(20):
+        (obs, reward, *_), (other_obs, other_reward, *_) = (one.step(one.action_space.sample()) for one in (env, plain))
+        assert (obs == other_obs).all()
+        assert reward == other_reward
 
 
 def test_actions_are_sampled_with_the_seed_if_stochastic(run_dir: Path) -> None:
@@ -82,7 +109,94 @@ def test_an_environment_is_not_stepped_after_its_episode(run_dir: Path, monkeypa
         return advance(envs, i, action)
 
     monkeypatch.setattr(SyncVectorEnv, "_advance", counted)
-    assert sum(evaluate(run_dir, episodes=8, stochastic=True)) == steps  # CartPole rewards 1 a step
+    result = evaluate(run_dir, episodes=8, stochastic=True)
+    assert sum(result.returns) == sum(result.lengths) == steps  # CartPole rewards 1 a step
+
+
+def test_each_checkpoint_can_be_evaluated(run_dir: Path) -> None:
+    state = load_newest_checkpoint(run_dir)
+    last = evaluate(run_dir, episodes=2)
+    assert last.iteration == state["iteration"] == 6
+    assert evaluate(run_dir, checkpoint=6, episodes=2) == evaluate(run_dir, checkpoint="6", episodes=2) == last
+    assert evaluate(run_dir, checkpoint=run_dir / "checkpoint.pt", episodes=2) == last
+    first = evaluate(run_dir, checkpoint="checkpoint-1.pt", episodes=2)
+    assert first.iteration < 6
+    assert first.returns != last.returns
+    with pytest.raises(ConfigError, match=r"no checkpoint of iteration 5"):
+        evaluate(run_dir, checkpoint=5)
+
+
+def test_an_endless_episode_is_stopped(run_dir: Path) -> None:
+    whole = evaluate(run_dir, episodes=6, stochastic=True)
+    limit = sorted(whole.lengths)[2]
+    result = evaluate(run_dir, episodes=6, stochastic=True, max_steps=limit)
+    assert result.lengths == [min(length, limit) for length in whole.lengths]
+    assert result.returns == result.lengths, "CartPole rewards 1 a step"
+    assert [episode.stopped for episode in result.episodes] == [length > limit for length in whole.lengths]
+    assert whole.stopped == 0 < result.stopped < 6
+    for flag in ("episodes", "max_steps"):
+        with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} is 0; it must be at least 1"):
+            evaluate(run_dir, **{flag: 0})
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_progress_counts_episodes_and_steps(run_dir: Path, tmp_path: Path, recorded: bool) -> None:
+    seen: list[tuple[int, int]] = []
+    file = tmp_path / "a.gif" if recorded else None
+    result = evaluate(run_dir, episodes=3, max_steps=20, video=file, progress=lambda *counts: seen.append(counts))
+    assert seen == sorted(seen), "they never fall"
+    assert seen[-1] == (3, sum(result.lengths))
+
+
+def test_torch_uses_one_thread_while_it_evaluates(run_dir: Path) -> None:
+    seen = set()
+    with torch_threads(2):
+        evaluate(run_dir, episodes=2, progress=lambda *counts: seen.add(torch.get_num_threads()))
+        assert seen == {1}
+        assert torch.get_num_threads() == 2
+
+
+def test_the_command_names_the_checkpoint_and_writes_json(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = evaluate(run_dir, episodes=3, seed=5)
+
+    def output(*flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["evaluate", str(run_dir), "--episodes", "3", "--seed", "5", *flags])
+        assert command.main() == 0
+        captured = capsys.readouterr()
+        assert captured.err == "", "no progress where it would not be seen"
+        return captured.out
+
+    content = json.loads(output("--json", "--checkpoint", "6"))
+    assert content["return_mean"] == pytest.approx(np.mean(result.returns))
+    assert content["return_std"] == pytest.approx(np.std(result.returns))
+    assert {name: content[name] for name in ("returns", "lengths", "episodes", "iteration", "checkpoint", "seed")} == {
+        "returns": result.returns, "lengths": result.lengths, "episodes": 3, "iteration": 6, "checkpoint": "6",
+        "seed": 5,
+    }  # fmt: skip
+    assert (content["stochastic"], content["stopped"]) == (False, 0)
+    text = output()
+    assert f"return {np.mean(result.returns):.{command.decimals(np.mean(result.returns))}f} ± " in text
+    assert "checkpoint last (iteration 6), seed 5" in text
+    assert "3 of 3 episodes were stopped after 2 steps (--max-steps)" in output("--max-steps", "2")
+
+
+@pytest.mark.parametrize(("scale", "digits"), [(0, 1), (5678.9, 1), (123.4, 1), (12.34, 2), (0.873, 4), (1e-9, 6)])
+def test_small_returns_have_significant_digits(scale: float, digits: int) -> None:
+    assert command.decimals(scale) == digits
+
+
+def test_a_terminal_shows_progress_in_one_line(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["evaluate", str(run_dir), "--episodes", "3"])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert command.main() == 0
+    shown = capsys.readouterr().err
+    assert " of 3 episodes, " in shown
+    assert "\n" not in shown
+    assert shown.endswith("\r\x1b[K"), "the line is removed at the end"
 
 
 def test_an_environment_with_other_spaces_than_in_training_is_refused(run_dir: Path) -> None:
@@ -103,7 +217,7 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
         evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
-    monkeypatch.setattr("shmppo.envs.vector_env.GymnasiumHandle.render", lambda handle: 1 / 0)
+    monkeypatch.setattr("shmppo.envs.handles.GymnasiumHandle.render", lambda handle: 1 / 0)
     with pytest.raises(
         ConfigError, match=r"cannot be rendered here \(division by zero\); pip install 'shmppo\[video\]'"
     ):
@@ -160,10 +274,10 @@ def test_evaluation_during_training_does_not_change_the_weights(run_dir: Path, t
     (row,) = rows_of(tmp_path / "run")
     assert (row["iteration"], row["env_steps"], row["eval_episodes"]) == (6, 768, 4)
     assert logger.rows == [pytest.approx(row)]
-    returns = evaluate(tmp_path / "run", episodes=4, seed=config.seed)
+    returns = evaluate(tmp_path / "run", episodes=4, seed=config.seed).returns
     assert row["eval_return_mean"] == np.mean(returns)
     assert (row["eval_return_min"], row["eval_return_max"]) == (min(returns), max(returns))
-    assert frames_of(tmp_path / "run" / "videos" / "6.mp4") == returns[0]
+    assert frames_of(tmp_path / "run" / "videos" / "6.mp4") == (returns[0] + 1) // 2
     assert not (tmp_path / "run" / "evaluation.pt").exists()
     # A resumed run keeps the rows up to its checkpoint and adds more.
     resume(tmp_path / "run", total_steps=4 * 32 * 12, anneal_steps=4 * 32 * 12)

@@ -99,7 +99,7 @@ def test_a_policy_learns_good_allowed_actions_and_evaluation_and_policy_use_the_
     run_dir = tmp_path / "run"
     config = dataclasses.replace(BASE, env_kwargs=MULTI, learning_rate=0.02, total_steps=100 * 40)
     train(dataclasses.replace(config, run_dir=str(run_dir)))
-    assert np.mean(evaluate(run_dir, episodes=5)) > 16  # of 18; at random about 10
+    assert np.mean(evaluate(run_dir, episodes=5).returns) > 16  # of 18; at random about 10
     policy = load_policy(run_dir)
     env = ActionMaskWrapper(Masked(**MULTI), "a test")
     observation, _ = env.reset(seed=0)

@@ -55,7 +55,7 @@ def test_any_division_of_the_environments_gives_the_same_bytes(kind: str, squash
 def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(kind: str, squash: bool, tmp_path: Path) -> None:
     config = of(kind, squash)
     assert_no_bit_changes(config, tmp_path)
-    assert len(evaluate(tmp_path / "stopped", episodes=3)) == 3
+    assert len(evaluate(tmp_path / "stopped", episodes=3).returns) == 3
 
 
 @pytest.mark.parametrize("kind", ["multi-binary", "nested"])
@@ -64,4 +64,4 @@ def test_better_actions_are_learned(kind: str, tmp_path: Path) -> None:
     config = of(kind, True, learning_rate=0.02, total_steps=100 * 40, run_dir=str(tmp_path / "run"))
     train(config)
     best = 7 * (1.0 if kind == "multi-binary" else np.tanh(3))
-    assert np.mean(evaluate(tmp_path / "run", episodes=3)) > 0.9 * best
+    assert np.mean(evaluate(tmp_path / "run", episodes=3).returns) > 0.9 * best

@@ -72,3 +72,17 @@ def test_a_version_that_is_not_published_is_refused(tmp_path: Path) -> None:
         pytest.raises(WorkerError, match=r"the command names weights version 7, but version 1 is published"),
     ):
         pool.collect(learner.version + 6, 0, PhaseTimer())
+
+
+def test_a_worker_that_hangs_is_detected_while_another_makes_progress(tmp_path: Path) -> None:
+    """The rollout of the other worker would take 1000 s."""
+    lock = {"lock": str(tmp_path / "lock")}
+    config = dataclasses.replace(
+        CONFIG, env="environments:OneHangs", env_kwargs=lock, num_envs=2, rollout_steps=100_000, seq_len=100_000,
+        minibatches=1, worker_timeout=2.0, max_restarts=0,
+    )  # fmt: skip
+    with (
+        running_pool(config, tmp_path / "run.log") as (_, learner, pool),
+        pytest.raises(WorkerError, match=r"worker \d \(pid \d+\) has made no progress for 2 s"),
+    ):
+        pool.collect(learner.version, 0, PhaseTimer())

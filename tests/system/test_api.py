@@ -153,7 +153,7 @@ def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> No
             obs, reward, terminated, truncated, _ = env.step(action)
             total, ended = total + float(reward), terminated or truncated
         env.close()
-        assert total == pytest.approx(evaluate(tmp_path / name, episodes=1, seed=1)[0], rel=1e-4)
+        assert total == pytest.approx(evaluate(tmp_path / name, episodes=1, seed=1).returns[0], rel=1e-4)
 
 
 def test_a_loaded_policy_samples_actions_with_its_own_seed(tmp_path: Path) -> None:
@@ -169,5 +169,17 @@ def test_a_loaded_policy_samples_actions_with_its_own_seed(tmp_path: Path) -> No
     policy = load_policy(tmp_path / "run")
     with pytest.raises(ValueError, match=r"obs has shape \(2,\), but its space has shape \(3,\)"):
         policy.act(obs[:2], policy.initial_state())
-    with pytest.raises(ConfigError, match="does not exist"):
+    with pytest.raises(
+        ValueError, match=r"\(1, 3\), but .* \(3,\); act takes one observation, without a batch dimension$"
+    ):
+        policy.act(obs[None], policy.initial_state())
+    action, state = policy.act(obs, None)
+    again, state_again = policy.act(obs, policy.initial_state())
+    np.testing.assert_array_equal([*action, *state], [*again, *state_again])
+    with pytest.raises(ValueError, match=r"state has shape \(5,\); give what act or initial_state has returned"):
+        policy.act(obs, np.zeros(5))
+    for wrong in ((obs * np.nan, state), (obs, state * np.inf)):
+        with pytest.raises(ValueError, match="obs or state is not finite"):
+            policy.act(*wrong)
+    with pytest.raises(ConfigError, match=r"is not the directory of a run, because it contains no config\.json"):
         load_policy(tmp_path)

@@ -13,14 +13,15 @@ import pytest
 
 import shmppo
 from shmppo import cli
-from shmppo.config.flags import flags_type, parse_config, read_config_file, subjects
+from shmppo.config.flag_table import flag_groups
+from shmppo.config.flags import flags_type, parse_config, parse_resume, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.runs.run_directory import create_run_directory
 
 
 def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:
-    return parse_config([str(a) for a in arguments], prog="train", description="", default=default)
+    return parse_config([str(a) for a in arguments], default=default)
 
 
 def test_flags_override_the_file_and_the_file_overrides_the_default(tmp_path: Path) -> None:
@@ -93,27 +94,45 @@ def test_without_the_yaml_library_the_error_names_what_to_install(
     assert read_config_file(tmp_path / "a.json") == {"seed": 3}
 
 
-def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
+def test_an_unknown_flag_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"no flag --toal-steps \(did you mean --total-steps\?\)"):
         parse("--toal-steps", 5)
-    assert raised.value.code == 2
-    assert "--total-steps" in capsys.readouterr().err
 
 
-def test_help_has_a_box_per_subject_and_each_flag_a_meaning_and_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+REFUSED_ON_RESUME = {
+    "--learning-rate 3e-4": "--learning-rate 3e-4",
+    "--no-normalize-obs": "--no-normalize-obs",
+    "--gamma=0.9": "--gamma 0.9",
+    "--ent-coef 0.1": "--entropy-coef",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED_ON_RESUME)
+def test_resume_refuses_what_belongs_to_the_run_and_says_how_to_start_from_its_weights(arguments: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_resume(["--resume", "runs/a", *arguments.split()])
+    message, flags = str(raised.value), REFUSED_ON_RESUME[arguments]
+    assert message.startswith(f"{flags.split()[0]} belongs to the run and cannot change when the run is resumed")
+    assert message.endswith(f"--init-from runs/a {flags}")
+
+
+def test_help_lists_the_subjects_and_gives_each_flag_a_meaning_and_a_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
-        parse("--help")
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        parse("--help-all")
+    text = " ".join(capsys.readouterr().out.split())
     for name, subject in subjects().items():
-        assert f"{name} options" in text
         assert subject.__doc__ is not None
-        assert subject.__doc__ in text, "the docstring of the subject is the first line of its box"
-    for field in dataclasses.fields(TrainConfig):
-        if field.name in ("rank", "ranks"):  # follow from how the processes were started
-            assert f"--{field.name} " not in text
-            continue
-        described = text.split(f"--{field.name.replace('_', '-')}", 1)[1]
-        assert "(default:" in described.split(" --")[0] + described[:400], field.name
+        assert f" {name.capitalize()}: {subject.__doc__.split('. ')[0]}" in text
+    flags = {flag.field: flag for group in flag_groups(TrainConfig) for flag in group.flags}
+    assert set(flags) == {f.name for f in dataclasses.fields(TrainConfig)} - {"rank", "ranks"}
+    for name, flag in flags.items():
+        assert f" {flag.name} {flag.metavar}".rstrip() in text
+        assert flag.text, name
+        assert flag.help in text
+        assert "Default: " in flag.help, name
+    assert "--rank " not in text, "it follows from how the processes were started"
 
 
 def test_every_field_of_a_configuration_has_one_subject() -> None:
@@ -157,9 +176,11 @@ def test_there_are_seven_commands() -> None:
 def test_every_command_has_a_module_and_help(name: str) -> None:
     result = run_module(f"shmppo.{name}", "--help")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"usage: python -m shmppo.{name} [-h]")
+    assert result.stdout.startswith(f"usage: python -m shmppo.{name} ")
     same = run_module("shmppo", name, "--help")
-    assert (same.returncode, same.stdout, same.stderr) == (0, result.stdout, "")
+    text = result.stdout.replace(f"python -m shmppo.{name}", f"shmppo {name}")
+    assert (same.returncode, same.stderr) == (0, "")
+    assert same.stdout.replace("\\\n", "").split() == text.replace("\\\n", "").split()
 
 
 @pytest.mark.long
@@ -172,7 +193,7 @@ def test_the_console_script_knows_its_commands(tmp_path: Path) -> None:
         2,
         "error: shmppo has no command evluate (did you mean evaluate?); see shmppo --help\n",
     )
-    result = script("evaluate", str(tmp_path))
+    result = script("evaluate", str(tmp_path / "none"))
     assert result.returncode == 2
     assert "does not exist" in result.stderr
     (tmp_path / "a.json").write_text(json.dumps({"total_steps": 64}))
@@ -190,13 +211,26 @@ def test_the_console_script_does_not_import_torch() -> None:
     assert not {"torch", "gymnasium", "numpy"} & set(result.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--tyro-print-completion tcsh", "there is no completion for tcsh; use bash or zsh"),
+        ("--tyro-write-completion bash", "is incomplete; write shmppo --tyro-write-completion bash FILE"),
+    ],
+)
+def test_completion_needs_a_shell_and_a_file(arguments: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cli.complete(arguments.split())
+
+
 def test_completion_knows_commands_and_flags(tmp_path: Path) -> None:
     completions = tmp_path / "completions"
     assert script("--tyro-write-completion", "bash", str(completions)).returncode == 0
     ask = """
     source "$1"; function=$(complete -p shmppo | sed 's/.*-F \\([^ ]*\\).*/\\1/')
     ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); $function; echo "${COMPREPLY[*]}"; }
-    ask shmppo ev; ask shmppo train --tot; ask shmppo evaluate --epi
+    ask shmppo ev; ask shmppo train --tot; ask shmppo evaluate --epi; ask shmppo train --resu
     """
+    assert script("--tyro-print-completion", "bash").stdout == completions.read_text()
     result = subprocess.run(["bash", "-c", ask, "bash", str(completions)], capture_output=True, text=True, check=False)
-    assert result.stdout.split("\n")[:3] == ["evaluate", "--total-steps", "--episodes"]
+    assert result.stdout.split("\n")[:4] == ["evaluate", "--total-steps", "--episodes", "--resume"]

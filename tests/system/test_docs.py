@@ -1,16 +1,23 @@
-"""README and docs: every code block runs, every link has a target, and every path and flag exists."""
+"""README and docs: every code block runs, every link has a target, and every path and flag exists.
+
+How a block runs depends on its language:
+
+- `python`: it is written to the file that its first line `# NAME.py` names, and runs if it has a main part.
+- `bash`: every command of this package runs, and training ends after a few iterations. RUN_DIR and ANOTHER_RUN_DIR
+  are trained runs. A block whose first line begins with `# not run` is only checked for flags.
+- `text` and `yaml`: they are only shown.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tyro
@@ -18,8 +25,7 @@ from conftest import TESTS
 from torch.distributed.run import get_args_parser
 
 from shmppo import cli
-from shmppo.cli import options_type
-from shmppo.config.flags import ResumeConfig, SourceOptions
+from shmppo.cli import flag_reference, options_type
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import train
 
@@ -35,9 +41,14 @@ NOT_RUN = (
     ".venv/bin/mypy",
     ".venv/bin/lint-imports",
     ".venv/bin/pre-commit",
+    "source .venv/bin/activate",
     "torchrun ",
 )
 """Beginnings of commands that install packages or need more machines. .ci/run runs those of the README."""
+MEASURED = "*Measured at commit"
+"""Beginning of a line with the command of an experiment, which has flags of its own."""
+OTHER_FLAGS = {"--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
+"""Flags that are no options, and those of other programs that pages name."""
 ONLY_PARSED = ("bench", "tune")
 """Commands that measure for minutes. They have tests of their own."""
 SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
@@ -52,7 +63,14 @@ MyWrapper = gymnasium.Wrapper
 
 def make(size, render_mode=None):
     return gymnasium.make("Pendulum-v1", max_episode_steps=size)
+
+
+MyEnv = make
 """
+
+
+def page_name(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -108,7 +126,7 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # a page may have many blocks
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("onnxscript", "imageio_ffmpeg", "matplotlib"):
         pytest.importorskip(library)
@@ -121,11 +139,11 @@ def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch:
         if language == "python":
             title = re.match(r"# (\w+\.py)\n", text)
             run_python(text, title[1] if title else "block.py")
-        elif language == "bash":
+        elif language == "bash" and not text.startswith("# not run"):
             for command in commands(text):
                 run_command(command, monkeypatch)
         else:
-            assert language in ("text", "yaml"), f"{page.name}: a block without a language"
+            assert language in ("bash", "text", "yaml"), f"{page.name}: a block without a language"
 
 
 def anchors(page: Path) -> set[str]:
@@ -134,7 +152,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
         if target.startswith("https://"):
@@ -154,21 +172,47 @@ def test_paths_that_are_named_exist() -> None:
 @functools.cache
 def known_flags() -> set[str]:
     """Flags of all commands, and of torchrun."""
-    kinds: list[Any] = [SourceOptions, ResumeConfig]
-    for command in cli.COMMANDS.values():
-        options = cli.load(command.options)
-        kinds += options.values() if isinstance(options, dict) else [options]
-    own = {"--" + f.name.replace("_", "-") for kind in kinds for f in dataclasses.fields(kind)}
-    return own | {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    groups = [group for command in flag_reference().values() for group in command]
+    own = {spelling for group in groups for flag in group.flags for spelling in flag.spellings}
+    torchrun = {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    return own | torchrun | OTHER_FLAGS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_flags_exist(page: Path) -> None:
-    text = "\n".join(line for line in page.read_text().splitlines() if not line.startswith(NOT_RUN))
-    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}:
+    text = "\n".join(line for line in page.read_text().splitlines() if not line.startswith((*NOT_RUN, MEASURED)))
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)):
         assert flag in known_flags(), f"{page.name} names {flag}"
+
+
+def test_defaults_in_the_tables_of_other_trainers_are_right() -> None:
+    """The rows that end in a flag and a number: `| theirs | … | `--num-envs` | 16 |`."""
+    flags = {flag.field: flag for group in flag_reference()["train"] for flag in group.flags}
+    row = re.compile(r"\| `--([a-z-]+)` \| ([\d.,e-]*\d) \|$", re.MULTILINE)
+    found = [(page, *match) for page in DOCS for match in row.findall(page.read_text())]
+    assert len(found) > 20
+    for page, name, number in found:
+        default = flags[name.replace("-", "_")].default
+        assert float(number.replace(",", "")) == float(default), f"{page.name}: --{name} is {default}, not {number}"
 
 
 def test_every_page_is_in_the_menu() -> None:
     menu = re.findall(r"^ *- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(menu) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)
+
+
+@pytest.mark.long
+def test_the_site_is_built_in_strict_mode_and_loads_nothing_from_other_servers(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    loaded = re.compile(
+        r'<(?:script|img|link|iframe)\b[^>]*(?:src|href)="?((?:https?:)?//[^\s">]+)|url\((https?:[^)]+)'
+    )
+    pages = [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]
+    assert len(pages) > 30
+    for page in pages:
+        found = [a or b for a, b in loaded.findall(page.read_text())]
+        assert not found, f"{page.name} loads {found}"

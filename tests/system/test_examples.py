@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import TESTS, summary_of
 
+from shmppo.config.train_config import load_config
 from shmppo.envs.factory import inspect_task
 from shmppo.models.actor_critic import build_model, weights_sha256
 from shmppo.runs.checkpoint import load_checkpoint
@@ -34,7 +34,7 @@ def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     summary = summary_of(run_dir)
     assert summary["iterations"] == 2
-    config = runpy.run_path(str(example))["CONFIG"]
+    config = load_config(run_dir)
     task = inspect_task(config)
     start = build_model(config, task.observation, task.distribution).state_dict()
     trained = load_checkpoint(run_dir / "checkpoint.pt")["learner"]["model"]

@@ -41,10 +41,10 @@ def shared_mappings(pid: int) -> int:
 
 
 FAILURES = {
-    "raise": r"worker \d failed in environment \d:\n(.|\n)*ValueError\('the simulation exploded'\)",
+    "raise": r"worker \d failed: environment \d: step raised ValueError\('the simulation exploded'\) at ",
     "exit": r"worker \d died: exit code 3",
     "hang": r"worker \d \(pid \d+\) has made no progress for 2 s",
-    "shape": r"worker \d failed in environment \d:\n(.|\n)*has shape \(3,\), but its space has shape \(2,\)",
+    "shape": r"worker \d failed: environment \d: .*has shape \(3,\), but its space has shape \(2,\)",
 }
 
 
@@ -81,6 +81,12 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     result = run_command("shmppo.replay", run / "longer.json")
     expected = {"raise": "ValueError: the simulation exploded", "shape": "has shape (3,), but its space has shape (2,)"}
     assert expected[how] in result.stderr
+    files = re.findall('File "(.*?)"', result.stderr)
+    assert [Path(file).name for file in files] == (["environments.py"] if how == "raise" else []), (
+        "only the user's frames"
+    )
+    assert result.stderr.splitlines()[-1].startswith("error: environment ")
+    assert result.returncode == 1
 
 
 @pytest.mark.long
@@ -252,4 +258,4 @@ def test_a_bad_configuration_is_one_sentence_and_exit_code_2(run_command: Run, t
     assert not (tmp_path / "run").exists()
     result = run_command("shmppo.evaluate", tmp_path)
     assert result.returncode == 2
-    assert "checkpoint.pt does not exist" in result.stderr
+    assert "is not the directory of a run, because it contains no config.json" in result.stderr

@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(
 
 def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with pytest.raises(ConfigError, match=r"checkpoint\.pt does not exist"):
+    with pytest.raises(ConfigError, match=f"^{run_dir} does not exist; name the directory of a run$"):
         resume(run_dir)
     train(dataclasses.replace(BASE, workers=0, stop_at_iteration=2, total_steps=192 * 2, run_dir=str(run_dir)))
     with pytest.raises(ConfigError, match=r"has finished 2 iterations, 2 were asked for; .* above 384"):
@@ -170,20 +170,6 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 2.0)
     summary = resume(tmp_path / "r", worker_timeout=2.0, stop_at_iteration=3)  # 64 steps to replay take 3.2 s
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
-
-
-def test_a_resumed_run_uses_the_changed_options_of_its_optimizer(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, workers=0, optimizer="adamw", stop_at_iteration=2)
-    hashes = []
-    for decay in (0.0, 0.5):
-        train(dataclasses.replace(config, run_dir=str(tmp_path / str(decay))))
-        hashes.append(resume(tmp_path / str(decay), weight_decay=decay, stop_at_iteration=4)["weights_sha256"])
-    assert hashes[0] != hashes[1]
-    with pytest.raises(
-        ConfigError,
-        match="--optimizer adamw, and sgd cannot use its state; resume with the same opt",
-    ):
-        resume(tmp_path / "0.0", optimizer="sgd", stop_at_iteration=5)
 
 
 def test_workers_that_have_started_end_if_another_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("format", ["onnx", pytest.param("torchscript", marks=pytest.mark.long)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [next(iter(CASES)), *(pytest.param(c, marks=pytest.mark.long) for c in list(CASES)[1:])]
+)
 def test_an_exported_policy_agrees_with_the_policy_over_an_episode(
     case: str, format: str, runs: dict[str, Path]
 ) -> None:
@@ -132,11 +134,26 @@ def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: d
     assert [one.name for one in model.graph.output] == ["action", "params", "value", "next_state"]
 
 
+def test_the_checkpoint_can_be_chosen(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {}
+    for checkpoint in ("last", "4", "checkpoint-1.pt"):
+        files[checkpoint] = tmp_path / f"{checkpoint}.pt"
+        flags = ["--checkpoint", checkpoint, "--format", "torchscript", "--out", str(files[checkpoint])]
+        monkeypatch.setattr(sys, "argv", ["export", str(runs["cartpole-none"]), *flags])
+        assert main() == 0
+    obs = np.ones((1, 4), np.float32)
+    last, fourth, first = (torchscript_step(file)(obs) for file in files.values())
+    assert all((one == other).all() for one, other in zip(last, fourth, strict=True))
+    assert (last[1] != first[1]).any()
+    with pytest.raises(ConfigError, match="no checkpoint of iteration 3"):
+        export(runs["cartpole-none"], checkpoint=3, format="torchscript")
+
+
 def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
-        export(tmp_path)
+    with pytest.raises(ConfigError, match="none does not exist"):
+        export(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"--out .*/none/a\.pt cannot be written: .*; name another file"):
         export(runs["cartpole-none"], format="torchscript", out=tmp_path / "none" / "a.pt")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

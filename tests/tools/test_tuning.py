@@ -98,7 +98,7 @@ def test_the_printed_command_and_the_file_have_the_same_configuration(tmp_path: 
     )  # fmt: skip
     words = shlex.split(command(config))
     assert words[:3] == ["python", "-m", "shmppo.train"]
-    assert parse_config(words[3:], prog="train", description="") == config
+    assert parse_config(words[3:]) == config
     (tmp_path / "best.json").write_text(json.dumps(differences(config)))
     assert dataclasses.replace(TrainConfig(), **read_config_file(tmp_path / "best.json")) == config
 

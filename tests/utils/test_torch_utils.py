@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -27,6 +29,20 @@ def optimizers_and_parameters(name: str) -> list[tuple[torch.optim.Optimizer, to
     start = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     parameters = [torch.nn.Parameter(start.clone()) for _ in range(2)]
     return [(build_optimizer(config, parameter), parameter) for parameter in parameters]
+
+
+def test_an_optimizer_is_created_saved_and_loaded_without_the_compiler() -> None:
+    """torch._dynamo would delay the start of every run by about 2 s."""
+    code = (
+        "import sys, torch; from shmppo.config.train_config import TrainConfig\n"
+        "from shmppo.ppo.learner import build_optimizer; from shmppo.utils.torch_utils import without_dynamo\n"
+        "optimizer = build_optimizer(TrainConfig(), torch.nn.Parameter(torch.zeros(3)))\n"
+        "with without_dynamo(): optimizer.load_state_dict(optimizer.state_dict())\n"
+        "print('torch._dynamo' in sys.modules)\n"
+        "optimizer.state_dict(); print('torch._dynamo' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "True"]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

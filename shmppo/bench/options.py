@@ -1,0 +1,125 @@
+"""The options of the benchmarks and of the search for the fastest flags.
+
+The module does not import torch, so that the help texts are fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
+from shmppo.config.train_config import TrainConfig
+
+Learning = Literal["central", "sharded"]
+Mode = Literal["strong", "weak", "envs"]
+Dimension = Literal["workers", "envs", "shards"]
+INTERRUPTED = "interrupted; the unfinished measurement is discarded"
+
+
+@dataclass(frozen=True)
+class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
+    """The fields of TrainConfig that define the training job.
+
+    The fields about processes, ranks, and reports are missing, because the benchmark sets them.
+    """
+
+    def config(self, **changes: Any) -> TrainConfig:
+        """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
+        own = {field.name for field in dataclasses.fields(TrainConfig)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in own}
+        return TrainConfig(**fields | changes)
+
+    def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
+        """Return `config` with another number of environments.
+
+        The number of minibatches changes too, so that the steps per minibatch stay as close as possible.
+        """
+        minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
+        return self.config(**{"num_envs": num_envs, "minibatches": minibatches} | changes)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Measure the steps per second of a configuration, the time of each phase, and the share of the roofline."""
+
+    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    """The configuration to measure."""
+    iterations: int = 23
+    """Iterations to train. The first 3 are not counted."""
+    roofline: bool = True
+    """Also measure the limit of this machine: bare simulator steps and matrix products, on all cores."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+
+@dataclass(frozen=True)
+class Scaling(JobOptions):
+    """Measure speed-up and efficiency over worker counts, with a fixed batch and with fixed work per worker."""
+
+    workers: tuple[int, ...] = (1, 2, 4)
+    """Numbers of workers to measure. The speed-up is relative to the first."""
+    learning: tuple[Learning, ...] = ("central", "sharded")
+    """Values of --learning to measure."""
+    modes: tuple[Mode, ...] = ("strong", "weak", "envs")
+    """strong: --num-envs in total. weak: --envs-per-worker for each worker. envs: one worker with 1, 2, 4 …
+    environments."""
+    envs_per_worker: int | None = None
+    """Environments of each worker in mode weak. None: --num-envs divided by the largest number of workers."""
+    iterations: int = 13
+    """Iterations of each run. The first 3 are not counted."""
+    repetitions: int = 1
+    """Repetitions of all runs, interleaved. The table shows medians."""
+    target_return: float | None = None
+    """Also train every configuration of mode strong for --total-steps. Report the time until the mean return of 100
+    episodes reaches this value. None: skip this."""
+    out: Path = Path("scaling")
+    """Files to write: OUT.csv and OUT.svg."""
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Measure the step times of every environment, the load of every worker, and the time lost by waiting."""
+
+    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    """The configuration to measure."""
+    iterations: int = 23
+    """Iterations to train. The first 3 are not counted in the waiting time."""
+    show: int = 8
+    """Number of environments to list, slowest first."""
+    json: bool = False
+    """Print one JSON object instead of the tables."""
+
+
+@dataclass(frozen=True)
+class Topologies(JobOptions):
+    """Compare central, sharded, and decentralized learning on the same total batch of --num-envs environments."""
+
+    processes: int | None = None
+    """Processes of each topology: workers, or ranks without workers. None: one per core."""
+    iterations: int = 23
+    """Iterations of each run. The first 3 are not counted."""
+    json: bool = False
+    """Print JSON instead of the table."""
+
+
+@dataclass(frozen=True)
+class Tune(JobOptions):
+    """Search for the fastest number of workers, environments × rollout steps, and gradient shards.
+
+    The batch size, --num-envs × --rollout-steps, does not change. The number of workers affects only the speed.
+    Environments × rollout steps and shards also affect the weights, so compare the returns before you use them.
+    """
+
+    vary: tuple[Dimension, ...] = ("workers", "envs", "shards")
+    """What to vary. workers does not change the weights of a run; envs and shards do."""
+    minutes: float = 3.0
+    """Minutes to search. At least one measurement is made."""
+    iterations: int = 9
+    """Iterations per measurement. The first 3 are not counted."""
+    out: Path | None = None
+    """File for the fastest configuration, which train --config reads. None: no file."""

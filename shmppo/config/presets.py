@@ -1,0 +1,147 @@
+"""Presets: tested options for known environments. `--preset auto` chooses by --env."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shmppo.config.checks import flag_with_value, nearest
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+
+AUTO = "auto"
+
+_MUJOCO: dict[str, Any] = {
+    "core": "none",
+    "encoder_sizes": (64, 64),
+    "separate_critic": True,
+    "num_envs": 1,
+    "rollout_steps": 2048,
+    "minibatches": 32,
+    "epochs": 10,
+    "learning_rate": 3e-4,
+    "value_clip": True,
+    "total_steps": 1_000_000,
+}
+"""Common hyperparameters for MuJoCo tasks: separate networks, iterations of 2048 steps, and 10 epochs."""
+_CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "total_steps": 200_000}
+_PENDULUM: dict[str, Any] = {
+    "env": "Pendulum-v1",
+    "num_envs": 4,
+    "rollout_steps": 512,
+    "epochs": 10,
+    "gamma": 0.9,
+    "gae_lambda": 0.9,
+    "total_steps": 200_000,
+}
+_MOUNTAIN_CAR: dict[str, Any] = {
+    "env": "MountainCarContinuous-v0",
+    "wrappers": ("shmppo.envs.wrappers:RepeatAction(steps=8)",),
+    "num_envs": 8,
+    "seq_len": 16,
+    "total_steps": 300_000 // 8,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": _CARTPOLE,
+    "CartPole-v1-memory": _CARTPOLE | {"hide_obs": (1, 3)},
+    "Pendulum-v1": _PENDULUM,
+    "Pendulum-v1-memory": _PENDULUM | {"hide_obs": (2,)},
+    "MountainCarContinuous-v0": _MOUNTAIN_CAR,
+    "MountainCarContinuous-v0-memory": _MOUNTAIN_CAR | {"hide_obs": (1,)},
+    "LunarLander-v3": {
+        "env": "LunarLander-v3",
+        "core": "none",
+        "encoder_sizes": (64, 64),
+        "separate_critic": True,
+        "num_envs": 16,
+        "rollout_steps": 1024,
+        "minibatches": 256,
+        "epochs": 4,
+        "learning_rate": 3e-4,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "entropy_coef": 0.01,
+        "total_steps": 1_000_000,
+    },
+    "HalfCheetah-v5": _MUJOCO | {"env": "HalfCheetah-v5"},
+    # The smaller actions at the start and the value loss without clipping are recommendations of arXiv 2006.05990.
+    "Hopper-v5": _MUJOCO | {"env": "Hopper-v5", "log_std_init": -0.7, "value_clip": False},
+    "Walker2d-v5": _MUJOCO | {"env": "Walker2d-v5"},
+    "Ant-v5": _MUJOCO | {"env": "Ant-v5"},
+    "Humanoid-v5": _MUJOCO | {"env": "Humanoid-v5"},
+    "MiniGrid-MemoryS9-v0": {
+        "env": "minigrid:MiniGrid-MemoryS9-v0",
+        "wrappers": (
+            "minigrid.wrappers:OneHotPartialObsWrapper",
+            "minigrid.wrappers:ImgObsWrapper",
+            "FlattenObservation",
+            "shmppo.envs.wrappers:FirstActions(count=3)",
+        ),
+        "hidden_size": 128,
+        "encoder_sizes": (128,),
+        "gamma": 0.995,
+        "learning_rate": 5e-4,
+        "entropy_coef": 0.01,
+        "total_steps": 1_000_000,
+    },
+    "ALE/Pong-v5": {
+        "env": "ale_py:ALE/Pong-v5",
+        "env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.0},
+        "wrappers": ("AtariPreprocessing()",),
+        "hidden_size": 128,
+        "num_envs": 8,
+        "rollout_steps": 128,
+        "minibatches": 4,
+        "epochs": 4,
+        "learning_rate": 2.5e-4,
+        "clip": 0.1,
+        "value_clip": True,
+        "entropy_coef": 0.01,
+        "clip_reward": 1.0,
+        "normalize_reward": False,
+        "total_steps": 10_000_000,
+    },
+}
+"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`.
+
+A name that ends in `-memory` is a variant of the task: the policy does not see some numbers of the observation, so it
+needs memory."""
+
+
+def preset(name: str, **changes: Any) -> TrainConfig:
+    """Return the configuration of a preset.
+
+    Args:
+        name: name of the preset, for example "HalfCheetah-v5" or "Pendulum-v1-memory". `module:` before it is ignored.
+        changes: fields of the configuration to change, for example seed=2.
+
+    Raises:
+        ConfigError: if there is no such preset, or if the configuration cannot run.
+    """
+    return TrainConfig(**{**preset_fields(name), **changes})
+
+
+def preset_fields(name: str, env: str | None = None) -> dict[str, Any]:
+    """Return the fields that a preset sets.
+
+    Args:
+        name: name of the preset, or "auto" for the preset of an environment.
+        env: the environment, for "auto".
+
+    Raises:
+        ConfigError: if there is no such preset.
+    """
+    if name == AUTO and env is None:
+        raise ConfigError("--preset auto chooses by --env, which is missing; add --env, or name a preset")
+    wanted = str(env if name == AUTO else name)
+    fields = PRESETS.get(wanted.rpartition(":")[2])
+    if fields is not None:
+        return dict(fields)
+    what = f"--preset auto knows no options for --env {wanted}" if name == AUTO else f"there is no --preset {wanted}"
+    raise ConfigError(f"{what}{nearest(wanted, PRESETS)}; choose one of {', '.join(PRESETS)}, or leave --preset out")
+
+
+def preset_flags(fields: Mapping[str, Any]) -> str:
+    """Return the flags that a preset stands for, for documentation. fields: a value of `PRESETS`."""
+    return " ".join(flag_with_value(name, value) for name, value in fields.items())

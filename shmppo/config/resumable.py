@@ -1,0 +1,80 @@
+"""Which options of a run `resume` may change. All others would change the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shmppo.config.checks import flag, flag_with_value, require
+from shmppo.config.run_options import ReportOptions
+from shmppo.config.train_config import TrainConfig, typed_fields
+
+RESUMABLE: tuple[str, ...] = (
+    "total_steps",
+    "anneal_steps",
+    "skip_bad_episodes",
+    "workers",
+    "learning",
+    "stop_at_iteration",
+    "worker_timeout",
+    "max_restarts",
+    "checkpoint_every",
+    "checkpoint_minutes",
+    "keep_checkpoints",
+    "keep_every",
+    "replay_limit",
+    "rank_timeout",
+    *(field.name for field in dataclasses.fields(ReportOptions)),
+)
+"""Fields of the configuration that `resume` may change. At a given iteration, only anneal_steps changes the weights.
+
+If a change of anneal_steps alters the schedule of finished iterations, no new run gives the same weights, so the run
+becomes inexact."""
+
+
+def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Path) -> TrainConfig:
+    """Apply the changes of a resumed run to its configuration. `stop_at_iteration` is not kept from before.
+
+    Args:
+        stored: configuration of the checkpoint.
+        changes: fields to change. A value equal to the stored one is no change.
+        run_dir: directory of the run, for the error message.
+
+    Raises:
+        ConfigError: if a change is not in RESUMABLE, or if the configuration cannot run.
+    """
+    typed = typed_fields(changes)
+    refused = {name: value for name, value in typed.items() if value != getattr(stored, name)}
+    refused = {name: value for name, value in refused.items() if name not in RESUMABLE}
+    require(not refused, refusal(run_dir, [flag_with_value(name, value) for name, value in refused.items()]))
+    return dataclasses.replace(
+        stored, **{"stop_at_iteration": None} | {name: typed[name] for name in typed if name in RESUMABLE}
+    )
+
+
+def refusal(run_dir: Path, flags: Sequence[str], prog: str = "train") -> str:
+    """Say that a resumed run cannot change options, and how to start a new run with them.
+
+    Args:
+        run_dir: directory of the run.
+        flags: the options with their values, for example "--learning-rate 0.01".
+        prog: the command that starts a new run.
+    """
+    names = " and ".join(text.partition(" ")[0] for text in flags)
+    verb = "belongs" if len(flags) == 1 else "belong"
+    return (
+        f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
+        f"a new run with the weights of this one: {prog} --init-from {run_dir} {' '.join(flags)}"
+    )
+
+
+def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:
+    """Return flags of the options that differ between two configurations of the same run, which must be none.
+
+    RESUMABLE fields and the run directory may differ.
+    """
+    ignored = {*RESUMABLE, "run_dir"}
+    one, other = first.fields(), second.fields()
+    return [flag(name) for name in one if name not in ignored and one[name] != other[name]]

@@ -1,0 +1,158 @@
+"""What a display shows of a run: the latest metrics, and the progress of the iteration that is running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.text import number, short_path
+from shmppo.utils.machine import usable_cores
+from shmppo.utils.signals import StopRequest
+
+if TYPE_CHECKING:
+    from shmppo.parallel.shared_buffers import Control
+
+MAX_HISTORY = 480  # points kept for the sparkline of returns
+
+
+def workers_warning(config: TrainConfig) -> str | None:
+    """Return a sentence if the workers of this machine's ranks outnumber the usable cores, else None."""
+    workers = config.num_workers * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = usable_cores()
+    if workers <= cores:
+        return None
+    have = "1 usable core" if cores == 1 else f"{cores} usable cores"
+    return f"{workers} workers share {have}, so they wait for each other; lower --workers"
+
+
+@dataclass
+class RunStatus:
+    """The state of a run for displays. The learner writes it; displays read it at any time."""
+
+    config: TrainConfig
+    run_dir: Path
+    stop: StopRequest
+    control: Control | None = None
+    """Shared counters of the workers' progress. None: unknown."""
+    iteration: int = 0
+    """Number of finished iterations."""
+    ready: bool = False
+    """Whether all processes have started."""
+    row: dict[str, float] | None = None
+    """The latest row of metrics.csv."""
+    worker_seconds: Sequence[float] = ()
+    """[W], seconds that each worker took to sample its part of the last rollout."""
+    memory: int = 0
+    """Bytes used by all processes. 0: unknown."""
+    ended: bool = False
+    """Whether no further iteration follows."""
+    history: list[float] = field(default_factory=list)
+    """Mean returns of every `stride`-th iteration."""
+    stride: int = 1
+    _rows: int = 0
+    _since: float = field(default_factory=time.monotonic)
+
+    def add(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> None:
+        """Record a finished iteration.
+
+        When the history of returns is full, every second point is dropped. It then covers the whole run.
+        """
+        if self._rows % self.stride == 0:
+            self.history.append(row["return_mean_100"])
+        self._rows += 1
+        if len(self.history) > MAX_HISTORY:
+            del self.history[1::2]
+            self.stride *= 2
+        self.row, self.worker_seconds, self.memory = row, worker_seconds, memory
+        self.iteration, self._since = int(row["iteration"]), time.monotonic()
+
+    @property
+    def sampled(self) -> int:
+        """Steps of the running iteration that all environments of this rank have begun."""
+        if self.control is None:
+            return 0
+        steps = self.control.progress[:, 0] - self.iteration * self.config.rollout_steps
+        return int(steps.clip(0, self.config.rollout_steps).mean() * self.config.num_envs)
+
+    @property
+    def activity(self) -> str:
+        """What the run does at the moment."""
+        config = self.config
+        if not self.ready:
+            if not config.num_workers:
+                return "creating the environments"
+            return f"starting {count(config.num_workers, 'worker')} and their environments"
+        if self.iteration >= config.last_iteration:
+            return "finished"
+        if self.control is not None and int(self.control.finished_rollouts.min()) > self.iteration:
+            return "updating the weights"
+        return f"sampling {self.sampled:,} of {config.rank_steps:,} steps"
+
+    @property
+    def stopping(self) -> str | None:
+        """A sentence if the run stops or has stopped before its last iteration, else None."""
+        last = self.config.last_iteration
+        if self.iteration >= last:
+            return None
+        if self.ended:
+            return f"stopped after iteration {self.iteration:,} of {last:,}"
+        if self.stop.signal is None:
+            return None
+        again = " (press Ctrl-C again to stop at once)" if self.stop.signal == signal.SIGINT else ""
+        return f"stopping after this iteration{again}"
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far, including those of the running iteration on all ranks."""
+        done = int(self.row["env_steps"]) if self.row else self.iteration * self.config.batch_steps
+        return done + self.sampled * self.config.ranks
+
+    @property
+    def total_steps(self) -> int:
+        """Environment steps at the end of the run."""
+        return self.config.last_iteration * self.config.batch_steps
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far. Before the first iteration ends, seconds since the start."""
+        return (self.row["wall_seconds"] if self.row else 0.0) + time.monotonic() - self._since
+
+    @property
+    def remaining(self) -> float | None:
+        """Estimated seconds until the end of the run. None: unknown."""
+        if self.row is None:
+            return None
+        per_iteration = self.row["wall_seconds"] / max(self.iteration, 1)
+        left = (self.config.last_iteration - self.iteration) * per_iteration
+        return max(left - (time.monotonic() - self._since), 0.0) if left else 0.0
+
+    @property
+    def mean_return(self) -> str:
+        """The mean return of the last 100 episodes."""
+        if self.row is None or not self.row["episodes"]:
+            return "no episode finished yet"
+        return number(self.row["return_mean_100"])
+
+    @property
+    def title(self) -> str:
+        """Environment, and numbers of environments, workers, and ranks."""
+        config = self.config
+        ranks = f"{config.ranks} ranks of " if config.ranks > 1 else ""
+        workers = count(config.num_workers, "worker") if config.num_workers else "no workers"
+        return f"{config.env_id}  {ranks}{count(config.num_envs, 'environment')}, {workers}"
+
+    @property
+    def directory(self) -> str:
+        """The run directory, relative to the current directory if that is shorter."""
+        return short_path(self.run_dir)
+
+
+def count(amount: int, noun: str) -> str:
+    """Return for example "1 worker" or "2 workers"."""
+    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")

@@ -1,0 +1,56 @@
+"""The new directory in which a run is resumed from an older checkpoint. It gets the history up to that checkpoint."""
+
+from __future__ import annotations
+
+import csv
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from shmppo.errors import ConfigError
+from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
+from shmppo.runs.checkpoint import BEST, load_checkpoint
+from shmppo.runs.run_directory import EVALUATIONS, METRICS
+
+
+def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:
+    """Copy what a run had recorded when it saved a checkpoint: metrics, evaluations, KL profiles, best checkpoint.
+
+    If its best checkpoint is newer, the first checkpoint in the new directory becomes the best one.
+
+    Args:
+        source: directory of the run.
+        target: the new directory.
+        checkpoint: content of the checkpoint. Its best return is reset if the best checkpoint is newer.
+    """
+    iteration = checkpoint["iteration"]
+    for name in (METRICS, EVALUATIONS, TABLE):
+        if (source / name).is_file():
+            _copy_rows(source / name, target / name, iteration)
+    for path in (source / PROFILE_DIRECTORY).glob("*.npz"):
+        if int(path.stem) <= iteration:
+            (target / PROFILE_DIRECTORY).mkdir(exist_ok=True)
+            shutil.copyfile(path, target / PROFILE_DIRECTORY / path.name)
+    if _iteration_of(source / BEST) <= iteration:
+        shutil.copyfile(source / BEST, target / BEST)
+    else:
+        checkpoint["best_return"] = -math.inf
+
+
+def _copy_rows(source: Path, target: Path, iteration: int) -> None:
+    """Copy the rows of a table up to an iteration. An incomplete last row is not copied."""
+    with open(source, newline="") as file, open(target, "w", newline="") as copy:
+        reader = csv.DictReader(file)
+        writer = csv.DictWriter(copy, reader.fieldnames or ())
+        writer.writeheader()
+        complete = (row for row in reader if None not in row.values())
+        writer.writerows(row for row in complete if int(row["iteration"]) <= iteration)
+
+
+def _iteration_of(path: Path) -> float:
+    """Return the iteration of a checkpoint. Infinity if it does not exist or is damaged."""
+    try:
+        return float(load_checkpoint(path)["iteration"])
+    except ConfigError:
+        return math.inf

@@ -1,0 +1,140 @@
+"""Prepare to resume a run: select its checkpoint, choose the directory, and apply the changes to its configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shmppo.config.checks import require
+from shmppo.config.resumable import different_fields, resumed_config
+from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.parallel.process_group import ProcessGroup
+from shmppo.ppo.schedules import Schedule
+from shmppo.runs.checkpoint import (
+    is_file_name,
+    load_common_checkpoint,
+    load_newest_checkpoint,
+    load_selected_checkpoint,
+)
+from shmppo.runs.run_directory import LOG, directory_of, fork_name
+from shmppo.runs.start import Start
+from shmppo.utils.files import make_parent_directory
+
+log = logging.getLogger(__name__)
+
+
+class ResumeRequest(NamedTuple):
+    """What to resume. For the fields, see `shmppo.resume`."""
+
+    run_dir: Path
+    changes: Mapping[str, Any]
+    checkpoint: str | int | Path = "last"
+    new_run_dir: Path | None = None
+
+
+def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple[TrainConfig, Start]:
+    """Load the checkpoint, and apply the changes to its configuration.
+
+    Returns:
+        The configuration, with the directory of this rank as `run_dir`, and what the run starts from.
+
+    Raises:
+        ConfigError: on all ranks, if there is no such checkpoint, or if a change is refused.
+    """
+    own = directory_of(request.run_dir.absolute(), process_group.rank)
+    checkpoint = _load(process_group, own, request.checkpoint)
+    iteration = checkpoint["iteration"]
+    with process_group.config_errors_on_all_ranks():
+        # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
+        is_older = request.checkpoint != "last" and iteration != load_newest_checkpoint(own)["iteration"]
+        before = from_json(json.loads(checkpoint["config"]))
+        if is_file_name(request.checkpoint):
+            _check_origin(before, own, request.checkpoint)
+        config = resumed_config(before, request.changes, request.run_dir)
+        require(
+            config.ranks == process_group.size,
+            f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
+        )
+        _check_length(request, config, iteration)
+    _mark_if_inexact(checkpoint, before, config)
+    target = own
+    fork = request.new_run_dir is not None or any(process_group.gather_objects(is_older))
+    if fork:
+        name = request.new_run_dir or process_group.gather_objects(fork_name(request.run_dir, iteration))[0]
+        target = directory_of(Path(name).absolute(), process_group.rank)
+    with process_group.config_errors_on_all_ranks():
+        make_parent_directory(target / LOG, "--run-dir" if fork else "--resume")
+    config = dataclasses.replace(config, run_dir=str(target))
+    return config, Start(checkpoint=checkpoint, forked_from=own if fork else None)
+
+
+def _load(process_group: ProcessGroup, own: Path, which: str | int | Path) -> dict[str, Any]:
+    """Load the selected checkpoint of this rank. It must have the same iteration on all ranks.
+
+    Args:
+        process_group: the ranks.
+        own: directory of this rank.
+        which: see `load_selected_checkpoint`.
+    """
+    if which == "last":
+        return load_common_checkpoint(own, process_group)
+    require(
+        process_group.size == 1 or not is_file_name(which),
+        f"--checkpoint {which} is one file, but each of the {process_group.size} ranks needs its own; name last, best, "
+        "or an iteration",
+    )
+    with process_group.config_errors_on_all_ranks():
+        checkpoint = load_selected_checkpoint(own, which)
+    iterations = process_group.gather_objects(checkpoint["iteration"])
+    require(
+        len(set(iterations)) == 1,
+        f"--checkpoint {which} is of the iterations {iterations} on the ranks; name an iteration that all of them have",
+    )
+    return checkpoint
+
+
+def _check_origin(config: TrainConfig, own: Path, which: str | int | Path) -> None:
+    """Raise ConfigError if a checkpoint file belongs to another run than the directory."""
+    other = different_fields(config, load_config(own))
+    require(
+        not other,
+        f"--checkpoint {which} belongs to another run than {own}: they differ in {', '.join(other)}; name a checkpoint "
+        "of this run",
+    )
+
+
+def _check_length(request: ResumeRequest, config: TrainConfig, iteration: int) -> None:
+    """Raise ConfigError if there is nothing left to train."""
+    require(
+        iteration < config.last_iteration,
+        f"{request.run_dir} has finished {iteration} iterations, {config.last_iteration} were asked for; to train "
+        f"longer, raise --total-steps above {iteration * config.batch_steps}",
+    )
+    require(
+        "anneal_steps" in request.changes or request.changes.get("total_steps", 0) <= config.learning_horizon,
+        f"{request.run_dir} was started with a learning rate or clip range that is 0 after {config.anneal_horizon} "
+        f"steps; to learn from more steps, add --anneal-steps {config.total_steps}",
+    )
+
+
+def _mark_if_inexact(checkpoint: dict[str, Any], before: TrainConfig, config: TrainConfig) -> None:
+    """Add a reason to the checkpoint if the changes alter the schedule of finished iterations.
+
+    A new run with this configuration would then have other weights.
+    """
+    old, new = Schedule(before), Schedule(config)
+    finished = range(checkpoint["iteration"])
+    if all(
+        old.learning_rate(i) == new.learning_rate(i) and old.coefficients(i) == new.coefficients(i) for i in finished
+    ):
+        return
+    reason = (
+        f"resumed at iteration {checkpoint['iteration']} with --anneal-steps {config.anneal_horizon}, but the "
+        f"iterations before it had {before.anneal_horizon}"
+    )
+    log.warning("not exact: %s", reason)
+    checkpoint["inexact_reasons"] = [*checkpoint["inexact_reasons"], reason]

@@ -1,0 +1,142 @@
+"""What a run starts from: random weights, the weights of another run (--init-from), or a checkpoint (--resume)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shmppo.config.checks import flag_with_value, require
+from shmppo.config.options import NetworkOptions
+from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.envs.spec import Task
+from shmppo.models.actor_critic import parameter_shapes, weights_sha256
+from shmppo.parallel.process_group import ProcessGroup
+from shmppo.parallel.shared_buffers import Field
+from shmppo.runs.checkpoint import check_shapes, load_checkpoint, load_newest_checkpoint
+from shmppo.runs.fork import copy_history
+from shmppo.runs.run_directory import create_run_directory
+from shmppo.runs.train_state import carry_shapes
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """The part of another run's checkpoint from which a new run starts."""
+
+    path: Path
+    """Directory of the other run, or its checkpoint file."""
+    config: TrainConfig
+    """Configuration of the other run."""
+    iteration: int
+    """Number of finished iterations of the other run."""
+    learner: dict[str, Any]
+    """What `Learner.state` returned."""
+
+    def record(self) -> dict[str, Any]:
+        """Return what config.json, summary.json, and checkpoints record about the other run."""
+        return origin(self.path, self.iteration, self.learner)
+
+    def check(self, config: TrainConfig, task: Task) -> None:
+        """Check that a run can start from these weights.
+
+        Raises:
+            ConfigError: if a shape differs, or if only one of the two runs normalizes observations.
+        """
+        where, advice = f"--init-from {self.path}", self._advice(config)
+        parameters = parameter_shapes(config, task.observation, task.distribution)
+        check_shapes("parameter", self.learner["model"], parameters, where=where, advice=advice)
+        size = (task.observation.normalized_size,)
+        moments = {"count": (), "mean": size, "m2": size}
+        check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)
+        require(
+            config.normalize_obs == self.config.normalize_obs,
+            f"{where} was trained with {flag_with_value('normalize_obs', self.config.normalize_obs)}; add this flag",
+        )
+
+    def _advice(self, config: TrainConfig) -> str:
+        """Say which options of the network differ between the two runs, or else that their spaces do."""
+        names = [field.name for field in dataclasses.fields(NetworkOptions) if field.name != "init_from"]
+        values = {name: getattr(self.config, name) for name in names}
+        flags = [flag_with_value(name, value) for name, value in values.items() if value != getattr(config, name)]
+        if flags:
+            return f"that run has another network: add {' '.join(flags)}"
+        return (
+            f"that run was trained in {self.config.env_id} with other spaces; choose an environment with the same "
+            "spaces, or leave --init-from out"
+        )
+
+
+def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> InitialWeights | None:
+    """Load the weights that --init-from names. Return None without this option.
+
+    Raises:
+        ConfigError: on all ranks, if a rank finds no checkpoint or other weights than another rank.
+    """
+    if config.init_from is None:
+        return None
+    path = Path(config.init_from).expanduser().absolute()
+    with process_group.config_errors_on_all_ranks():
+        state = load_checkpoint(path) if path.is_file() else load_newest_checkpoint(path)
+        weights = InitialWeights(path, from_json(json.loads(state["config"])), state["iteration"], state["learner"])
+    hashes = process_group.gather_objects(weights.record()["weights_sha256"])
+    require(len(set(hashes)) == 1, f"--init-from {path} has other weights on some ranks; give all ranks the same files")
+    return weights
+
+
+def origin(path: Path, iteration: int, learner: dict[str, Any]) -> dict[str, Any]:
+    """Describe the checkpoint from which a run starts, so that it can be found again."""
+    return {
+        "path": str(path),
+        "iteration": iteration,
+        "weights_sha256": weights_sha256(learner["model"].values()),
+    }
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from. Without values: random weights."""
+
+    weights: InitialWeights | None = None
+    """Of --init-from. None: random weights, or those of the checkpoint."""
+    checkpoint: dict[str, Any] | None = None
+    """Content of the checkpoint to resume. None: a new run."""
+    forked_from: Path | None = None
+    """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
+
+    def check(self, config: TrainConfig, task: Task, fields: Sequence[Field]) -> None:
+        """Check that the run can start from this.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            fields: the layout table of the shared buffers.
+
+        Raises:
+            ConfigError: if a shape differs.
+        """
+        if self.checkpoint is not None:
+            check_shapes("carry", self.checkpoint["carry"], carry_shapes(fields))
+            shapes = parameter_shapes(config, task.observation, task.distribution)
+            check_shapes("parameter", self.checkpoint["learner"]["model"], shapes)
+        elif self.weights is not None:
+            self.weights.check(config, task)
+
+    def open_directory(self, config: TrainConfig) -> Path:
+        """Return the directory of the run. Create it if the run does not continue in its directory.
+
+        Raises:
+            ConfigError: if it cannot be created, or if it contains a run already.
+        """
+        if self.checkpoint is None:
+            record = {"initial_weights": self.weights.record()} if self.weights is not None else {}
+            return create_run_directory(config, record)
+        if self.forked_from is None:
+            return Path(str(config.run_dir))
+        iteration = self.checkpoint["iteration"]
+        record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
+        run_dir = create_run_directory(config, record)
+        copy_history(self.forked_from, run_dir, self.checkpoint)
+        return run_dir

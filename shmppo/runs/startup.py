@@ -1,0 +1,69 @@
+"""The start of the train command: checks that need no torch, and its import here and in the fork server together."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.creation_errors import check_env_name
+from shmppo.loggers.text import printable
+from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start_fork_server
+from shmppo.runs.run_directory import refuse_existing_run
+
+MAX_WORKERS = 128  # with more, the limit of open files may have to be raised before the fork server starts
+
+
+def check_early(config: TrainConfig) -> None:
+    """Check the values in which mistakes are most common, before seconds are spent on the import of torch.
+
+    With torchrun, all ranks check them later and together, because a run that torchrun restarts has a run directory.
+
+    Raises:
+        ConfigError: if --run-dir contains a run, or if --env does not name an environment.
+    """
+    if _is_worker() or "RANK" in os.environ:
+        return
+    if config.run_dir is not None:
+        refuse_existing_run(Path(config.run_dir).expanduser().absolute())
+    if config.env_backend == "gymnasium":
+        check_env_name(config.env_id)
+
+
+def _is_worker() -> bool:
+    """Whether this process is a worker that imports a main script without a guard. It must do nothing else."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
+
+
+@contextmanager
+def early_fork_server(config: TrainConfig) -> Iterator[None]:
+    """Start the fork server of a run now, and kill it at the end of the context.
+
+    It takes seconds to import torch. Started early, it does so while this process imports torch, too.
+    """
+    if _is_worker() or not has_fork_server() or not 0 < config.num_workers <= MAX_WORKERS:
+        yield
+        return
+    start_fork_server()
+    try:
+        yield
+    finally:
+        kill_fork_server()
+
+
+@contextmanager
+def startup_line(text: str, *, quiet: bool) -> Iterator[None]:
+    """Show a line on the terminal while the context is open. Other outputs do not get it."""
+    stream = sys.stdout
+    if quiet or stream is None or stream.closed or not stream.isatty():
+        yield
+        return
+    print(printable(text, stream.encoding), end="\r", flush=True)
+    try:
+        yield
+    finally:
+        print(" " * len(text), end="\r", flush=True)

@@ -1,0 +1,94 @@
+"""Exceptions of the user's code: which of them are failures, and how an error message shows them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+
+FAILURES = (Exception, SystemExit, KeyboardInterrupt)
+"""What code of the user may raise. Call `reraise_ctrl_c` first if one of these is caught."""
+_INTERNAL = ("shmppo", "gymnasium", "multiprocessing", "torch", "importlib")
+"""Packages whose frames do not help to find an error in the user's code."""
+_MAX_TEXT = 300  # characters of an exception in a message
+
+
+def reraise_ctrl_c(error: BaseException) -> None:
+    """Raise a KeyboardInterrupt again if Ctrl-C caused it. Return if the user's code itself has raised `error`."""
+    if not isinstance(error, KeyboardInterrupt):
+        return
+    frames = _frames(error)
+    by_handler = bool(frames) and _module(frames[-1][0]) == "shmppo.utils.signals"
+    if by_handler or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        raise error
+
+
+def main_is_importable() -> bool:
+    """Whether other processes can import the main module: yes for a script, no for a notebook or standard input."""
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format the traceback of an exception without the frames of this package and of the libraries below it.
+
+    If no other frame is left, the last frame of a library stays: it shows the line that has raised.
+
+    Returns:
+        The text. "" if there are only frames of this package, and for sys.exit and KeyboardInterrupt.
+    """
+    if not isinstance(error, Exception) or not _user_frames(error):
+        return ""
+    formatted = traceback.TracebackException.from_exception(error)
+    _keep_user_frames(formatted, error)
+    return "".join(formatted.format()).rstrip()
+
+
+def _keep_user_frames(formatted: traceback.TracebackException | None, error: BaseException | None) -> None:
+    """Remove frames from an exception, its cause, and its context."""
+    if formatted is None or error is None:
+        return
+    formatted.stack = traceback.StackSummary.extract(iter(_user_frames(error)))
+    _keep_user_frames(formatted.__cause__, error.__cause__)
+    _keep_user_frames(formatted.__context__, error.__context__)
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an exception in one line: its repr, the line that raised it, and the source of this line if needed.
+
+    Exceptions without a text, such as a bare assert, need the source.
+    """
+    text = " ".join(repr(error).split())
+    text = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
+    frames = _user_frames(error)
+    if not frames:
+        return text
+    last = traceback.StackSummary.extract(iter(frames[-1:]))[0]
+    source = f" ({last.line})" if last.line and not str(error) else ""
+    return f"{text} at {short_path(last.filename)}:{last.lineno}{source}"
+
+
+def short_path(path: str | os.PathLike[str]) -> str:
+    """Return a path relative to the working directory if it lies in it, and the path itself otherwise."""
+    path = os.fspath(path)
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    return list(traceback.walk_tb(error.__traceback__))
+
+
+def _user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Return the frames outside of the internal packages. If there is none, return the last frame of a library."""
+    packages = [(frame, _module(frame[0]).partition(".")[0]) for frame in _frames(error)]
+    own = [frame for frame, package in packages if package not in _INTERNAL]
+    libraries = [frame for frame, package in packages if package not in ("shmppo", "importlib")]
+    return own or libraries[-1:]
+
+
+def _module(frame: FrameType) -> str:
+    """Return the name of the module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", ""))

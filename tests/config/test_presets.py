@@ -1,0 +1,95 @@
+"""Presets: the configurations that they stand for, their choice, and what overrides them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shmppo
+from shmppo.config.flags import parse_config
+from shmppo.config.presets import PRESETS, preset, preset_fields, preset_flags
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+
+DIGESTS = {
+    "CartPole-v1": "820d67a5acb9",
+    "CartPole-v1-memory": "c3a5bcc87355",
+    "Pendulum-v1": "dd8a0d57fa94",
+    "Pendulum-v1-memory": "e693b977a47e",
+    "MountainCarContinuous-v0": "abc420b92f9c",
+    "MountainCarContinuous-v0-memory": "967cbc632eb1",
+    "LunarLander-v3": "dfa6d6c48420",
+    "HalfCheetah-v5": "3f3a352d83e1",
+    "Hopper-v5": "615e19fa9c02",
+    "Walker2d-v5": "46eba9398bff",
+    "Ant-v5": "20f7de2df049",
+    "Humanoid-v5": "ccd107c68e0f",
+    "MiniGrid-MemoryS9-v0": "35d45c77f140",
+    "ALE/Pong-v5": "a892cb49f9b7",
+}
+"""Beginning of the SHA-256 of each preset's fields. The published results were measured with these options."""
+
+
+def digest(config: TrainConfig) -> str:
+    """The hash of all fields that are not at their defaults."""
+    default = TrainConfig().fields()
+    changed = {name: value for name, value in config.fields().items() if value != default[name]}
+    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def test_the_presets_are_those_of_the_published_results() -> None:
+    assert {name: digest(preset(name)) for name in PRESETS} == DIGESTS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_flags_of_a_preset_give_its_configuration(name: str) -> None:
+    assert parse_config(shlex.split(preset_flags(PRESETS[name]))) == preset(name)
+    assert parse_config(["--preset", name]) == preset(name)
+
+
+def test_auto_chooses_by_the_environment_without_its_module() -> None:
+    for env in ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
+        assert preset_fields("auto", env) == PRESETS["ALE/Pong-v5"]
+    config = parse_config(["--preset", "auto", "--env", "Pendulum-v1"])
+    assert config == preset("Pendulum-v1")
+    assert config.hidden_indices == ()
+    assert preset("Pendulum-v1-memory").hidden_indices == (2,)
+
+
+def test_a_preset_is_overridden_by_the_file_and_both_by_flags(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text('{"gamma": 0.5, "epochs": 3}')
+    arguments = ["--preset", "Hopper-v5", "--config", str(tmp_path / "file.json"), "--epochs", "2", "--env", "Ant-v5"]
+    assert parse_config(arguments) == preset("Hopper-v5", gamma=0.5, epochs=2, env="Ant-v5")
+    assert parse_config(["--preset", "Hopper-v5"], default=preset("ALE/Pong-v5")) == preset("Hopper-v5")
+
+
+def test_auto_takes_the_environment_of_a_file_or_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text('{"env": "Ant-v5"}')
+    assert parse_config(["--preset", "auto", "--config", str(tmp_path / "file.json")]) == preset("Ant-v5")
+    assert parse_config(["--preset", "auto"], default=TrainConfig(env="Ant-v5")) == preset("Ant-v5")
+
+
+def test_an_unknown_preset_is_refused_with_the_names() -> None:
+    names = ", ".join(PRESETS)
+    messages = {
+        ("--preset", "HalfChetah-v5"): r"there is no --preset HalfChetah-v5 \(did you mean HalfCheetah-v5\?\); choose",
+        ("--preset", "auto", "--env", "Foo-v1"): "--preset auto knows no options for --env Foo-v1",
+        ("--preset", "auto"): "--preset auto chooses by --env, which is missing",
+    }
+    for arguments, message in messages.items():
+        with pytest.raises(ConfigError, match=message) as error:
+            parse_config(arguments)
+        assert names in str(error.value) or arguments == ("--preset", "auto")
+    with pytest.raises(ConfigError, match="there is no --preset Foo-v1"):
+        shmppo.preset("Foo-v1")
+
+
+def test_presets_do_not_import_torch() -> None:
+    script = "import sys, shmppo; shmppo.preset('Hopper-v5'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,134 @@
+"""Environments that cannot be created: each message names the cause, and the flag or the package that helps."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs import creation_errors
+from shmppo.envs.creation_errors import check_env_name
+from shmppo.envs.factory import inspect_task
+from shmppo.errors import ConfigError
+
+MESSAGES = {
+    "environments:Countre": r"module environments has no Countre \(did you mean Counter\?\); correct the name",
+    "environment:Counter": "there is no module environment; install it",
+    "json.nothing:make": "there is no module json.nothing; install it",
+    "environments:np": "np in environments is a module; name a class",
+    "environments:Nothing-v7": "is not registered; check the id in environments",
+    "sys:exit": r"could not be made: SystemExit\(\)",
+    "environments.Counter": r"is not registered \(did you mean environments:Counter\?\); for an id",
+    "json.decoder.JSONDecoder": r"\(did you mean json.decoder:JSONDecoder\?\)",
+    "json.nothing.Maze": r"is not registered; for an id",
+    "environments.nothing.Maze": r"is not registered; for an id",
+    "ALE/Pong-v5": r"belongs to a package that is not imported; .*use --env ale_py:ALE/Pong-v5",
+    "PongNoFrameskip-v4": "use --env ale_py:PongNoFrameskip-v4",
+    "MiniGrid-Empty-8x8-v0": "use --env minigrid:MiniGrid-Empty-8x8-v0",
+    "BabyAI-GoToRedBall-v0": "use --env minigrid:BabyAI-GoToRedBall-v0",
+    "popgym-RepeatPreviousEasy-v0": "use --env popgym:popgym-RepeatPreviousEasy-v0",
+    "dm_control/cartpole-swingup-v0": "use --env shimmy:dm_control/cartpole-swingup-v0",
+    "FetchReach-v4": "use --env gymnasium_robotics:FetchReach-v4",
+    "Meta-World/MT1": "use --env metaworld:Meta-World/MT1",
+    "highway-fast-v0": "use --env highway_env:highway-fast-v0",
+    "procgen-coinrun-v0": r"--env shimmy:GymV21Environment-v0 --env-kwargs env_id=procgen:procgen-coinrun-v0",
+    "CartPol-v1": r"is not registered \(did you mean CartPole-v1\?\); for an id that your own module registers",
+    "CartPole-v9": r"is not registered: .*provides versioned environments: \[ `v0`, `v1` \]; for",
+    "LunarLander-v2": "could not be made: .* deprecated. Please use `LunarLander-v3` instead$",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date")
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_wrong_name_gets_a_suggestion(name: str) -> None:
+    with pytest.raises(ConfigError, match=MESSAGES[name]) as raised:
+        inspect_task(TrainConfig(env=name))
+    assert str(raised.value).startswith(f"--env {name}")
+    assert "\n" not in str(raised.value)
+    assert raised.value.details == "", "no traceback"
+
+
+def test_a_module_whose_name_is_similar_to_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "labyrinth.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no module labyrint \(did you mean labyrinth\?\)"):
+        inspect_task(TrainConfig(env="labyrint:Maze"))
+
+
+def test_a_module_in_a_name_with_dots_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, monkeypatch, "unseen_mazes", "raise SystemError\n")
+    (tmp_path / "unseen_mazes" / "small.py").touch()
+    with pytest.raises(ConfigError, match=r"did you mean unseen_mazes\.small:Maze\?"):
+        inspect_task(TrainConfig(env="unseen_mazes.small.Maze"))
+
+
+TAKES = [
+    ("environments:Counter", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
+    ("environments:Counter-v0", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
+    ("environments:Faulty", {}, r"missing 1 required .* 'how'.*; correct --env-kwargs \(Faulty takes how, at\)$"),
+    ("CartPole-v1", {"sise": 1}, r"; correct --env-kwargs \(CartPoleEnv takes sutton_barto_reward, render_mode\)$"),
+    ("environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+$"),
+]
+
+
+@pytest.mark.parametrize(("env", "arguments", "message"), TAKES)
+def test_wrong_arguments_of_the_constructor_get_the_right_ones(
+    env: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        inspect_task(TrainConfig(env=env, env_kwargs=arguments))
+
+
+def test_a_name_is_checked_without_creating_an_environment() -> None:
+    for name in ("environments:Faulty", "environments:Counter-v0", "CartPole-v1", "environments:Counter"):
+        check_env_name(name)
+    for name in ("environments:Countre", "environments:Nothing-v7", "environment:Counter", "CartPol-v1"):
+        with pytest.raises(ConfigError, match=MESSAGES[name]):
+            check_env_name(name)
+
+
+def installed(root: Path, monkeypatch: pytest.MonkeyPatch, package: str, source: str) -> None:
+    """Make an importable package with this source."""
+    (root / package).mkdir()
+    (root / package / "__init__.py").write_text(source)
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.delitem(sys.modules, package, raising=False)
+
+
+def test_an_error_while_a_module_is_imported_shows_the_users_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, "broken_maze", "import surely_not_installed\n")
+    with pytest.raises(ConfigError, match=r"the import of broken_maze raised ModuleNotFoundError") as raised:
+        inspect_task(TrainConfig(env="broken_maze:Maze"))
+    assert "__init__.py:1; correct the module" in str(raised.value)
+    assert [line for line in raised.value.details.splitlines() if "File" in line] == [
+        f'  File "{tmp_path}/broken_maze/__init__.py", line 1, in <module>'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("package", "source", "fits", "advice"),
+    [
+        ("dm_control", "def make(): raise AttributeError('no flex_vertedge')", "3.17.0", "pip install 'mujoco<4'"),
+        ("gymnasium_robotics", "def make():\n    assert 1 in ()", "3.11.0", "pip install 'mujoco<3.12'"),
+    ],
+)
+def test_a_package_that_does_not_support_the_installed_mujoco(
+    package: str, source: str, fits: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors are those of dm_control 1.0.50 and gymnasium-robotics 1.4.2 with MuJoCo 4.0.0."""
+    installed(tmp_path, monkeypatch, package, source)
+    monkeypatch.setattr(creation_errors.metadata, "version", lambda name: {"mujoco": "4.0.0"}[name])
+    with pytest.raises(ConfigError, match=rf"{package} does not support MuJoCo 4.0.0: {advice}$") as raised:
+        inspect_task(TrainConfig(env=f"{package}:make"))
+    assert f"{package}/__init__.py:" in str(raised.value)
+    assert ("(assert 1 in ())" in str(raised.value)) == ("assert" in source)
+    monkeypatch.setattr(metadata, "version", lambda name: {"mujoco": fits}[name])
+    with pytest.raises(ConfigError, match="could not be made") as raised:
+        inspect_task(TrainConfig(env=f"{package}:make"))
+    assert "pip install" not in str(raised.value)

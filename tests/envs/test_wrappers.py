@@ -1,0 +1,65 @@
+"""Wrappers for --wrappers: repeated actions, and fewer actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task, make_environment
+from shmppo.envs.wrappers import FirstActions, RepeatAction
+from shmppo.errors import ConfigError
+
+
+class Counting(gymnasium.Env[int, int]):
+    """An environment whose observation and reward are the number of steps. An episode ends after `length` steps."""
+
+    observation_space = spaces.Discrete(100)
+
+    def __init__(self, length: int, *, truncate: bool = False, action_space: Any = None) -> None:
+        self.length, self.truncate = length, truncate
+        self.action_space = action_space or spaces.Discrete(5, start=2)
+        self.actions: list[int] = []
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.actions.append(action)
+        count = len(self.actions)
+        ended = count == self.length
+        return count, float(count), ended and not self.truncate, ended and self.truncate, {"step": count}
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_an_action_is_repeated_until_the_episode_ends(truncate: bool) -> None:
+    inner = Counting(5, truncate=truncate)
+    env = RepeatAction(inner, steps=3)
+    assert env.step(4) == (3, 1.0 + 2.0 + 3.0, False, False, {"step": 3})
+    assert env.step(2) == (5, 4.0 + 5.0, not truncate, truncate, {"step": 5})
+    assert inner.actions == [4, 4, 4, 2, 2]
+
+
+def test_only_the_first_actions_remain() -> None:
+    inner = Counting(5)
+    env = FirstActions(inner, count=3)
+    assert env.action_space == spaces.Discrete(3, start=2)
+    env.step(4)
+    assert inner.actions == [4]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="RepeatAction has steps=0; it must be at least 1"):
+        RepeatAction(Counting(5), steps=0)
+    for env, count in ((Counting(5), 6), (Counting(5), 0), (Counting(5, action_space=spaces.Box(-1, 1)), 2)):
+        with pytest.raises(ConfigError, match=f"FirstActions has count={count}, but the action space is"):
+            FirstActions(env, count=count)
+
+
+def test_the_command_line_can_name_them() -> None:
+    wrappers = ("shmppo.envs.wrappers:RepeatAction(steps=4)", "shmppo.envs.wrappers:FirstActions(count=1)")
+    config = TrainConfig(env="CartPole-v1", wrappers=wrappers)
+    env = make_environment(config)
+    env.reset(seed=0)
+    assert env.step(0)[1] == 4.0
+    assert inspect_task(config).distribution.num_params == 1

@@ -1,0 +1,118 @@
+"""The panel shows every number that it documents, and fills the terminal's width for any run."""
+
+from __future__ import annotations
+
+import io
+import math
+import signal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.metrics import GLOSSARY
+from shmppo.loggers.panel import build_panel, phase_bar, worker_line
+from shmppo.loggers.status import RunStatus
+from shmppo.loggers.text import ASCII, BLOCKS, Glyphs
+from shmppo.utils.phase_timer import PHASES
+from shmppo.utils.signals import StopRequest
+
+NAMES = (
+    "iteration", "steps", "elapsed", "left", "return (100)", "length (100)", "episodes", "steps/s", "memory",
+    "approx KL", "clip fraction", "entropy", "explained var.", "policy loss", "value loss", "gradient norm",
+    "learning rate", "env", "infer", "wait", "grad", "optim", "other", "slowest worker",
+)  # fmt: skip
+
+
+def status_of(workers: int = 2, env: str = "CartPole-v1") -> RunStatus:
+    config = TrainConfig(env=env, workers=workers, num_envs=64)
+    return RunStatus(config, Path("runs/" + env), StopRequest())
+
+
+def lines_of(status: RunStatus, width: int, glyphs: Glyphs = BLOCKS) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(build_panel(status, width, glyphs))
+    return console.export_text().rstrip("\n").split("\n")
+
+
+LARGE = dict.fromkeys(GLOSSARY, -123456.789) | {f"{phase}_seconds": 11.1 for phase in PHASES}
+LARGE |= {"iteration": 3, "wall_seconds": 1e6, "collect_seconds": 1.0}
+UNKNOWN = dict.fromkeys(GLOSSARY, math.nan) | {f"{phase}_seconds": 0.1 for phase in PHASES}
+UNKNOWN |= {"iteration": 1, "wall_seconds": 1.0, "episodes": 0, "env_steps": 1, "collect_seconds": 1.0}
+UNKNOWN |= {"steps_per_second": 1.0, "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("workers", [1, 2, 40])
+@pytest.mark.parametrize("row", [LARGE, UNKNOWN])
+def test_everything_fits_the_width_of_the_terminal(row: dict[str, float], workers: int, width: int) -> None:
+    status = status_of(workers, "a_module_of_my_own:MyVeryOwnEnvironmentWithALongName-v10")
+    status.ready = True
+    status.add(row, [0.5] * workers, 2**30)
+    lines = lines_of(status, width)
+    assert {len(line) for line in lines} == {width}
+    assert len(lines) <= 15
+    text = "\n".join(lines)
+    assert [name for name in NAMES if name not in text] == []
+    assert "nan" not in text
+
+
+def test_bars_grow_with_the_terminal() -> None:
+    status = status_of()
+    status.add(UNKNOWN, [0.5, 0.5], 0)
+    full, narrow = ("".join(lines_of(status, width)).count("█") for width in (160, 80))
+    assert full > 1.8 * narrow
+
+
+def test_before_the_first_iteration_the_panel_shows_what_starts() -> None:
+    status = status_of(2)
+    text = "\n".join(lines_of(status, 80))
+    assert "starting 2 workers and their environments" in text
+    assert "iteration 0 /" in text
+    assert "entropy" not in text
+
+
+def test_a_run_without_a_finished_episode_says_so() -> None:
+    status = status_of()
+    status.add(UNKNOWN, [0.5, 0.5], 0)
+    assert "no episode finished yet" in "\n".join(lines_of(status, 60))
+
+
+def test_after_ctrl_c_the_panel_says_when_the_run_stops() -> None:
+    status = status_of()
+    status.stop.signal = signal.SIGINT
+    text = "\n".join(lines_of(status, 80))
+    assert "stopping after this iteration (press Ctrl-C again to stop at once)" in text
+
+
+def test_the_last_panel_of_a_stopped_run_says_where_it_stopped() -> None:
+    status = status_of()
+    status.stop.signal = signal.SIGINT
+    status.add(UNKNOWN | {"iteration": 12}, [0.5, 0.5], 0)
+    status.ended = True
+    text = "\n".join(lines_of(status, 80))
+    assert f"stopped after iteration 12 of {status.config.last_iteration}" in text
+    assert "Ctrl-C" not in text
+
+
+def test_an_ascii_terminal_gets_only_ascii() -> None:
+    status = status_of()
+    status.add(UNKNOWN | {"return_mean_100": 1.0, "episodes": 2.0}, [0.5, 0.5], 0)
+    inside = [line[1:-1] for line in lines_of(status, 80, ASCII)[1:-1]]  # rich chooses the frame
+    "".join(inside).encode("ascii")
+
+
+def test_the_cells_of_the_phase_bar_are_divided_by_time() -> None:
+    row = {f"{phase}_seconds": 0.0 for phase in PHASES}
+    row |= {"environment_seconds": 0.5, "gradient_seconds": 0.25, "publish_seconds": 0.15, "reduce_seconds": 0.1}
+    bar, names = (text.plain for text in phase_bar(row, 80, BLOCKS))
+    assert bar == "█" * 40 + "█" * 20 + "▒" * 20
+    assert names == "█environment 50% ▓inference 0 ░wait 0 █gradient 25 ▓optimizer 0 ▒other 25"
+
+
+def test_the_worker_line_shows_how_busy_each_worker_was() -> None:
+    line = worker_line([0.3, 0.5], 0.5, 76, BLOCKS).plain
+    assert line.startswith("busy while sampling 80%  slowest worker 1  0 ████░░ 60%  1 ██████ 100%")
+    many = worker_line([0.1 * w for w in range(11)], 1.0, 76, BLOCKS).plain
+    assert many.endswith("slowest worker 10  ▁▁▂▃▄▅▅▆▇██")

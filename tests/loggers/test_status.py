@@ -1,0 +1,100 @@
+"""The state of a run for displays: history, progress of the running iteration, times, and warnings."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers import status as status_module
+from shmppo.loggers.status import MAX_HISTORY, RunStatus, workers_warning
+from shmppo.utils.signals import StopRequest
+
+CONFIG = TrainConfig(num_envs=8, rollout_steps=16, workers=2, total_steps=8 * 16 * 4)
+
+
+def row(iteration: int, value: float = 1.0) -> dict[str, float]:
+    return {"iteration": iteration, "env_steps": 128 * iteration, "wall_seconds": 2.0 * iteration,
+            "return_mean_100": value, "episodes": 1}  # fmt: skip
+
+
+def new_status(config: TrainConfig = CONFIG, iteration: int = 0) -> Any:
+    control: Any = SimpleNamespace(progress=np.zeros((2, 2), np.int64), finished_rollouts=np.zeros(8, np.int64))
+    return RunStatus(config, Path("runs/a"), StopRequest(), control, iteration)
+
+
+def test_the_history_of_a_long_run_is_thinned_out_evenly() -> None:
+    status = new_status()
+    for k in range(10_000):
+        status.add(row(k + 1, float(k)), [], 0)
+    history = status.history
+    assert 200 < len(history) <= MAX_HISTORY
+    steps = {b - a for a, b in itertools.pairwise(history)}
+    assert len(steps) == 1
+    assert history[0] == 0
+    assert history[-1] > 10_000 - 2 * steps.pop()
+
+
+def test_the_activity_follows_the_counters_of_the_workers() -> None:
+    status = new_status()
+    assert status.activity == "starting 2 workers and their environments"
+    status.ready = True
+    assert status.activity == "sampling 0 of 128 steps"
+    status.control.progress[:, 0] = 8, 4
+    assert status.activity == "sampling 48 of 128 steps"
+    assert status.steps == 48
+    status.control.progress[:, 0] = 16
+    status.control.finished_rollouts[:] = 1
+    assert status.activity == "updating the weights"
+    status.add(row(1), [], 0)
+    assert status.activity == "sampling 0 of 128 steps"
+    assert status.steps == 128
+    status.add(row(4), [], 0)
+    assert status.activity == "finished"
+
+
+def test_a_resumed_run_counts_from_its_iteration() -> None:
+    status = new_status(iteration=2)
+    status.ready = True
+    status.control.progress[:, 0] = 2 * 16 + 4
+    assert status.activity == "sampling 32 of 128 steps"
+    assert status.steps == 2 * 128 + 32
+
+
+def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> None:
+    status = new_status()
+    status.ready = True
+    status.stop._on_signal(signal.SIGINT, None)
+    status.add(row(1), [], 0)
+    assert status.stopping == "stopping after this iteration (press Ctrl-C again to stop at once)"
+    status.ended = True
+    assert status.stopping == "stopped after iteration 1 of 4"
+    status.add(row(4), [], 0)
+    assert (status.stopping, status.activity) == (None, "finished")
+
+
+def test_the_remaining_time_is_that_of_the_remaining_iterations() -> None:
+    status = new_status()
+    assert status.remaining is None
+    status.add(row(1), [], 0)
+    assert 5.0 < status.remaining <= 6.0
+    status.add(row(4), [], 0)
+    assert status.remaining == 0.0
+
+
+@pytest.mark.parametrize(("workers", "ranks", "warns"), [(4, "1", False), (5, "1", True), (3, "2", True)])
+def test_more_workers_than_cores_cause_a_warning(
+    workers: int, ranks: str, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_module, "usable_cores", lambda: 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    warning = workers_warning(TrainConfig(workers=workers, num_envs=16))
+    assert (warning is not None) == warns
+    if warning is not None:
+        assert "share 4 usable cores" in warning

@@ -1,0 +1,131 @@
+"""The summary: a short text form in Python, and commands that can be pasted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.summary import RunSummary, summary_text
+from shmppo.utils.phase_timer import PHASES
+
+
+def summary_of(run_dir: Path, **changes: Any) -> RunSummary:
+    content = {
+        "run_dir": str(run_dir), "return_mean_100": -0.4123, "env_steps": 2048, "wall_seconds": 61.0, "episodes": 250,
+        "steps_per_second": 33.6, "phase_seconds": dict.fromkeys(PHASES, 1.0), "peak_memory_bytes": 2**28,
+        "shared_memory_bytes": 2**20, "weights_sha256": "0123456789abcdef0", "exact": True, "inexact_reasons": [],
+        "failed_episodes": 0, "iterations": 35,
+        "worker_restarts": 0, "stopped_early": True, "best_return": 0.25, "best_checkpoint": "checkpoint-best.pt",
+    }  # fmt: skip
+    return RunSummary(content | changes)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def lines_of(summary: RunSummary, config: TrainConfig | None = None) -> dict[str, str]:
+    text = summary_text(config or TrainConfig(workers=1), summary, Path(summary["run_dir"]))
+    return {line[:15].strip(): line[15:] for line in text.splitlines() if line[:15].strip()}
+
+
+def commands_of(summary: RunSummary, config: TrainConfig | None = None) -> list[str]:
+    """The commands at the end of the text."""
+    text = summary_text(config or TrainConfig(workers=1), summary, Path(summary["run_dir"]))
+    lines = text.partition("\nnext\n")[2].splitlines()
+    assert all(re.match(r"  \S", line) for line in lines)
+    return [line.strip() for line in lines]
+
+
+def test_a_summary_is_a_dictionary_with_a_short_text_form(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path / "runs" / "a")
+    assert json.loads(json.dumps(summary)) == dict(summary)
+    assert repr(summary) == "<RunSummary runs/a: return -0.412, 2,048 steps in 0:01:01>"
+    assert "-0.412" in summary._repr_html_()
+    nothing = summary_of(tmp_path, return_mean_100=None)
+    assert "return unknown" in repr(nothing)
+    assert "no episode has ended" in nothing._repr_html_()
+
+
+def test_the_text_names_the_result_the_time_and_the_best_checkpoint(tmp_path: Path) -> None:
+    lines = lines_of(summary_of(tmp_path / "runs" / "a"))
+    assert lines["run"] == "runs/a"
+    assert lines["return"] == "-0.412 (mean of the last 100 episodes)"
+    assert lines["best saved"] == "0.250 in runs/a/checkpoint-best.pt"
+    assert lines["steps"].startswith("2,048 in 0:01:01")
+    without = lines_of(summary_of(tmp_path, return_mean_100=None, best_return=None))
+    assert without["return"] == "no episode has ended; if episodes never end, truncate them, for"
+    assert "best saved" not in without
+    assert not {"skipped", "note"} & set(lines)
+
+
+def test_the_text_says_what_to_do_if_no_episode_has_ended(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, return_mean_100=None)
+    text = summary_text(TrainConfig(workers=1), summary, tmp_path)
+    assert 'truncate them, for example with --wrappers "TimeLimit(max_episode_steps=500)"' in " ".join(text.split())
+    assert max(map(len, text.partition("\nnext\n")[0].splitlines())) <= 80
+    failed = lines_of(summary_of(tmp_path, return_mean_100=None, failed_episodes=37))
+    assert failed["return"] == "no episode has ended without a failure"
+    assert failed["skipped"] == "37 episodes that failed, see run.log"
+
+
+def test_the_text_says_where_a_run_was_stopped(tmp_path: Path) -> None:
+    assert lines_of(summary_of(tmp_path))["stopped"] == "after iteration 35 of 98"
+    assert "stopped" not in lines_of(summary_of(tmp_path, stopped_early=False))
+
+
+@pytest.mark.parametrize(
+    ("typed", "program"),
+    [
+        (["/venv/bin/python", "-m", "shmppo.train"], ["/venv/bin/python", "-m", "shmppo.evaluate"]),
+        (["python3", "-m", "shmppo.train"], ["python3", "-m", "shmppo.evaluate"]),
+        (["pytest"], ["python", "-m", "shmppo.evaluate"]),
+    ],
+)
+def test_the_next_commands_can_be_pasted(
+    typed: list[str], program: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", typed)
+    commands = commands_of(summary_of(tmp_path / "my runs" / "a"))
+    assert shlex.split(commands[0]) == [*program, "my runs/a"]
+    assert [shlex.split(command)[2] for command in commands[1:]] == ["shmppo.plot", "shmppo.train"]
+
+
+def test_a_long_command_stays_in_one_line(tmp_path: Path) -> None:
+    commands = commands_of(summary_of(tmp_path / ("long-name-" * 10), stopped_early=False))
+    assert commands[-1].endswith(f"--resume {'long-name-' * 10} --total-steps 4096")
+
+
+def test_plot_is_suggested_only_if_matplotlib_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert [shlex.split(command)[2] for command in commands_of(summary_of(tmp_path))] == [
+        "shmppo.evaluate",
+        "shmppo.train",
+    ]
+
+
+def test_the_console_script_is_named_as_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "shmppo"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", ["shmppo train"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", str(script), "train"])
+    assert commands_of(summary_of(tmp_path / "a"))[0] == "bin/shmppo evaluate a"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert commands_of(summary_of(tmp_path / "a"))[0] == "shmppo evaluate a"
+
+
+def test_a_run_of_several_ranks_is_resumed_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    commands = commands_of(summary_of(tmp_path / "a"), TrainConfig(workers=1, ranks=2))
+    assert commands[-1] == "torchrun --nnodes 1 --nproc-per-node 2 -m shmppo.train --resume a"

@@ -1,0 +1,218 @@
+"""Checkpoint files: which are kept, which is selected, and what a save that is killed leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.runs.checkpoint import (
+    BEST,
+    NAME,
+    file_name,
+    kept_name,
+    load_checkpoint,
+    load_newest_checkpoint,
+    load_selected_checkpoint,
+    save_checkpoint,
+)
+from shmppo.runs.policy import load_policy
+from shmppo.runs.trainer import resume, train
+
+BASE = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
+)  # fmt: skip
+
+
+def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, checkpoint_every=1, keep_checkpoints=3, run_dir=str(run_dir)))
+    # Iteration 6 is due and is the last one. It is saved once.
+    assert [load_checkpoint(run_dir / file_name(age))["iteration"] for age in range(3)] == [6, 5, 4]
+    assert not (run_dir / file_name(3)).exists()
+    with open(run_dir / "metrics.csv") as file:
+        returns = [float(row["return_mean_100"]) for row in csv.DictReader(file)]
+    best = load_checkpoint(run_dir / BEST)
+    assert best["iteration"] == 1 + int(np.nanargmax(returns))
+    assert best["best_return"] == pytest.approx(np.nanmax(returns), rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 iterations with the checkpoints of 2, 4, 5, and 6. Only --keep-every makes those of 2 and 4 due."""
+    run_dir = tmp_path_factory.mktemp("kept") / "run"
+    train(dataclasses.replace(BASE, stop_at_iteration=5, keep_every=2, run_dir=str(run_dir)))
+    resume(run_dir)
+    return run_dir
+
+
+def test_every_nth_checkpoint_is_kept_for_good(kept: Path) -> None:
+    names = {path.name for path in kept.glob("checkpoint*.pt")}
+    assert names == {NAME, file_name(1), BEST, kept_name(2), kept_name(4), kept_name(6)}
+    for iteration in (2, 4, 6):
+        assert load_checkpoint(kept / kept_name(iteration))["iteration"] == iteration
+
+
+def test_a_checkpoint_is_selected_by_name_iteration_or_path(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = load_checkpoint(kept / BEST)["iteration"]
+    monkeypatch.chdir(kept.parent)
+    choices = {"last": 6, "best": best, 2: 2, "4": 4, 5: 5, 6: 6, kept_name(2): 2, "run/checkpoint-1.pt": 5}
+    for which, iteration in choices.items():
+        assert load_selected_checkpoint(kept, which)["iteration"] == iteration, which
+    assert load_selected_checkpoint(kept, kept / kept_name(4))["iteration"] == 4
+    assert load_policy(kept, checkpoint=4).iteration == 4
+
+
+def test_a_checkpoint_that_was_not_kept_is_refused_with_those_that_were(kept: Path, tmp_path: Path) -> None:
+    kept = Path(shutil.copytree(kept, tmp_path / "run"))
+    (kept / BEST).unlink()
+    (kept / file_name(1)).write_bytes(b"torn")
+    messages = {
+        3: f"^{kept} has kept no checkpoint of iteration 3, only of 2, 4, 6; choose one of them, or train with --keep",
+        "best": "has no best checkpoint, because no episode had ended",
+        "newest": "--checkpoint newest is not a file; name last, best, an iteration, or a checkpoint file$",
+        file_name(1): "is damaged or not a checkpoint",
+    }
+    for which, message in messages.items():
+        with pytest.raises(ConfigError, match=message):
+            load_selected_checkpoint(kept, which)
+
+
+def test_a_directory_without_a_checkpoint_is_described(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").touch()
+    (tmp_path / "file").touch()
+    messages = {
+        "none": "does not exist; name the directory of a run",
+        "file": "is not a directory; name the directory of a run",
+        "empty": r"is not the directory of a run, because it contains no config\.json; name the directory of a run",
+        "begun": "contains no checkpoint, because the run has saved none yet; name the directory of another run",
+    }
+    for name, message in messages.items():
+        for which in ("last", "best", 3):
+            with pytest.raises(ConfigError, match=f"^{tmp_path / name} {message}$"):
+                load_selected_checkpoint(tmp_path / name, which)
+
+
+def test_older_checkpoints_are_tried_until_one_is_undamaged(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, checkpoint_every=1, keep_checkpoints=4, run_dir=str(run_dir)))
+    for age in range(3):
+        (run_dir / file_name(age)).write_bytes(b"torn")
+    assert load_newest_checkpoint(run_dir)["iteration"] == 3
+    resume(run_dir)
+    log = (run_dir / "run.log").read_text()
+    assert log.count("is damaged or not a checkpoint") == 3
+    assert log.index("is damaged") < log.index("resumed at iteration 3")
+
+
+def test_there_is_a_complete_checkpoint_at_every_moment_while_the_next_is_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    save_checkpoint(tmp_path, {"iteration": 1}, keep=3)
+    replace, seen = os.replace, []
+
+    def watched(source: Path, target: Path) -> None:
+        seen.append(load_checkpoint(tmp_path / NAME)["iteration"])
+        replace(source, target)
+        seen.append(load_checkpoint(tmp_path / NAME)["iteration"])
+
+    monkeypatch.setattr("os.replace", watched)
+    for iteration in (2, 3):
+        save_checkpoint(tmp_path, {"iteration": iteration}, keep=3)
+    assert set(seen) == {1, 2, 3}
+    assert [load_checkpoint(tmp_path / file_name(age))["iteration"] for age in range(3)] == [3, 2, 1]
+
+
+class Killed(BaseException):
+    """Ends a save in the middle, as a signal would."""
+
+
+@pytest.mark.parametrize("last_step", range(6))
+def test_a_save_that_is_killed_hides_no_older_checkpoint(
+    last_step: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for iteration in range(1, 5):
+        save_checkpoint(tmp_path, {"iteration": iteration}, keep=4)
+    replace, steps = os.replace, 0
+
+    def killed(source: Path, target: Path) -> None:
+        nonlocal steps
+        if steps == last_step:
+            raise Killed
+        steps += 1
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", killed)
+        with contextlib.suppress(Killed):
+            save_checkpoint(tmp_path, {"iteration": 5}, keep=4)
+    newest = load_newest_checkpoint(tmp_path)["iteration"]
+    assert newest == (5 if steps >= 4 else 4)
+    # The save removes the oldest checkpoint at its first step. All others must still be found.
+    for path in list(tmp_path.glob("checkpoint*.pt")):
+        if load_checkpoint(path)["iteration"] == newest:
+            path.unlink()
+    assert load_newest_checkpoint(tmp_path)["iteration"] == newest - 1
+
+
+def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> None:
+    for iteration in (1, 2, 3):
+        save_checkpoint(tmp_path, {"iteration": iteration}, keep=3)
+    (tmp_path / NAME).unlink()
+    assert load_newest_checkpoint(tmp_path)["iteration"] == 2
+    (tmp_path / file_name(1)).unlink()
+    assert load_newest_checkpoint(tmp_path)["iteration"] == 1
+    save_checkpoint(tmp_path, {"iteration": 4}, copies=[kept_name(4)])
+    (tmp_path / NAME).write_bytes(b"torn")
+    assert load_newest_checkpoint(tmp_path)["iteration"] == 1
+
+
+FULL_DISK = """
+    import csv, json, os, sys, threading, time
+    from pathlib import Path
+    from shmppo import TrainConfig, train
+
+    run_dir = Path(sys.argv[1]) / "run"
+    filler = Path(sys.argv[1]) / "filler"
+
+    def rows():
+        try:
+            return (run_dir / "metrics.csv").read_bytes().count(b"\\n")
+        except OSError:
+            return 0
+
+    def fill_then_free():
+        while rows() < 4:
+            time.sleep(0.002)
+        with open(filler, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        full_at = rows()
+        time.sleep(1.0)
+        print("rows while full", rows() - full_at, flush=True)
+        filler.unlink()
+
+    if __name__ == "__main__":
+        threading.Thread(target=fill_then_free, daemon=True).start()
+        config = TrainConfig(**json.loads(sys.argv[2]), run_dir=str(run_dir))
+        print(train(config)["weights_sha256"])
+        with open(run_dir / "metrics.csv") as file:
+            found = [int(row["iteration"]) for row in csv.DictReader(file)]
+        assert found == list(range(1, config.iterations + 1)), found
+        log = (run_dir / "run.log").read_text()
+        assert "checkpoint was written" not in log or "No space left" in log
+"""

@@ -1,0 +1,237 @@
+"""Resume from any checkpoint of a run, in a new directory if it is not the newest; and which changes are allowed."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import summary_of
+from rank_processes import directories, output_of, start
+
+from shmppo import resume, train
+from shmppo.config.checks import flag
+from shmppo.config.flags import parse_resume
+from shmppo.config.resumable import RESUMABLE
+from shmppo.config.run_options import ReportOptions
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import weights_sha256
+from shmppo.runs.checkpoint import BEST, load_newest_checkpoint, load_selected_checkpoint
+
+BASE = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run of 6 iterations that kept those of 2, 4, 5, and 6. The tests do not change it."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    config = dataclasses.replace(BASE, checkpoint_every=1, keep_every=2, kl_profile_every=2, run_dir=str(run_dir))
+    train(config)
+    (run_dir / "eval.csv").write_text("iteration,eval_return_mean\n2,20.5\n4,21.5\n")
+    return run_dir
+
+
+def copy_of(run_dir: Path, target: Path) -> Path:
+    return Path(shutil.copytree(run_dir, target))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a table without measured times."""
+    with open(path, newline="") as file:
+        return [
+            {name: value for name, value in row.items() if "second" not in name and "wait" not in name}
+            for row in csv.DictReader(file)
+        ]
+
+
+def contents(run_dir: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(run_dir.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(("iteration", "workers"), [(2, 0), (4, 2)])
+def test_an_older_checkpoint_continues_in_a_new_directory_as_the_same_run(
+    iteration: int, workers: int, whole: Path, tmp_path: Path
+) -> None:
+    before, fork = contents(whole), tmp_path / "fork"
+    summary = resume(whole, checkpoint=iteration, new_run_dir=fork, workers=workers)
+    assert contents(whole) == before
+    assert (summary["run_dir"], summary["exact"]) == (str(fork), True)
+    assert summary["weights_sha256"] == summary_of(whole)["weights_sha256"]
+    rows = rows_of(fork / "metrics.csv")
+    assert [row["iteration"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert rows == [
+        row | {"slowest_worker": rows[i]["slowest_worker"]} for i, row in enumerate(rows_of(whole / "metrics.csv"))
+    ]
+    assert rows_of(fork / "kl.csv") == rows_of(whole / "kl.csv")
+    assert sorted(path.name for path in (fork / "kl").iterdir()) == sorted(p.name for p in (whole / "kl").iterdir())
+    assert [row["iteration"] for row in rows_of(fork / "eval.csv")] == ["2", "4"][: iteration // 2]
+    origin = json.loads((fork / "config.json").read_text())["resumed_from"]
+    state = load_selected_checkpoint(whole, iteration)
+    weights = weights_sha256(state["learner"]["model"].values())
+    assert origin == {"path": str(whole), "iteration": iteration, "weights_sha256": weights}
+    best = load_selected_checkpoint(fork, "best")
+    assert best["iteration"] == load_selected_checkpoint(whole, "best")["iteration"] or best["iteration"] >= iteration
+
+
+def test_the_default_directory_is_named_after_run_and_iteration(whole: Path, tmp_path: Path) -> None:
+    run_dir = copy_of(whole, tmp_path / "run")
+    paths = [resume(run_dir, checkpoint=which, stop_at_iteration=5)["run_dir"] for which in (4, "4")]
+    assert paths == [f"{run_dir}-from-000004", f"{run_dir}-from-000004-2"]
+
+
+def test_without_an_older_checkpoint_the_run_continues_in_its_directory(whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, stop_at_iteration=3, run_dir=str(run_dir)))
+    for which in (3, run_dir / "checkpoint.pt"):
+        resume(run_dir, checkpoint=which, stop_at_iteration=4)
+        (run_dir / "checkpoint-1.pt").replace(run_dir / "checkpoint.pt")
+    assert resume(run_dir)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_newest_checkpoint_can_also_continue_in_a_new_directory(tmp_path: Path) -> None:
+    run_dir, fork = tmp_path / "run", tmp_path / "fork"
+    train(dataclasses.replace(BASE, stop_at_iteration=2, run_dir=str(run_dir)))
+    before = contents(run_dir)
+    assert resume(run_dir, new_run_dir=fork, stop_at_iteration=3)["iterations"] == 3
+    assert contents(run_dir) == before
+    with pytest.raises(ConfigError, match="holds a run already"):
+        resume(run_dir, new_run_dir=fork)
+
+
+def test_a_newer_best_checkpoint_is_not_copied(whole: Path, tmp_path: Path) -> None:
+    run_dir, fork = copy_of(whole, tmp_path / "run"), tmp_path / "fork"
+    shutil.copyfile(run_dir / "checkpoint.pt", run_dir / BEST)  # iteration 6
+    resume(run_dir, checkpoint=2, new_run_dir=fork, stop_at_iteration=3)
+    assert load_selected_checkpoint(fork, "best")["iteration"] in (2, 3)
+
+
+def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    train(dataclasses.replace(BASE, seed=2, gamma=0.9, stop_at_iteration=1, run_dir=str(other)))
+    with pytest.raises(ConfigError, match=r"belongs to another run than .*: they differ in --seed, --gamma; name a"):
+        resume(whole, checkpoint=other / "checkpoint.pt")
+
+
+FIXED = {
+    "learning_rate": 0.01, "gamma": 0.9, "device": "cuda", "learner_threads": 2, "num_envs": 8, "env": "Pendulum-v1",
+    "separate_critic": True, "hide_obs": (1, 3), "init_from": "runs/a", "preempt_fraction": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_change_of_the_weights_is_refused_with_the_command_for_a_new_run(name: str, whole: Path) -> None:
+    before = contents(whole)
+    with pytest.raises(ConfigError) as error:
+        resume(whole, **{name: FIXED[name]})
+    assert str(error.value).startswith(f"{flag(name)} belongs to the run and cannot change when the run is resumed")
+    assert f"train --init-from {whole} {flag(name)}" in str(error.value)
+    assert contents(whole) == before
+
+
+def test_several_refused_changes_are_named_together(whole: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--gamma and --seed belong to the run .* --gamma 0\.5 --seed 7$"):
+        resume(whole, gamma=0.5, seed=7, workers=2)
+    with pytest.raises(ConfigError, match=r"there is no field gama \(did you mean gamma\?\)"):
+        resume(whole, gama=0.5)
+
+
+def test_a_value_equal_to_the_stored_one_is_no_change(whole: Path, tmp_path: Path) -> None:
+    same = {"gamma": 0.99, "encoder_sizes": [16], "env": "CartPole-v1", "num_envs": 4, "hide_obs": ()}
+    fork = resume(whole, checkpoint=5, new_run_dir=tmp_path / "fork", **same)
+    assert fork["weights_sha256"] == summary_of(whole)["weights_sha256"]
+
+
+def test_every_changeable_field_exists_and_every_report_is_changeable() -> None:
+    names = {field.name for field in dataclasses.fields(TrainConfig)}
+    assert set(RESUMABLE) <= names
+    assert len(set(RESUMABLE)) == len(RESUMABLE)
+    assert {field.name for field in dataclasses.fields(ReportOptions)} <= set(RESUMABLE)
+
+
+def test_another_annealing_of_finished_iterations_makes_the_run_inexact_for_good(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, stop_at_iteration=3, run_dir=str(run_dir)))
+    summary = resume(run_dir, anneal_steps=4 * 32 * 9, stop_at_iteration=4)
+    reason = "resumed at iteration 3 with --anneal-steps 1152, but the iterations before it had 768"
+    assert (summary["exact"], summary["inexact_reasons"]) == (False, [reason])
+    assert summary_of(run_dir)["inexact_reasons"] == [reason]
+    assert load_newest_checkpoint(run_dir)["inexact_reasons"] == [reason]
+    assert resume(run_dir, stop_at_iteration=5)["inexact_reasons"] == [reason]
+    assert f"not exact: {reason}" in (run_dir / "run.log").read_text()
+
+
+EXACT: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
+    "more steps": ({"lr_schedule": "constant"}, 2, {"total_steps": 4 * 32 * 4}),
+    "annealing without a schedule": ({"lr_schedule": "constant"}, 2, {"anneal_steps": 4 * 32 * 9}),
+    "annealing after one iteration": ({}, 1, {"anneal_steps": 4 * 32 * 9}),
+    "fewer steps": ({}, 1, {"total_steps": 4 * 32 * 2}),
+}
+"""Options of the run, iterations before the stop, and changes: a new run with the changes has the same weights."""
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_a_change_that_alters_no_schedule_keeps_the_run_exact(case: str, tmp_path: Path) -> None:
+    options, stop, changes = EXACT[case]
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 3, **options)
+    train(dataclasses.replace(config, stop_at_iteration=stop, run_dir=str(tmp_path / "run")))
+    summary = resume(tmp_path / "run", **changes)
+    assert summary["exact"]
+    fields = {"anneal_steps": 4 * 32 * 3, **changes}
+    straight = train(dataclasses.replace(config, **fields, run_dir=str(tmp_path / "straight")))
+    assert summary["weights_sha256"] == straight["weights_sha256"]
+
+
+def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
+    assert parse_resume(["--resume", "a"]) == (Path("a"), {"checkpoint": "last", "new_run_dir": None})
+    arguments = "--resume a --checkpoint 4 --run-dir b --total_steps 5 --track tensorboard --no-quiet --keep-every None"
+    assert parse_resume(arguments.split())[1] == {
+        "checkpoint": "4", "new_run_dir": Path("b"), "total_steps": 5, "track": ("tensorboard",), "quiet": False,
+        "keep_every": None,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"--learning-rate belongs to the run .* --init-from a --learning-rate 0\.1$"):
+        parse_resume(["--resume", "a", "--learning-rate", "0.1"])
+
+
+@pytest.mark.long
+def test_the_command_resumes_an_older_checkpoint_and_changes_options(
+    whole: Path, run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    fork = tmp_path / "fork"
+    command = ("shmppo.train", "--resume", whole, "--checkpoint", "4", "--run-dir", fork)
+    result = run_command(*command, "--workers", "1", "--keep-every", "3")
+    assert result.returncode == 0, result.stderr
+    assert summary_of(fork)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+    assert (fork / "checkpoint-iteration-000006.pt").is_file()
+    refused = run_command("shmppo.train", "--resume", whole, "--checkpoint", "3")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "has kept no checkpoint of iteration 3, only of 2, 4, 5, 6" in refused.stderr
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("environments_importable")
+def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
+    run_dir, fork = tmp_path / "run", tmp_path / "fork"
+    first = start(run_dir, "--total-steps", 128 * 4, "--keep-every", 2)
+    output = output_of(first)
+    assert first.returncode == 0, output
+    second = start(run_dir, "--resume", run_dir, "--checkpoint", 2, "--run-dir", fork)
+    output = output_of(second)
+    assert second.returncode == 0, output
+    for old, new in zip(directories(run_dir), directories(fork), strict=True):
+        assert summary_of(new)["weights_sha256"] == summary_of(old)["weights_sha256"]
+        assert [row["iteration"] for row in rows_of(new / "metrics.csv")] == ["1", "2", "3", "4"]
+    third = start(run_dir, "--resume", run_dir, "--checkpoint", run_dir / "checkpoint.pt")
+    output = output_of(third)
+    assert third.returncode != 0
+    assert "is one file, but each of the 2 ranks needs its own; name last, best, or an iteration" in output

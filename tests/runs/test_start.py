@@ -1,0 +1,145 @@
+"""Start a new run from the weights and normalizers of another one (--init-from)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import summary_of
+from rank_processes import directories, output_of, start
+
+from shmppo import resume, train
+from shmppo.config.flags import parse_config
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import weights_sha256
+from shmppo.runs.checkpoint import kept_name, load_checkpoint, load_selected_checkpoint
+
+BASE = TrainConfig(
+    env="Pendulum-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 32 * 4, seq_len=8,
+)  # fmt: skip
+NEW = dataclasses.replace(BASE, seed=2, learning_rate=3e-4, total_steps=4 * 32 * 2, checkpoint_every=1)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run whose weights the others start from."""
+    run_dir = tmp_path_factory.mktemp("source") / "run"
+    train(dataclasses.replace(BASE, keep_every=2, run_dir=str(run_dir)))
+    return run_dir
+
+
+def test_the_new_run_has_the_weights_and_normalizers_and_starts_anew(source: Path, tmp_path: Path) -> None:
+    runs = {}
+    for workers in (0, 2):
+        config = dataclasses.replace(NEW, init_from=str(source), workers=workers, keep_checkpoints=3)
+        runs[workers] = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
+    plain = train(dataclasses.replace(NEW, run_dir=str(tmp_path / "plain")))
+    assert runs[0]["weights_sha256"] == runs[2]["weights_sha256"] != plain["weights_sha256"]
+    assert runs[0]["exact"]
+    old, new = load_selected_checkpoint(source), load_selected_checkpoint(tmp_path / "0", 0)
+    assert (new["iteration"], new["env_steps"], new["learner"]["version"]) == (0, 0, 0)
+    assert new["learner"]["optimizer"]["state"] == {}
+    assert not new["learner"]["discounted_return"].any()
+    for part in ("model", "obs_moments", "return_moments"):
+        assert old["learner"][part].keys() == new["learner"][part].keys()
+        assert all(torch.equal(value, new["learner"][part][name]) for name, value in old["learner"][part].items())
+    record = {"path": str(source), "iteration": 4, "weights_sha256": summary_of(source)["weights_sha256"]}
+    assert json.loads((tmp_path / "0" / "config.json").read_text())["initial_weights"] == record
+    assert runs[0]["initial_weights"] == record
+    assert plain["initial_weights"] is None
+
+
+def test_a_resumed_run_does_not_need_the_source(source: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(source, tmp_path / "source"))
+    config = dataclasses.replace(NEW, init_from=str(copy))
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    train(dataclasses.replace(config, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    shutil.rmtree(copy)
+    rest = resume(tmp_path / "run")
+    assert rest["weights_sha256"] == whole["weights_sha256"]
+    assert rest["initial_weights"] == whole["initial_weights"]
+
+
+def test_a_checkpoint_file_can_be_named(source: Path, tmp_path: Path) -> None:
+    file = source / kept_name(2)
+    config = dataclasses.replace(NEW, init_from=str(file), stop_at_iteration=1, run_dir=str(tmp_path / "run"))
+    weights = weights_sha256(load_checkpoint(file)["learner"]["model"].values())
+    assert train(config)["initial_weights"] == {"path": str(file), "iteration": 2, "weights_sha256": weights}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "size": ({"hidden_size": 32}, r"that run has another network: add --hidden-size 16$"),
+    "core": ({"core": "gru", "separate_critic": True}, "add --core lstm --no-separate-critic$"),
+    "spaces": ({"env": "CartPole-v1"}, r"trained in Pendulum-v1 with other spaces; choose an environment"),
+    "moments": ({"normalize_obs": False}, "was trained with --normalize-obs; add this flag"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_shapes_are_refused_with_the_flags_to_use(case: str, source: Path, tmp_path: Path) -> None:
+    changes, message = REFUSED[case]
+    config = dataclasses.replace(NEW, init_from=str(source), run_dir=str(tmp_path / "run"), **changes)
+    with pytest.raises(ConfigError, match=f"^--init-from {source}.*{message}"):
+        train(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_source_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, message in {"none": "does not exist; name", "empty": "is not the directory of a run, because"}.items():
+        with pytest.raises(ConfigError, match=message):
+            train(dataclasses.replace(NEW, init_from=str(tmp_path / name), run_dir=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_takes_the_options_of_that_run(source: Path, tmp_path: Path) -> None:
+    checkpoint, resolved = source / "checkpoint.pt", {"keep_every": 2, "hide_obs": ()}
+    for given in (source, checkpoint):
+        config = parse_config(["--init-from", str(given), "--learning-rate", "0.5"])
+        assert config == dataclasses.replace(BASE, **resolved, init_from=str(given), learning_rate=0.5)
+    assert parse_config(["--init-from", str(source), "--preset", "Hopper-v5"]).env == "Hopper-v5"
+    assert parse_config(["--init-from", str(source)], default=NEW) == dataclasses.replace(NEW, init_from=str(source))
+    options = tmp_path / "options.json"
+    options.write_text('{"env": "Pendulum-v1"}')
+    assert parse_config(["--init-from", str(source), "--config", str(options)]).env == "Pendulum-v1"
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match=f"^--init-from {tmp_path}/config.json is not a mapping"):
+        parse_config(["--init-from", str(tmp_path)])
+
+
+@pytest.mark.long
+def test_the_command_changes_the_learning_rate_of_a_run(
+    source: Path, run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """This is the command that the refusal of `--resume RUN_DIR --learning-rate X` suggests."""
+    command = ("shmppo.train", "--init-from", source, "--learning-rate", 1e-4)
+    result = run_command(*command, "--run-dir", tmp_path / "run", "--total-steps", 4 * 32 * 2)
+    assert result.returncode == 0, result.stderr
+    config = dataclasses.replace(BASE, init_from=str(source), learning_rate=1e-4, total_steps=4 * 32 * 2)
+    expected = train(dataclasses.replace(config, run_dir=str(tmp_path / "expected")))
+    assert summary_of(tmp_path / "run")["weights_sha256"] == expected["weights_sha256"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("environments_importable")
+def test_all_ranks_start_from_the_same_weights(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    process = start(first, "--total-steps", 128 * 2)
+    output = output_of(process)
+    assert process.returncode == 0, output
+    process = start(tmp_path / "second", "--total-steps", 128, "--init-from", first, "--checkpoint-every", 1)
+    output = output_of(process)
+    assert process.returncode == 0, output
+    for path in directories(tmp_path / "second"):
+        model = load_selected_checkpoint(path, 0)["learner"]["model"]
+        assert weights_sha256(model.values()) == summary_of(first)["weights_sha256"]
+        assert summary_of(path)["weights_sha256"] != summary_of(first)["weights_sha256"]

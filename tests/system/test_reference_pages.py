@@ -1,0 +1,105 @@
+"""The pages in docs/reference agree with the code: what a run writes, what a checkpoint contains, what errors say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TESTS
+from test_style import template
+
+from shmppo import TrainConfig, train
+from shmppo.loggers import metrics, step_times
+from shmppo.ppo import kl_profile
+
+ROOT = TESTS.parent
+REFERENCE = ROOT / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that writes every kind of file that needs no failure and no tracker."""
+    config = TrainConfig(
+        run_dir=str(tmp_path_factory.mktemp("reference") / "run"),
+        workers=0,
+        num_envs=2,
+        stop_at_iteration=2,
+        quiet=True,
+        checkpoint_every=1,
+        keep_every=1,
+        step_times=True,
+        kl_profile_every=1,
+        eval_every=1,
+        eval_episodes=1,
+    )
+    train(config)
+    return Path(config.run_dir or "")
+
+
+def names_in_table(page: str, heading: str) -> list[str]:
+    """The names in the first column of a table."""
+    text = (REFERENCE / page).read_text().split(f"\n| {heading} | ")[1].split("\n\n")[0]
+    return [name for line in text.splitlines()[2:] for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+
+
+def json_keys(path: Path) -> list[str]:
+    """The keys of a JSON file, in order."""
+    return list(json.loads(path.read_text()))
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    script = ROOT / "docs" / "generate.py"
+    result = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "glossary"),
+    [
+        ("metrics.csv", metrics.GLOSSARY),
+        ("eval.csv", metrics.EVALUATION_GLOSSARY),
+        ("kl.csv", kl_profile.GLOSSARY),
+        ("step_times.csv", step_times.GLOSSARY),
+    ],
+)
+def test_each_glossary_is_the_header_of_its_file(run_dir: Path, file: str, glossary: dict[str, str]) -> None:
+    assert (run_dir / file).read_text().splitlines()[0].split(",") == list(glossary)
+
+
+def test_the_glossary_of_the_summary_has_its_keys(run_dir: Path) -> None:
+    assert json_keys(run_dir / "summary.json") == list(metrics.SUMMARY_GLOSSARY)
+
+
+def test_every_file_of_a_run_is_described(run_dir: Path) -> None:
+    described = {name.rstrip("/") for name in names_in_table("run-directory.md", "file")}
+    written = {re.sub(r"iteration-\d+", "iteration-000100", path.name) for path in run_dir.iterdir()}
+    assert written <= described
+    assert {"checkpoint-1.pt", "checkpoint-iteration-000100.pt", "kl", "eval.csv"} <= written
+
+
+def test_the_keys_of_the_files_are_described(run_dir: Path) -> None:
+    checkpoint = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    assert set(names_in_table("run-directory.md", "key of `config.json`")) == set(json_keys(run_dir / "config.json"))
+    assert set(names_in_table("run-directory.md", "key of a checkpoint")) == checkpoint.keys()
+    assert set(names_in_table("run-directory.md", "key of `learner`")) == checkpoint["learner"].keys()
+    page = (REFERENCE / "run-directory.md").read_text()
+    with np.load(run_dir / "kl" / "000001.npz") as profile:
+        assert all(f"`{name}`" in page for name in profile)
+
+
+def test_every_described_message_is_in_the_code() -> None:
+    """Fragments between the places for values follow each other in one text of the code."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "shmppo").rglob("*.py")]
+    texts = "\n".join(template(node) or "" for tree in trees for node in ast.walk(tree) if isinstance(node, ast.expr))
+    messages = re.findall(r"^`(.+)`\n:   ", (REFERENCE / "errors.md").read_text(), re.MULTILINE)
+    assert len(messages) > 30
+    for message in messages:
+        fragments = filter(None, map(str.strip, message.split("…")))
+        assert re.search(".*".join(map(re.escape, fragments)), texts), message
