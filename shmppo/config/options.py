@@ -56,10 +56,11 @@ class TaskOptions:
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
-    env_backend: Literal["gymnasium", "envpool"] = "gymnasium"
-    """The library that steps the environments. gymnasium: one environment after the other. envpool: all environments
-    of a worker together in C++ (extra `envpool`). EnvPool cannot replay episodes, so the run is not reproducible
-    (exact: false)."""
+    env_backend: Literal["auto", "gymnasium", "mujoco", "envpool"] = "auto"
+    """How the environments are stepped. gymnasium: one after the other. mujoco: all environments of a worker together,
+    for the MuJoCo tasks of Gymnasium, with the same results. auto: mujoco where it is possible, otherwise gymnasium.
+    envpool: all environments of a worker together in C++ (extra `envpool`). EnvPool cannot replay episodes, so the run
+    is not reproducible (exact: false)."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
     they are 1 and 3."""

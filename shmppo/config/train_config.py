@@ -305,7 +305,7 @@ def _check_combinations(c: TrainConfig) -> None:
         "--burn-in and --refresh-states need recurrent states, but --core is none; leave them out",
     )
     require(
-        c.env_backend == "gymnasium" or not (c.action_masks or c.step_times),
+        c.env_backend != "envpool" or not (c.action_masks or c.step_times),
         "--action-masks and --step-times need --env-backend gymnasium, but --env-backend is envpool; leave them out",
     )
     require(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium
 import mujoco
@@ -14,6 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import check_contract
 from shmppo.envs.creation_errors import accepted_arguments, creation_error, imported_factory
 from shmppo.envs.envpool import SingleEnvPoolEnv
+from shmppo.envs.mujoco_support import reason_for_gymnasium, simulation_snapshot
 from shmppo.envs.snapshots import snapshot_spec
 from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper, first_allowed_action
@@ -127,7 +128,10 @@ def inspect_task(config: TrainConfig) -> Task:
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
         seeding = check_contract(env, where, wanted, choose_action, allow_out_of_bounds=config.allow_out_of_bounds)
-        return Task(observation, distribution, seeding, snapshot_spec(env, choose_action))
+        backend = _backend(config, env)
+        native = backend == "mujoco" and seeding == "episode"
+        snapshot = simulation_snapshot(env) if native else snapshot_spec(env, choose_action)
+        return Task(observation, distribution, seeding, snapshot, backend)
     finally:
         close_environment(env, where)
 
@@ -140,6 +144,21 @@ def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
             f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "
             "into a module, or use --workers 0"
         )
+
+
+def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "mujoco", "envpool"]:
+    """Choose the backend. Raises ConfigError if `--env-backend mujoco` cannot step the environment."""
+    if config.env_backend in ("gymnasium", "envpool"):
+        return config.env_backend
+    reason = reason_for_gymnasium(config, env)
+    if reason is None:
+        return "mujoco"
+    if config.env_backend == "mujoco":
+        raise ConfigError(
+            f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto"
+        )
+    log.info("Gymnasium steps %s, because %s", config.env_id, reason)
+    return "gymnasium"
 
 
 def close_environment(env: gymnasium.Env, name: str) -> None:

@@ -107,7 +107,7 @@ def restore_snapshot(env: gymnasium.Env, spec: SnapshotSpec, source: np.ndarray)
         vars(limit)["_elapsed_steps"] = steps  # the environment's own state cannot include it
 
 
-def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
+def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
     """Iterate over the wrappers of an environment, the outermost first."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -115,7 +115,7 @@ def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
 
 
 def _time_limits(env: gymnasium.Env) -> list[TimeLimit]:
-    return [wrapper for wrapper in _wrappers(env) if isinstance(wrapper, TimeLimit)]
+    return [wrapper for wrapper in wrappers_of(env) if isinstance(wrapper, TimeLimit)]
 
 
 def _wrapper_states(env: gymnasium.Env) -> bytes:
@@ -125,7 +125,7 @@ def _wrapper_states(env: gymnasium.Env) -> bytes:
     """
     states = [
         {k: v for k, v in vars(wrapper).items() if k != "env" and not isinstance(v, gymnasium.Space)}
-        for wrapper in _wrappers(env)
+        for wrapper in wrappers_of(env)
         if not isinstance(wrapper, TimeLimit)
     ]
     return pickle.dumps(states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shmppo.envs.checker import Seeding
 from shmppo.envs.snapshots import SnapshotSpec
@@ -21,3 +22,5 @@ class Task:
     """Which resets receive a seed."""
     snapshot: SnapshotSpec | None = None
     """Format of the environment's snapshots. None: no usable snapshots, so episodes are replayed."""
+    backend: Literal["gymnasium", "mujoco", "envpool"] = "gymnasium"
+    """The implementation of `VectorEnv` that steps the environments: --env-backend without "auto"."""

@@ -169,9 +169,10 @@ class SyncVectorEnv(VectorEnv):
     """
 
     handles: list[GymnasiumHandle]
+    handle_type = GymnasiumHandle
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
-        super().__init__(config, task, [GymnasiumHandle(config, task, n, render_mode) for n in range(low, high)])
+        super().__init__(config, task, [self.handle_type(config, task, n, render_mode) for n in range(low, high)])
         self._skip_failed = config.skip_bad_episodes
         self._store = self._store_vector if self.observation.is_single_vector else self._store_leaves
         self._step_functions = [handle.step for handle in self.handles]
@@ -310,19 +311,23 @@ class SyncVectorEnv(VectorEnv):
         if not self._skip_failed:
             raise error
         log.warning("%s; skipping this episode", error)
-        handle = self.handles[i]
-        handle.close()
-        handle.make()
-        self._step_functions[i] = handle.step
+        self._remake(i)
         for attempts_left in reversed(range(START_ATTEMPTS)):
             try:
-                self.reset_env(i, handle.episode + 1)
+                self.reset_env(i, self.handles[i].episode + 1)
                 break
             except EnvError as reset_error:
                 if not attempts_left:
                     raise
                 log.warning("%s; skipping this episode", reset_error)
         return EpisodeEnd(i, (), False, True, 0.0, 0)
+
+    def _remake(self, i: int) -> None:
+        """Create environment i again."""
+        handle = self.handles[i]
+        handle.close()
+        handle.make()
+        self._step_functions[i] = handle.step
 
     def close(self) -> None:
         for handle in self.handles:

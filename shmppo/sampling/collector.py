@@ -15,6 +15,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.timed import TimedSyncVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, SyncVectorEnv, VectorEnv
@@ -38,6 +39,8 @@ def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, low
     if config.env_backend == "envpool":
         episodes = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
         return EnvPoolVectorEnv(config, task, low, high, episodes.tolist())
+    if task.backend == "mujoco":
+        return MujocoVectorEnv(config, task, low, high)
     if config.step_times:
         return TimedSyncVectorEnv(config, task, low, high, buffers.timings.step_seconds[:, own])
     return SyncVectorEnv(config, task, low, high)

@@ -1,0 +1,363 @@
+"""The MuJoCo tasks of Gymnasium (version 5), computed for many environments at once.
+
+Each class computes the observations, rewards, and terminations of one of Gymnasium's tasks from the simulations of n
+environments. The results are those of `gymnasium.envs.mujoco`, bit for bit: every expression has the same order and the
+same types as in Gymnasium's source. Where NumPy may round an array operation differently from the operation on one
+environment, there is one call per environment.
+
+The names of the arguments and their meaning are those of Gymnasium's environments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import mujoco
+import numpy as np
+
+Batch = Mapping[str, np.ndarray]
+"""Fields of the simulations after a step, by the name in `mujoco.MjData`: float64 [n, size of the field]."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of one step of n environments."""
+
+    reward: np.ndarray
+    """[n], float64."""
+    terminated: np.ndarray
+    """[n], bool."""
+
+
+class MujocoTask(ABC):
+    """One of Gymnasium's MuJoCo tasks.
+
+    Attributes:
+        fields: names in `mujoco.MjData` of the fields that the task reads after each step.
+        needs_contact_forces: whether the task reads `cfrc_ext`, which `mj_step` does not compute.
+    """
+
+    fields: Sequence[str] = ("qpos", "qvel")
+
+    def __init__(self, model: mujoco.MjModel, arguments: Mapping[str, Any]) -> None:
+        """Create the task.
+
+        Args:
+            model: of the simulation.
+            arguments: the arguments of Gymnasium's environment, with its defaults.
+        """
+        self.model = model
+        self.frame_skip = arguments["frame_skip"]
+        self.dt = model.opt.timestep * self.frame_skip
+        self.arguments = arguments
+        self.needs_contact_forces = "cfrc_ext" in self.fields
+
+    def views(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
+        """Return the fields of one simulation as vectors that share its memory, by name."""
+        return {name: getattr(data, name).reshape(-1) for name in self.fields}
+
+    def position(self, batch: Batch) -> np.ndarray:
+        """Return the position along the x axis whose change is rewarded, [n]."""
+        return batch["qpos"][:, 0]
+
+    @abstractmethod
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        """Return the parts of the observations, float64 [n, …] each. They are concatenated."""
+
+    @abstractmethod
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        """Compute rewards and terminations.
+
+        Args:
+            batch: the fields after the step.
+            before: [n], `position` before the step.
+            after: [n], `position` after the step.
+            actions: float32 [n, A].
+        """
+
+
+def _squares(values: np.ndarray) -> np.ndarray:
+    """Sum of squares over the last axis, in the type of the values."""
+    total: np.ndarray = np.sum(np.square(values), axis=-1)
+    return total
+
+
+def _per_environment(function: Any, values: np.ndarray) -> np.ndarray:
+    """Apply a NumPy function to one environment after the other, [n, …]."""
+    return np.array([function(row) for row in values])
+
+
+class _Runner(MujocoTask):
+    """A task whose reward is the forward velocity minus the cost of the control."""
+
+    skipped = 1
+    """Number of leading positions that the observation leaves out."""
+
+    def _forward_reward(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        velocity = (after - before) / self.dt
+        reward: np.ndarray = self.arguments["forward_reward_weight"] * velocity
+        return reward
+
+    def _control_cost(self, actions: np.ndarray) -> np.ndarray:
+        cost: np.ndarray = self.arguments["ctrl_cost_weight"] * _squares(actions)
+        return cost
+
+    def _visible_positions(self, batch: Batch) -> np.ndarray:
+        excluded = self.arguments["exclude_current_positions_from_observation"]
+        return batch["qpos"][:, self.skipped if excluded else 0 :]
+
+    def _survival(self, healthy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the reward for staying healthy, and whether the episodes terminate, [n] each."""
+        reward = healthy * self.arguments["healthy_reward"]
+        terminated = ~healthy if self.arguments["terminate_when_unhealthy"] else np.zeros(len(healthy), bool)
+        return reward, terminated
+
+
+class HalfCheetah(_Runner):
+    """HalfCheetah-v5."""
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        return self._visible_positions(batch), batch["qvel"]
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        reward = self._forward_reward(before, after) - self._control_cost(actions)
+        return Outcome(reward, np.zeros(len(reward), bool))
+
+
+class Swimmer(HalfCheetah):
+    """Swimmer-v5."""
+
+    skipped = 2
+
+
+class Walker2d(_Runner):
+    """Walker2d-v5."""
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        return self._visible_positions(batch), np.clip(batch["qvel"], -10, 10)
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        survival, terminated = self._survival(self._is_healthy(batch))
+        return Outcome(self._forward_reward(before, after) + survival - self._control_cost(actions), terminated)
+
+    def _is_healthy(self, batch: Batch) -> np.ndarray:
+        z, angle = batch["qpos"][:, 1], batch["qpos"][:, 2]
+        min_z, max_z = self.arguments["healthy_z_range"]
+        min_angle, max_angle = self.arguments["healthy_angle_range"]
+        healthy: np.ndarray = (min_z < z) & (z < max_z) & (min_angle < angle) & (angle < max_angle)
+        return healthy
+
+
+class Hopper(Walker2d):
+    """Hopper-v5."""
+
+    def _is_healthy(self, batch: Batch) -> np.ndarray:
+        low, high = self.arguments["healthy_state_range"]
+        healthy = super()._is_healthy(batch)
+        for state in (batch["qpos"][:, 2:], batch["qvel"]):
+            healthy = healthy & np.all((low < state) & (state < high), axis=1)
+        return healthy
+
+
+class Ant(_Runner):
+    """Ant-v5."""
+
+    skipped = 2
+
+    fields = ("qpos", "qvel", "cfrc_ext")
+
+    def views(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
+        return super().views(data) | {"main_body": data.body(self.arguments["main_body"]).xpos}
+
+    def position(self, batch: Batch) -> np.ndarray:
+        return batch["main_body"][:, 0]
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        parts = [self._visible_positions(batch), batch["qvel"]]
+        if self.arguments["include_cfrc_ext_in_observation"]:
+            parts.append(self._contact_forces(batch)[:, 6:])  # without the world body
+        return parts
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        min_z, max_z = self.arguments["healthy_z_range"]
+        z = batch["qpos"][:, 2]
+        finite = np.isfinite(batch["qpos"]).all(axis=1) & np.isfinite(batch["qvel"]).all(axis=1)
+        survival, terminated = self._survival(finite & (min_z <= z) & (z <= max_z))
+        contact_cost = self.arguments["contact_cost_weight"] * _squares(self._contact_forces(batch))
+        costs = self._control_cost(actions) + contact_cost
+        return Outcome(self._forward_reward(before, after) + survival - costs, terminated)
+
+    def _contact_forces(self, batch: Batch) -> np.ndarray:
+        low, high = self.arguments["contact_force_range"]
+        forces: np.ndarray = np.clip(batch["cfrc_ext"], low, high)
+        return forces
+
+
+class _HumanoidBase(_Runner):
+    """What the two humanoid tasks have in common: the observation, and costs from the simulation's own numbers."""
+
+    skipped = 2
+
+    fields = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl")
+
+    _OPTIONAL = (("cinert", 10), ("cvel", 6), ("qfrc_actuator", 6), ("cfrc_ext", 6))
+    """Optional parts of the observation: the field, and how many leading numbers are left out."""
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        optional = [
+            batch[name][:, skipped:]
+            for name, skipped in self._OPTIONAL
+            if self.arguments[f"include_{name}_in_observation"] is True
+        ]
+        return [self._visible_positions(batch), batch["qvel"], *optional]
+
+    def _clipped_cost(self, batch: Batch, name: str) -> np.ndarray:
+        """Cost of the contact forces, clipped to its range. name: "contact" or "impact"."""
+        low, high = self.arguments[f"{name}_cost_range"]
+        cost: np.ndarray = np.clip(self.arguments[f"{name}_cost_weight"] * _squares(batch["cfrc_ext"]), low, high)
+        return cost
+
+
+class Humanoid(_HumanoidBase):
+    """Humanoid-v5."""
+
+    fields = (*_HumanoidBase.fields, "xipos")
+
+    def position(self, batch: Batch) -> np.ndarray:
+        masses = self.model.body_mass
+        bodies = batch["xipos"].reshape(-1, len(masses), 3)
+        return np.array([(np.einsum("b,bj->j", masses, xipos) / masses.sum())[0] for xipos in bodies])
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        min_z, max_z = self.arguments["healthy_z_range"]
+        z = batch["qpos"][:, 2]
+        survival, terminated = self._survival((min_z < z) & (z < max_z))
+        costs = self._control_cost(batch["ctrl"]) + self._clipped_cost(batch, "contact")
+        return Outcome(self._forward_reward(before, after) + survival - costs, terminated)
+
+
+class HumanoidStandup(_HumanoidBase):
+    """HumanoidStandup-v5."""
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        up = (batch["qpos"][:, 2] - 0) / self.model.opt.timestep
+        reward = up - self._control_cost(batch["ctrl"]) - self._clipped_cost(batch, "impact") + 1
+        return Outcome(reward, np.zeros(len(reward), bool))
+
+
+class InvertedPendulum(MujocoTask):
+    """InvertedPendulum-v5."""
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        return batch["qpos"], batch["qvel"]
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        finite = np.isfinite(batch["qpos"]).all(axis=1) & np.isfinite(batch["qvel"]).all(axis=1)
+        terminated = ~finite | (np.abs(batch["qpos"][:, 1]) > 0.2)
+        return Outcome((~terminated).astype(np.float64), terminated)
+
+
+class InvertedDoublePendulum(MujocoTask):
+    """InvertedDoublePendulum-v5."""
+
+    fields = ("qpos", "qvel", "qfrc_constraint", "site_xpos")
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        angles = batch["qpos"][:, 1:]
+        return (
+            batch["qpos"][:, :1],
+            _per_environment(np.sin, angles),
+            _per_environment(np.cos, angles),
+            np.clip(batch["qvel"], -10, 10),
+            np.clip(batch["qfrc_constraint"], -10, 10)[:, :1],
+        )
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        y = batch["site_xpos"][:, 2]
+        terminated = y <= 1
+        rewards = map(self._reward, batch["site_xpos"], batch["qvel"], terminated.tolist())
+        return Outcome(np.array(list(rewards)), terminated)
+
+    def _reward(self, tip: np.ndarray, velocity: np.ndarray, terminated: bool) -> np.float64:
+        """Reward of one environment. The power of a NumPy scalar may round differently from that of an array."""
+        x, y = tip[0], tip[2]
+        v1, v2 = velocity[1:3]
+        dist_penalty = 0.01 * x**2 + (y - 2) ** 2
+        vel_penalty = 0.001 * v1**2 + 0.005 * v2**2
+        alive_bonus = self.arguments["healthy_reward"] * int(not terminated)
+        reward: np.float64 = alive_bonus - dist_penalty - vel_penalty
+        return reward
+
+
+class _BodyTask(MujocoTask):
+    """A task that reads the positions of some bodies."""
+
+    fields = ("qpos", "qvel", "xpos")
+
+    def _body(self, batch: Batch, name: str) -> np.ndarray:
+        """Position of a body, [n, 3]."""
+        begin = 3 * self.model.body(name).id
+        return batch["xpos"][:, begin : begin + 3]
+
+    def _control_reward(self, actions: np.ndarray) -> np.ndarray:
+        reward: np.ndarray = -_squares(actions) * self.arguments["reward_control_weight"]
+        return reward
+
+    def _distance_reward(self, vectors: np.ndarray, weight: str) -> np.ndarray:
+        """Negative length of the vectors [n, 3] times a weight."""
+        reward: np.ndarray = -_per_environment(np.linalg.norm, vectors) * self.arguments[weight]
+        return reward
+
+
+class Reacher(_BodyTask):
+    """Reacher-v5."""
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        theta = batch["qpos"][:, :2]
+        return (
+            _per_environment(np.cos, theta),
+            _per_environment(np.sin, theta),
+            batch["qpos"][:, 2:],
+            batch["qvel"][:, :2],
+            self._to_target(batch)[:, :2],
+        )
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        reward = self._distance_reward(self._to_target(batch), "reward_dist_weight") + self._control_reward(actions)
+        return Outcome(reward, np.zeros(len(reward), bool))
+
+    def _to_target(self, batch: Batch) -> np.ndarray:
+        vectors: np.ndarray = self._body(batch, "fingertip") - self._body(batch, "target")
+        return vectors
+
+
+class Pusher(_BodyTask):
+    """Pusher-v5."""
+
+    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+        bodies = [self._body(batch, name) for name in ("tips_arm", "object", "goal")]
+        return [batch["qpos"][:, :7], batch["qvel"][:, :7], *bodies]
+
+    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+        object_ = self._body(batch, "object")
+        near = self._distance_reward(object_ - self._body(batch, "tips_arm"), "reward_near_weight")
+        dist = self._distance_reward(object_ - self._body(batch, "goal"), "reward_dist_weight")
+        reward = dist + self._control_reward(actions) + near
+        return Outcome(reward, np.zeros(len(reward), bool))
+
+
+TASKS: dict[str, type[MujocoTask]] = {
+    "ant_v5:AntEnv": Ant,
+    "half_cheetah_v5:HalfCheetahEnv": HalfCheetah,
+    "hopper_v5:HopperEnv": Hopper,
+    "humanoid_v5:HumanoidEnv": Humanoid,
+    "humanoidstandup_v5:HumanoidStandupEnv": HumanoidStandup,
+    "inverted_double_pendulum_v5:InvertedDoublePendulumEnv": InvertedDoublePendulum,
+    "inverted_pendulum_v5:InvertedPendulumEnv": InvertedPendulum,
+    "pusher_v5:PusherEnv": Pusher,
+    "reacher_v5:ReacherEnv": Reacher,
+    "swimmer_v5:SwimmerEnv": Swimmer,
+    "walker2d_v5:Walker2dEnv": Walker2d,
+}
+"""The tasks, by module and class of Gymnasium's environment in `gymnasium.envs.mujoco`."""

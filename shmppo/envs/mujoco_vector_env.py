@@ -1,0 +1,168 @@
+"""A vector environment that steps Gymnasium's MuJoCo tasks without Gymnasium's Python code around each step.
+
+Gymnasium creates and resets the environments. A step runs all simulations of the range, and then computes the
+observations, rewards, and terminations of all environments together (see `mujoco_tasks`). The results are the same bits
+as those of Gymnasium's `step`.
+
+The state of a simulation can be copied, so a lost environment is restored from a snapshot instead of a replay.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.mujoco_support import SIMULATION_STATE, mujoco_task, time_limit
+from shmppo.envs.mujoco_tasks import MujocoTask
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EpisodeEnd, GymnasiumHandle, SyncVectorEnv
+from shmppo.errors import EnvError
+
+class MujocoHandle(GymnasiumHandle):
+    """A handle of an environment whose simulation is stepped directly.
+
+    Attributes:
+        model, data: the simulation.
+        limit: steps after which an episode is truncated; 0 if there is no limit.
+        position: [1], the position before the next step. It is part of the snapshot.
+    """
+
+    position: np.ndarray
+
+    def make(self) -> None:
+        super().make()
+        base: Any = self._env.unwrapped
+        self.model, self.data = base.model, base.data
+        self.limit = time_limit(self._env)
+
+    def task(self) -> MujocoTask:
+        """Create the task that computes the results of a step."""
+        return mujoco_task(self._env)
+
+    def save_snapshot(self, snapshot: np.ndarray) -> None:
+        if len(snapshot):
+            values = snapshot.view(np.float64)
+            mujoco.mj_getState(self.model, self.data, values[:-1], SIMULATION_STATE)
+            values[-1] = self.position[0]
+
+    def restore_snapshot(self, snapshot: np.ndarray) -> None:
+        values = snapshot.view(np.float64)
+        mujoco.mj_setState(self.model, self.data, values[:-1], SIMULATION_STATE)
+        self.position[0] = values[-1]
+
+
+class MujocoVectorEnv(SyncVectorEnv):
+    """A vector environment of Gymnasium's MuJoCo tasks, stepped together."""
+
+    handles: list[MujocoHandle]  # type: ignore[assignment]
+    handle_type = MujocoHandle
+
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
+        super().__init__(config, task, low, high)
+        count = len(self.handles)
+        self._task = self.handles[0].task()
+        self._limit = self.handles[0].limit
+        sizes = {name: len(view) for name, view in self._task.views(self.handles[0].data).items()}
+        ends = np.cumsum(list(sizes.values())).tolist()
+        self._rows = np.zeros((count, ends[-1]))
+        self._batch = {
+            name: self._rows[:, end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)
+        }
+        self._position = np.zeros(count)
+        # One row per environment: the reward, then the observation. The hash of an episode covers both.
+        self._results = np.zeros((count, 1 + self.obs[0].shape[1]))
+        self._bytes = [row.data.cast("B") for row in self._results]
+        self._connect()
+
+    def step(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> list[EpisodeEnd]:
+        failures = self._simulate(actions)
+        np.concatenate(self._views, out=self._rows.reshape(-1))
+        after = self._task.position(self._batch).copy()
+        outcome = self._task.outcome(self._batch, self._position, after, np.asarray(actions))
+        self._position[:] = after
+        self._results[:, 0] = outcome.reward
+        np.concatenate(self._task.observe(self._batch), axis=1, out=self._results[:, 1:])
+        self.obs[0][:] = self._results[:, 1:]
+        self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
+        self.lengths = [length + 1 for length in self.lengths]
+        self.returns = [total + reward for total, reward in zip(self.returns, outcome.reward.tolist(), strict=True)]
+        rewards[:], terminated[:] = outcome.reward, outcome.terminated
+        truncated[:] = [length == self._limit for length in self.lengths] if self._limit else False
+        return self._end_episodes(failures, rewards, terminated, truncated)
+
+    def reset_env(self, i: int, episode: int) -> None:
+        super().reset_env(i, episode)
+        self._update_position(i)
+
+    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
+        succeeded = super().replay(i, episode, actions, expected_hash, progress)  # through Gymnasium's step
+        self._update_position(i)
+        return succeeded
+
+    def _remake(self, i: int) -> None:
+        super()._remake(i)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Take views of the memory of the simulations. They change when an environment is created again."""
+        views = [list(self._task.views(handle.data).values()) for handle in self.handles]
+        self._views = [view for of_environment in views for view in of_environment]
+        self._simulations = [(handle.model, handle.data, handle.data.ctrl) for handle in self.handles]
+        for i, handle in enumerate(self.handles):
+            handle.position = self._position[i : i + 1]
+
+    def _update_position(self, i: int) -> None:
+        """Read the position of environment i from its simulation, after a reset or a replay."""
+        np.concatenate(self._views, out=self._rows.reshape(-1))
+        self._position[i] = self._task.position(self._batch)[i]
+
+    def _simulate(self, actions: list[Any]) -> dict[int, EnvError]:
+        """Run every simulation for one step. Return the errors by environment."""
+        failures = {}
+        steps, forces = self._task.frame_skip, self._task.needs_contact_forces
+        for i, ((model, data, control), action) in enumerate(zip(self._simulations, actions, strict=True)):
+            control[:] = action
+            try:
+                mujoco.mj_step(model, data, steps)
+                if forces:
+                    mujoco.mj_rnePostConstraint(model, data)
+            except Exception as error:
+                failures[i] = self._error(i, f"step raised {error!r}")
+        return failures
+
+    def _end_episodes(
+        self, failures: dict[int, EnvError], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> list[EpisodeEnd]:
+        """Start the next episodes of the environments whose episode has ended or failed."""
+        if not np.isfinite(self._results[:, 0]).all():
+            for i in np.flatnonzero(~np.isfinite(self._results[:, 0])).tolist():
+                message = f"step returned the reward {self._results[i, 0]}, which is not finite"
+                failures.setdefault(i, self._error(i, message))
+        ended = []
+        for i in sorted({*failures, *np.flatnonzero(terminated | truncated).tolist()}):
+            try:
+                if i in failures:
+                    raise failures[i]
+                ended.append(self._episode_end(i, terminated[i]))
+            except EnvError as error:
+                ended.append(self._skip_step(i, error, rewards, terminated, truncated))
+            else:
+                self._reset_next(i)
+        for i, error in self._find_nonfinite():
+            ended.append(self._skip_step(i, error, rewards, terminated, truncated))
+        if self._hidden:
+            self.obs[0][:, self._hidden] = 0.0
+        return ended
+
+    def _skip_step(
+        self, i: int, error: EnvError, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> EpisodeEnd:
+        """Skip the episode of environment i, whose last step failed."""
+        rewards[i], terminated[i], truncated[i] = 0.0, False, True
+        return self._skip_episode(i, error)
