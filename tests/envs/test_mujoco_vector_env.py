@@ -1,0 +1,160 @@
+"""The MuJoCo tasks stepped together give the same bits as Gymnasium's own environments."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import inspect_task
+from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.errors import ConfigError
+
+RUNNER = {"forward_reward_weight": 2.5, "ctrl_cost_weight": 0.3, "reset_noise_scale": 0.05, "frame_skip": 3}
+HEALTHY = {"healthy_reward": 0.7, "healthy_z_range": [0.5, 1.5]}
+HUMANOID = {"ctrl_cost_weight": 0.3, "reset_noise_scale": 0.02, "frame_skip": 4}
+WITHOUT_PARTS = {f"include_{part}_in_observation": False for part in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")}
+NO_TERMINATION = {"terminate_when_unhealthy": False, "exclude_current_positions_from_observation": False}
+CASES: dict[str, list[dict[str, Any]]] = {
+    "Ant-v5": [
+        {},
+        {**RUNNER, **HEALTHY, "contact_cost_weight": 0.01, "contact_force_range": [-0.5, 2.0], "main_body": 2},
+        {**NO_TERMINATION, "include_cfrc_ext_in_observation": False, "main_body": "torso"},
+    ],
+    "HalfCheetah-v5": [{}, {**RUNNER, "exclude_current_positions_from_observation": False}],
+    "Hopper-v5": [
+        {},
+        {**RUNNER, **HEALTHY, "healthy_state_range": [-5.0, 5.0], "healthy_angle_range": [-0.5, 0.5]},
+        NO_TERMINATION,
+    ],
+    "Humanoid-v5": [
+        {},
+        {**HUMANOID, **HEALTHY, "forward_reward_weight": 2, "contact_cost_weight": 1e-5, "contact_cost_range": [0, 1]},
+        {**WITHOUT_PARTS, **NO_TERMINATION},
+    ],
+    "HumanoidStandup-v5": [
+        {},
+        {**HUMANOID, "uph_cost_weight": 2, "impact_cost_weight": 1e-5, "impact_cost_range": [0, 1]},
+        {**WITHOUT_PARTS, "exclude_current_positions_from_observation": False},
+    ],
+    "InvertedDoublePendulum-v5": [{}, {"healthy_reward": 3.0, "reset_noise_scale": 0.05, "frame_skip": 2}],
+    "InvertedPendulum-v5": [{}, {"reset_noise_scale": 0.1, "frame_skip": 3}],
+    "Pusher-v5": [
+        {},
+        {"reward_near_weight": 0.2, "reward_dist_weight": 2.0, "reward_control_weight": 0.5, "frame_skip": 3},
+    ],
+    "Reacher-v5": [{}, {"reward_dist_weight": 2.0, "reward_control_weight": 0.5, "frame_skip": 3}],
+    "Swimmer-v5": [{}, {**RUNNER, "exclude_current_positions_from_observation": False}],
+    "Walker2d-v5": [{}, {**RUNNER, **HEALTHY, "healthy_angle_range": [-0.5, 0.5]}, NO_TERMINATION],
+}
+"""Arguments by task. Together, the cases give every argument that affects the results another value."""
+
+
+def restored(envs: MujocoVectorEnv, task: Task, i: int) -> None:
+    """Create environment i again, and restore it from a snapshot of itself."""
+    assert task.snapshot is not None
+    snapshot = np.zeros(task.snapshot.bytes, np.uint8)
+    envs.handles[i].save_snapshot(snapshot)
+    carried = envs.lengths[i], envs.returns[i], envs.hashes[i], envs.obs[0][i].copy()
+    envs._remake(i)
+    envs.reset_env(i, envs.handles[i].episode)
+    envs.handles[i].restore_snapshot(snapshot)
+    envs.lengths[i], envs.returns[i], envs.hashes[i], envs.obs[0][i] = carried
+
+
+def compare(env: str, arguments: dict[str, Any], steps: int, *, num_envs: int = 3) -> int:
+    """Step both vector environments with the same actions. Return the number of episodes that ended."""
+    limit = ("TimeLimit(max_episode_steps=40)",)
+    config = TrainConfig(
+        env=env, env_kwargs=arguments, num_envs=num_envs, workers=0, wrappers=limit, env_backend="mujoco"
+    )
+    task = inspect_task(config)
+    reference, native = SyncVectorEnv(config, task, 0, num_envs), MujocoVectorEnv(config, task, 0, num_envs)
+    rng = np.random.default_rng(1)
+    outcomes = [(np.zeros(num_envs), np.zeros(num_envs, bool), np.zeros(num_envs, bool)) for _ in range(2)]
+    ended = 0
+    try:
+        for envs in (reference, native):
+            envs.reset_all(0)
+        for step in range(steps):
+            scale = rng.choice([0.3, 1.0, 3.0])
+            sampled = scale * rng.standard_normal((num_envs, task.distribution.action_size))
+            actions = task.distribution.to_env(sampled.astype(np.float32))
+            ends = [envs.step(actions, *arrays) for envs, arrays in zip((reference, native), outcomes, strict=True)]
+            for expected, found in zip(*outcomes, strict=True):
+                assert np.array_equal(expected, found), step
+            assert np.array_equal(reference.obs[0], native.obs[0]), step
+            assert reference.hashes == native.hashes  # of the rewards and observations in double precision
+            assert (reference.returns, reference.lengths) == (native.returns, native.lengths)
+            for expected_end, end in zip(*ends, strict=True):
+                assert np.array_equal(expected_end.final[0], end.final[0])
+                assert expected_end._replace(final=()) == end._replace(final=())
+            ended += len(ends[0])
+            if step % 30 == 20:
+                restored(native, task, step // 30 % num_envs)
+    finally:
+        reference.close()
+        native.close()
+    return ended
+
+
+ALL_CASES = [pytest.param(env, case, id=f"{env}-{k}") for env, cases in CASES.items() for k, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize(("env", "arguments"), ALL_CASES)
+def test_results_are_those_of_gymnasium(env: str, arguments: dict[str, Any]) -> None:
+    assert compare(env, arguments, 90) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env", "arguments"), ALL_CASES)
+def test_results_are_those_of_gymnasium_for_20000_steps(env: str, arguments: dict[str, Any]) -> None:
+    assert compare(env, arguments, 20_000, num_envs=1) >= 500
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"env": "CartPole-v1"}, "it is not a MuJoCo task"),
+        ({"wrappers": ("FlattenObservation",)}, "it has the wrapper FlattenObservation"),
+        ({"prev_action": True}, "it has the wrapper PreviousStepWrapper"),
+        ({"step_times": True}, "--step-times"),
+    ],
+)
+def test_other_environments_use_gymnasium(change: dict[str, Any], reason: str) -> None:
+    config = dataclasses.replace(TrainConfig(env="HalfCheetah-v5"), **change)
+    assert inspect_task(config).backend == "gymnasium"
+    with pytest.raises(ConfigError, match=reason):
+        inspect_task(dataclasses.replace(config, env_backend="mujoco"))
+
+
+def test_another_source_uses_gymnasium(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("shmppo.envs.mujoco_support._SOURCES", {"half_cheetah_v5": (), "mujoco_env": ()})
+    with caplog.at_level("INFO"):
+        assert inspect_task(TrainConfig(env="HalfCheetah-v5")).backend == "gymnasium"
+    assert "the source of half_cheetah_v5.py differs" in caplog.text
+
+
+def test_a_failed_simulation_names_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig(env="HalfCheetah-v5", num_envs=3, workers=0, skip_bad_episodes=True)
+    task = inspect_task(config)
+    envs = MujocoVectorEnv(config, task, 0, 3)
+    envs.reset_all(0)
+    envs.handles[1].data.qvel[0] = np.nan  # MuJoCo resets a simulation with invalid numbers, so the reward is checked
+    envs._position[1] = np.nan
+    flags = np.zeros((2, 3), bool)
+    rewards = np.zeros(3)
+    (end,) = envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags)
+    assert (end.i, end.failed) == (1, True)
+    assert (rewards[1], flags[:, 1].tolist()) == (0.0, [False, True])
+    assert [handle.episode for handle in envs.handles] == [0, 1, 0]
+    assert envs.handles[1].data is envs._simulations[1][1]  # the new simulation
+    monkeypatch.setattr(mujoco, "mj_step", lambda *_: (_ for _ in ()).throw(mujoco.FatalError("broken")))
+    assert [end.i for end in envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags)] == [0, 1, 2]
+    envs.close()
