@@ -30,13 +30,16 @@ class RunGroup:
     Outside the slices, signals stop all processes of the group.
     """
 
-    def __init__(self, commands: Sequence[Sequence[str]], directory: Path, *, ranks: bool = False) -> None:
+    def __init__(
+        self, commands: Sequence[Sequence[str]], directory: Path, *, ranks: bool = False, checkout: Path = ROOT
+    ) -> None:
         """Start the runs.
 
         Args:
             commands: for each run, the arguments of `python -m shmppo.train`.
             directory: parent of the run directories.
             ranks: whether the commands are the ranks of one run. Rank 0 then writes the metrics.
+            checkout: root of the checkout whose package runs.
         """
         run_dirs = [directory / f"run{i}" for i in range(len(commands))]
         self._run_dirs = run_dirs[:1] if ranks else run_dirs
@@ -44,7 +47,7 @@ class RunGroup:
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "shmppo.train", *command, "--quiet", "--run-dir", str(run_dir)],
-                cwd=ROOT,
+                cwd=checkout,
                 env=os.environ | extra,
                 start_new_session=True,
             )
@@ -114,7 +117,10 @@ def _rank_variables(rank: int, size: int) -> dict[str, str]:
 
 @contextmanager
 def started(
-    commands: Mapping[str, Sequence[Sequence[str]]], directory: Path, ranks: Sequence[str] = ()
+    commands: Mapping[str, Sequence[Sequence[str]]],
+    directory: Path,
+    ranks: Sequence[str] = (),
+    checkouts: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, RunGroup]]:
     """Start groups of runs, stopped until their first slice, and kill them at the end.
 
@@ -122,11 +128,17 @@ def started(
         commands: name of each group -> the commands of its runs.
         directory: parent of the run directories.
         ranks: names of the groups whose commands are the ranks of one run.
+        checkouts: name of a group -> the checkout whose package it runs. Other groups run this checkout.
     """
     with ExitStack() as stack:
         groups = {}
         for name, group_commands in commands.items():
-            group = RunGroup(group_commands, directory / name.replace(" ", "_"), ranks=name in ranks)
+            group = RunGroup(
+                group_commands,
+                directory / name.replace(" ", "_"),
+                ranks=name in ranks,
+                checkout=(checkouts or {}).get(name, ROOT),
+            )
             stack.callback(group.kill)
             group.wait_until_running()
             groups[name] = group

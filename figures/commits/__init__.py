@@ -1,0 +1,1 @@
+"""Speed of this checkout relative to an older commit."""
