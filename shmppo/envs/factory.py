@@ -154,9 +154,7 @@ def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "m
     if reason is None:
         return "mujoco"
     if config.env_backend == "mujoco":
-        raise ConfigError(
-            f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto"
-        )
+        raise ConfigError(f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
     log.info("Gymnasium steps %s, because %s", config.env_id, reason)
     return "gymnasium"
 

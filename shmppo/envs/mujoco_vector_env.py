@@ -16,11 +16,13 @@ import mujoco
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.handles import GymnasiumHandle
 from shmppo.envs.mujoco_support import SIMULATION_STATE, mujoco_task, time_limit
 from shmppo.envs.mujoco_tasks import MujocoTask
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, GymnasiumHandle, SyncVectorEnv
+from shmppo.envs.vector_env import MAX_REWARD, EpisodeEnd, SyncVectorEnv
 from shmppo.errors import EnvError
+
 
 class MujocoHandle(GymnasiumHandle):
     """A handle of an environment whose simulation is stepped directly.
@@ -140,10 +142,10 @@ class MujocoVectorEnv(SyncVectorEnv):
         self, failures: dict[int, EnvError], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> list[EpisodeEnd]:
         """Start the next episodes of the environments whose episode has ended or failed."""
-        if not np.isfinite(self._results[:, 0]).all():
-            for i in np.flatnonzero(~np.isfinite(self._results[:, 0])).tolist():
-                message = f"step returned the reward {self._results[i, 0]}, which is not finite"
-                failures.setdefault(i, self._error(i, message))
+        valid = np.abs(self._results[:, 0]) <= MAX_REWARD
+        if not valid.all():
+            for i in np.flatnonzero(~valid).tolist():
+                failures.setdefault(i, self._reward_error(i, self._results[i, 0]))
         ended = []
         for i in sorted({*failures, *np.flatnonzero(terminated | truncated).tolist()}):
             try:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 START_ATTEMPTS = 20  # consecutive episodes that may fail to start before the run ends with an error
 _NOT_STEPPED = (0.0, False, False)  # reward, terminated, truncated
 _DOUBLE = struct.Struct("d")
-_MAX_REWARD = float(np.finfo(np.float32).max)
+MAX_REWARD = float(np.finfo(np.float32).max)
 """Rewards are stored in float32. Larger ones would be infinite there."""
 
 
@@ -130,6 +130,10 @@ class VectorEnv(ABC):
         handle = self.handles[i]
         steps = self.lengths[i]
         return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
+
+    def _reward_error(self, i: int, reward: float) -> EnvError:
+        """Create an error for a reward that cannot be stored."""
+        return self._error(i, f"step returned the reward {reward}, which is not finite in float32")
 
     def _find_nonfinite(self) -> Iterator[tuple[int, EnvError]]:
         """Yield (i, error) for each environment whose current observation is not finite."""
@@ -244,8 +248,8 @@ class SyncVectorEnv(VectorEnv):
         except Exception as error:
             raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error
         self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
-        if not -_MAX_REWARD <= number <= _MAX_REWARD:
-            raise self._error(i, f"step returned the reward {number}, which is not finite in float32")
+        if not -MAX_REWARD <= number <= MAX_REWARD:
+            raise self._reward_error(i, number)
         self.returns[i] += number
         self.lengths[i] += 1
         return number, terminated, truncated
