@@ -199,7 +199,7 @@ class _HumanoidBase(_Runner):
 
     skipped = 2
 
-    fields = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl")
+    fields: tuple[str, ...] = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl")
 
     _OPTIONAL = (("cinert", 10), ("cvel", 6), ("qfrc_actuator", 6), ("cfrc_ext", 6))
     """Optional parts of the observation: the field, and how many leading numbers are left out."""

@@ -156,8 +156,8 @@ class MujocoVectorEnv(SyncVectorEnv):
                 ended.append(self._skip_step(i, error, rewards, terminated, truncated))
             else:
                 self._reset_next(i)
-        for i, error in self._find_nonfinite():
-            ended.append(self._skip_step(i, error, rewards, terminated, truncated))
+        for i, nonfinite in self._find_nonfinite():
+            ended.append(self._skip_step(i, nonfinite, rewards, terminated, truncated))
         if self._hidden:
             self.obs[0][:, self._hidden] = 0.0
         return ended
