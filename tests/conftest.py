@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.parallel.shared_buffers import Field, SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients

@@ -17,7 +17,7 @@ from conftest import published
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.observations import observation_spec

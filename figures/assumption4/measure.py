@@ -25,7 +25,7 @@ from figures.common.command_line import script_parser
 from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows
 from shmppo import TrainConfig, resume, train
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients

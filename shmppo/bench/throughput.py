@@ -19,7 +19,8 @@ import torch
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.options import Throughput
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task, make_environment
+from shmppo.envs.factory import make_environment
+from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
 from shmppo.utils.machine import processor, usable_cores
 from shmppo.utils.phase_timer import PHASES, SAMPLING

@@ -25,7 +25,7 @@ from shmppo.bench.measured_run import WARM_UP, MeasuredRun, measured_run
 from shmppo.bench.options import Topologies
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.parallel.shared_buffers import OWN_ENVS, run_fields
 from shmppo.plotting.curves import read_columns
 from shmppo.utils.machine import usable_cores

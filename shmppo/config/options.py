@@ -56,9 +56,10 @@ class TaskOptions:
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
-    env_backend: Literal["auto", "gymnasium", "mujoco", "envpool"] = "auto"
+    env_backend: Literal["auto", "gymnasium", "mujoco", "vector", "envpool"] = "auto"
     """How the environments are stepped. gymnasium: one after the other. mujoco: all environments of a worker together,
     for the MuJoCo tasks of Gymnasium, with the same results. auto: mujoco where it is possible, otherwise gymnasium.
+    vector: --env names a `gymnasium.vector.VectorEnv` of your own, and each worker makes one for its environments.
     envpool: all environments of a worker together in C++ (extra `envpool`). EnvPool cannot replay episodes, so the run
     is not reproducible (exact: false)."""
     hide_obs: tuple[int, ...] | None = None
@@ -96,11 +97,12 @@ class TaskOptions:
         require(
             same, f"--env-kwargs is {self.env_kwargs}; its values must be numbers, text, lists, or mappings of them"
         )
-        if self.env_backend == "envpool":
+        if self.env_backend in ("envpool", "vector"):
             for name in ("wrappers", "prev_action", "prev_reward", "skip_bad_episodes"):
                 require(
                     not getattr(self, name),
-                    f"{flag(name)} needs --env-backend gymnasium, but --env-backend is envpool; leave one of them out",
+                    f"{flag(name)} needs --env-backend gymnasium, but --env-backend is {self.env_backend}; leave one "
+                    "of them out",
                 )
         require(0 <= self.seed < 2**63, f"--seed is {self.seed}; it must lie in 0 … 2^63 - 1")
 

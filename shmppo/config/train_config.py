@@ -305,8 +305,9 @@ def _check_combinations(c: TrainConfig) -> None:
         "--burn-in and --refresh-states need recurrent states, but --core is none; leave them out",
     )
     require(
-        c.env_backend != "envpool" or not (c.action_masks or c.step_times),
-        "--action-masks and --step-times need --env-backend gymnasium, but --env-backend is envpool; leave them out",
+        c.env_backend not in ("envpool", "vector") or not (c.action_masks or c.step_times),
+        f"--action-masks and --step-times need --env-backend gymnasium, but --env-backend is {c.env_backend}; leave "
+        "them out",
     )
     require(
         c.preempt_fraction is None or not (c.step_times or c.refresh_states),

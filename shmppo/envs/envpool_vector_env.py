@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
 from shmppo.envs.handles import EnvHandle
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import describe_error, user_traceback
 
 
-class EnvPoolVectorEnv(VectorEnv):
+class EnvPoolVectorEnv(BatchVectorEnv):
     """A vector environment whose environments form one EnvPool pool."""
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, episodes: Sequence[int]) -> None:
@@ -53,17 +54,12 @@ class EnvPoolVectorEnv(VectorEnv):
         try:
             observation, rewards[:], terminated[:], truncated[:], _ = self._pool.step(np.asarray(actions))
         except Exception as error:
-            message = f"step of this environment's pool raised {describe_error(error)}"
-            raise self._error(0, message, user_traceback(error)) from error
-        self._store(observation, range(len(self.handles)))
-        for i in np.flatnonzero(~np.isfinite(rewards)).tolist():
-            raise self._error(i, f"step returned the reward {rewards[i]}, which is not finite")
-        for _, nonfinite in self._find_nonfinite():
-            raise nonfinite
-        self.returns = [total + reward for total, reward in zip(self.returns, rewards.tolist(), strict=True)]
-        self.lengths = [length + 1 for length in self.lengths]
-        indices = np.flatnonzero(terminated | truncated).tolist()
-        ended = [self._episode_end(i, terminated[i]) for i in indices]
+            raise self._raised("step", error) from error
+        everything = range(len(self.handles))
+        self._store(observation, everything)
+        self._count_step(rewards, everything)
+        ended = self._ends(terminated, truncated)
+        indices = [end.i for end in ended]
         if indices:
             self._reset(indices, [self.handles[i].episode + 1 for i in indices])
         return ended
@@ -74,10 +70,10 @@ class EnvPoolVectorEnv(VectorEnv):
     def reset_env(self, i: int, episode: int) -> None:
         self._reset([i], [episode])
 
-    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
-        """Start the next episode instead: EnvPool cannot repeat an episode."""
-        self.reset_env(i, episode + 1)
-        return False
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        """Begin the next episodes instead: EnvPool cannot repeat an episode."""
+        self._reset(range(len(self.handles)), [episode.number + 1 for episode in episodes])
+        return [False] * len(episodes)
 
     def close(self) -> None:
         self._pool.close()
@@ -86,16 +82,4 @@ class EnvPoolVectorEnv(VectorEnv):
         """Start one episode in each of the given environments."""
         observation, _ = self._pool.reset(np.array(indices, np.int32))
         self._store(observation, indices)
-        for i, episode in zip(indices, episodes, strict=True):
-            self.handles[i].episode = episode
-            self.returns[i], self.lengths[i] = 0.0, 0
-
-    def _store(self, observation: Any, indices: Sequence[int]) -> None:
-        """Store the observations of the given environments."""
-        for leaf, obs in zip(self.observation.leaves, self.obs, strict=True):
-            values = leaf.extract(observation)
-            if leaf.kind == "codes":
-                values = np.stack([leaf.to_storage(value) for value in values])
-            obs[indices] = values.reshape(len(indices), *leaf.shape)
-        for i in self._hidden:
-            self.obs[0][indices, i] = 0.0
+        self._begin(indices, episodes)

@@ -1,27 +1,21 @@
-"""Creation and inspection of one environment as the configuration describes it."""
+"""Creation of one environment as the configuration describes it."""
 
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import gymnasium
 import mujoco
 
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import check_contract
 from shmppo.envs.creation_errors import accepted_arguments, creation_error, imported_factory
 from shmppo.envs.envpool import SingleEnvPoolEnv
-from shmppo.envs.mujoco_support import reason_for_gymnasium, simulation_snapshot
-from shmppo.envs.snapshots import snapshot_spec
-from shmppo.envs.spec import Task
-from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper, first_allowed_action
+from shmppo.envs.single_vector_env import SingleVectorEnv
+from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper
 from shmppo.errors import ConfigError
-from shmppo.models.distributions import distribution_for
-from shmppo.models.observations import Leaf, observation_spec
-from shmppo.utils.user_code import FAILURES, describe_error, main_is_importable, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +33,8 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
     """
     if config.env_backend == "envpool":
         return SingleEnvPoolEnv(config, render_mode)
+    if config.env_backend == "vector":
+        return SingleVectorEnv(config, render_mode)
     # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
     mujoco.set_mju_user_warning(log.warning)
     env = _make_unwrapped(config, render_mode)
@@ -102,63 +98,6 @@ def _wrapper(name: str) -> Any:
     return wrapper
 
 
-def inspect_task(config: TrainConfig) -> Task:
-    """Create one environment, check it, describe it, and close it.
-
-    Raises:
-        ConfigError: if the environment cannot be created, a space is not supported, an index of `--hide-obs` does not
-            exist, or the environment breaks Gymnasium's API.
-    """
-    try:
-        env = make_environment(config)
-    except ConfigError:
-        raise
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise creation_error(config.env_id, error, config.env_kwargs) from error
-    where = f"--env {config.env_id}"
-    try:
-        _check_importable(config, env)
-        observation = observation_spec(env.observation_space, where)
-        if config.action_masks:
-            observation = observation.with_mask()
-            _check_mask(env, where)
-        _check_hidden_indices(config, observation.leaves[0])
-        distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
-        choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
-        wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        seeding = check_contract(env, where, wanted, choose_action, allow_out_of_bounds=config.allow_out_of_bounds)
-        backend = _backend(config, env)
-        native = backend == "mujoco" and seeding == "episode"
-        snapshot = simulation_snapshot(env) if native else snapshot_spec(env, choose_action)
-        return Task(observation, distribution, seeding, snapshot, backend)
-    finally:
-        close_environment(env, where)
-
-
-def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
-    """Raise ConfigError if the class of the environment exists only in this process."""
-    in_main = type(env.unwrapped).__module__ == "__main__"
-    if in_main and config.num_workers and not main_is_importable():
-        raise ConfigError(
-            f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "
-            "into a module, or use --workers 0"
-        )
-
-
-def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "mujoco", "envpool"]:
-    """Choose the backend. Raises ConfigError if `--env-backend mujoco` cannot step the environment."""
-    if config.env_backend in ("gymnasium", "envpool"):
-        return config.env_backend
-    reason = reason_for_gymnasium(config, env)
-    if reason is None:
-        return "mujoco"
-    if config.env_backend == "mujoco":
-        raise ConfigError(f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
-    log.info("Gymnasium steps %s, because %s", config.env_id, reason)
-    return "gymnasium"
-
-
 def close_environment(env: gymnasium.Env, name: str) -> None:
     """Close an environment and log what `close` raises, so that it does not replace an earlier exception.
 
@@ -171,35 +110,3 @@ def close_environment(env: gymnasium.Env, name: str) -> None:
     except FAILURES as error:
         reraise_ctrl_c(error)
         log.warning("%s: close raised %r", name, error)
-
-
-def _check_mask(env: gymnasium.Env, where: str) -> None:
-    """Reset the environment once, so that a missing mask is reported before the run starts. Raises ConfigError."""
-    try:
-        try:
-            env.reset(seed=0)
-        except Exception:  # environments that do not accept seeds are allowed
-            env.reset()
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise ConfigError(
-            f"--action-masks: reset of {where} failed: {str(error) or describe_error(error)}; correct reset",
-            details=user_traceback(error),
-        ) from error
-
-
-def _check_hidden_indices(config: TrainConfig, leaf: Leaf) -> None:
-    """Check the indices of `--hide-obs` against the first leaf, which must be the environment's own vector."""
-    if not config.hidden_indices:
-        return
-    # The keys are empty, or they are all "obs": our own wrappers put the environment's observation there.
-    if leaf.kind != "vector" or not set(leaf.keys) <= {"obs"}:
-        raise ConfigError(
-            f"--hide-obs needs an observation that is one vector, and that of {config.env_id} is not; remove --hide-obs"
-        )
-    beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.input_size]
-    if beyond:
-        raise ConfigError(
-            f"--hide-obs names {beyond}, but the observation of {config.env_id} has {leaf.input_size} numbers; use "
-            f"indices 0 … {leaf.input_size - 1}"
-        )

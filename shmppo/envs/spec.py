@@ -22,5 +22,7 @@ class Task:
     """Which resets receive a seed."""
     snapshot: SnapshotSpec | None = None
     """Format of the environment's snapshots. None: no usable snapshots, so episodes are replayed."""
-    backend: Literal["gymnasium", "mujoco", "envpool"] = "gymnasium"
+    backend: Literal["gymnasium", "mujoco", "envpool", "vector"] = "gymnasium"
     """The implementation of `VectorEnv` that steps the environments: --env-backend without "auto"."""
+    inexact_reason: str | None = None
+    """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""

@@ -52,6 +52,19 @@ class EpisodeEnd(NamedTuple):
     """Number of steps."""
 
 
+class EpisodeToRestore(NamedTuple):
+    """An episode in progress, and what a lost environment needs to continue it."""
+
+    number: int
+    """Number of the episode in this environment."""
+    actions: list[Any] | None
+    """Its actions so far, in the environment's own format. None: it cannot be replayed."""
+    expected_hash: int
+    """The value of `VectorEnv.hashes` after these actions."""
+    snapshot: np.ndarray | None
+    """The environment's snapshot after these actions, uint8 [bytes]. None: the environment has no snapshots."""
+
+
 class VectorEnv(ABC):
     """A contiguous range of n environments. When an episode ends, the next one starts within the same step.
 
@@ -104,21 +117,18 @@ class VectorEnv(ABC):
         """
 
     @abstractmethod
-    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
-        """Restore environment i by repeating the actions of its current episode.
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        """Restore every environment to a step of its episode, from a snapshot or by repeating its actions.
 
-        The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
-        if its library has changed. The episode is then skipped and the next one starts.
+        An environment that cannot be restored begins its next episode.
 
         Args:
-            i: position of the environment within the range.
-            episode: number of the episode.
-            actions: the episode's actions so far.
-            expected_hash: the value of `hashes` after these actions.
-            progress: [1], increased by 1 for each step, so that the learner can detect a worker that hangs.
+            episodes: one per environment.
+            progress: [1], increased by 1 for each environment and step, so that the learner can detect a worker that
+                hangs.
 
         Returns:
-            Whether the replay succeeded.
+            Whether each environment was restored.
         """
 
     @abstractmethod
@@ -214,7 +224,37 @@ class SyncVectorEnv(VectorEnv):
         truncated[:] = new_truncated
         return ended
 
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        return [self._restore_env(i, episode, progress) for i, episode in enumerate(episodes)]
+
+    def _restore_env(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
+        """Restore environment i. Return whether that succeeded."""
+        progress += 1
+        if episode.snapshot is not None:
+            self.reset_env(i, episode.number)
+            self.handles[i].restore_snapshot(episode.snapshot)
+            return True
+        if episode.actions is None:
+            self.reset_env(i, episode.number + 1)
+            return False
+        return self.replay(i, episode.number, episode.actions, episode.expected_hash, progress)
+
     def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
+        """Restore environment i by repeating the actions of its current episode.
+
+        The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
+        if its library has changed. The episode is then skipped and the next one starts.
+
+        Args:
+            i: position of the environment within the range.
+            episode: number of the episode.
+            actions: the episode's actions so far.
+            expected_hash: the value of `hashes` after these actions.
+            progress: [1], increased by 1 for each step.
+
+        Returns:
+            Whether the replay succeeded.
+        """
         self.reset_env(i, episode)
         try:
             for action in actions:

@@ -147,7 +147,8 @@ class EpisodeStatistics:
             process_group: the ranks.
 
         Returns:
-            Number of failed episodes on all ranks. They have a length of 0, and are not added.
+            Number of failed episodes on all ranks. They have a length of 0, and are not added. A length below 0 means
+            that the step has only reset the environment.
         """
         t, n = np.nonzero(rollout.terminated | rollout.truncated)
         own = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
@@ -155,7 +156,7 @@ class EpisodeStatistics:
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
         finished = ended[ended[:, 3] > 0]
         self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist())
-        return len(ended) - len(finished)
+        return int((ended[:, 3] == 0).sum())
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores."""

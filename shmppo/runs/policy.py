@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig, from_json
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
 from shmppo.models.normalization import RunningMoments, leaf_statistics, normalize_leaf

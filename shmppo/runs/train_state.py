@@ -65,10 +65,8 @@ class TrainState:
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = config.replay_limit if replayed else 0
         self.actions = ActionLog(config.num_envs, task.distribution.action_size, limit)
-        if task.seeding == "never":
-            self.mark_inexact("the environment raises on reset(seed=…), so its episodes begin at random")
-        if config.env_backend == "envpool":
-            self.mark_inexact("--env-backend envpool cannot replay an episode")
+        if task.inexact_reason is not None:
+            self.mark_inexact(task.inexact_reason)
 
     def mark_inexact(self, reason: str) -> None:
         """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig, load_config
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers

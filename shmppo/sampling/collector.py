@@ -18,7 +18,8 @@ from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.timed import TimedSyncVectorEnv
-from shmppo.envs.vector_env import EpisodeEnd, SyncVectorEnv, VectorEnv
+from shmppo.envs.user_vector_env import UserVectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, SyncVectorEnv, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.normalization import column_moments
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
@@ -36,9 +37,11 @@ def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, low
         EnvError: if an environment cannot be created.
     """
     own = slice(low, high)
-    if config.env_backend == "envpool":
+    if task.backend == "envpool":
         episodes = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
         return EnvPoolVectorEnv(config, task, low, high, episodes.tolist())
+    if task.backend == "vector":
+        return UserVectorEnv(config, task, low, high)
     if task.backend == "mujoco":
         return MujocoVectorEnv(config, task, low, high)
     if config.step_times:
@@ -172,36 +175,29 @@ class Collector:
         Raises:
             EnvError: if an environment raises.
         """
-        carry, lost = self._buffers.carries[iteration % 2], []
+        carry = self._buffers.carries[iteration % 2]
         self._progress[:] = iteration * self._config.rollout_steps, 0
-        for i, episode in enumerate(episodes):
-            n = episode.env_index
-            self._progress[1] += 1
-            if not self._restore_env(i, episode, carry):
-                lost.append(n)
-                for carried, obs in zip(carry.obs, self._envs.obs, strict=True):
-                    carried[n] = obs[i]
-                carry.first[n] = True
-                carry.state[n] = 0.0
-                carry.episode[n] = episode.number + 1
-                carry.episode_return[n] = 0.0
-                carry.episode_length[n] = 0
-                carry.episode_hash[n] = self._envs.hashes[i]
-        return tuple(lost)
+        restored = self._envs.restore([self._to_restore(episode, carry) for episode in episodes], self._progress[1:])
+        lost = [i for i, succeeded in enumerate(restored) if not succeeded]
+        for i in lost:
+            n = episodes[i].env_index
+            for carried, obs in zip(carry.obs, self._envs.obs, strict=True):
+                carried[n] = obs[i]
+            carry.first[n] = True
+            carry.state[n] = 0.0
+            carry.episode[n] = episodes[i].number + 1
+            carry.episode_return[n] = 0.0
+            carry.episode_length[n] = 0
+            carry.episode_hash[n] = self._envs.hashes[i]
+        return tuple(episodes[i].env_index for i in lost)
 
-    def _restore_env(self, i: int, episode: EpisodeInProgress, carry: Carry) -> bool:
-        """Restore environment i of the range. If that fails, begin its next episode and return False."""
-        n = episode.env_index
-        if self._task.snapshot is not None:
-            self._envs.reset_env(i, episode.number)
-            self._envs.handles[i].restore_snapshot(carry.snapshot[n])
-            return True
-        if episode.actions is None or self._task.seeding != "episode":
-            self._envs.reset_env(i, episode.number + 1)
-            return False
-        actions = self._task.distribution.to_env(episode.actions)
-        expected = int(carry.episode_hash[n])
-        return self._envs.replay(i, episode.number, actions, expected, self._progress[1:])
+    def _to_restore(self, episode: EpisodeInProgress, carry: Carry) -> EpisodeToRestore:
+        """Describe an episode in progress for the environments."""
+        n, actions = episode.env_index, None
+        if episode.actions is not None and self._task.seeding == "episode":
+            actions = self._task.distribution.to_env(episode.actions)
+        snapshot = None if self._task.snapshot is None else carry.snapshot[n]
+        return EpisodeToRestore(episode.number, actions, int(carry.episode_hash[n]), snapshot)
 
     def close(self) -> None:
         """Close the environments."""

@@ -92,7 +92,7 @@ class Pool(Protocol):
 
 def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:
     """Add the hint that episodes with failures can be skipped."""
-    if config.env_backend == "gymnasium" and not config.skip_bad_episodes:
+    if config.env_backend != "envpool" and not config.skip_bad_episodes:
         error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shmppo.config.train_config import from_json
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 

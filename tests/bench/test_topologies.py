@@ -11,7 +11,7 @@ from conftest import fields_of
 
 from shmppo.bench.topologies import bytes_moved
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 
 
 def test_bytes_moved_by_hand() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.train_config import TrainConfig, from_json, load_config
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.runs.run_directory import create_run_directory
 

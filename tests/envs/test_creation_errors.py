@@ -12,7 +12,7 @@ import pytest
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs import creation_errors
 from shmppo.envs.creation_errors import check_env_name
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
 MESSAGES = {

@@ -14,7 +14,7 @@ from conftest import sampled
 from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import EnvError
 from shmppo.ppo.gae import generalized_advantages

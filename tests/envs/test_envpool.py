@@ -12,7 +12,7 @@ import pytest
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import resume, train

@@ -16,7 +16,8 @@ from conftest import TESTS
 
 from shmppo.config.plugins import parse_call
 from shmppo.config.train_config import TrainConfig, from_json
-from shmppo.envs.factory import inspect_task, make_environment
+from shmppo.envs.factory import make_environment
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import SyncVectorEnv

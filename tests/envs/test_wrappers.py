@@ -9,7 +9,8 @@ import pytest
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task, make_environment
+from shmppo.envs.factory import make_environment
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import FirstActions, RepeatAction
 from shmppo.errors import ConfigError
 

@@ -15,7 +15,7 @@ from figures.common.interleaved import started
 from figures.common.jobs import flags
 from figures.kl_sweeps.measure import grid
 from shmppo import TrainConfig, resume, train
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.runs.checkpoint import load_newest_checkpoint
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import published
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.loggers.step_times import StepTimes
 from shmppo.loggers.summary import summary_text
 from shmppo.plotting.curves import read_columns

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
 from shmppo.runs.evaluation import evaluate

@@ -16,7 +16,7 @@ from environments import SPACES, Shaped
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import PreviousStepWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model

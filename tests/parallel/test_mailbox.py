@@ -14,7 +14,7 @@ import pytest
 from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.parallel import mailbox
 from shmppo.parallel.mailbox import (
     Collect,

@@ -10,7 +10,7 @@ import pytest
 from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, shared_fields, total_bytes
 
 CONFIG = TrainConfig(

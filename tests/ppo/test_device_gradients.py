@@ -11,7 +11,7 @@ import torch
 from conftest import LocalGradients, planned, published, sampled
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_meta_model
 from shmppo.parallel.shared_buffers import LossTerms

@@ -13,7 +13,7 @@ from conftest import planned, sampled
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.losses import clipped_objective, dimension_clipped_objective, dual_clipped

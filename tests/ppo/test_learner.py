@@ -13,7 +13,7 @@ import torch
 from conftest import LocalGradients, planned, published, sampled
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import TrainingError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.ppo.gae import explained_variance

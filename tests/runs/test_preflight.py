@@ -10,7 +10,7 @@ import pytest
 from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.runs import preflight
 from shmppo.runs.preflight import available_memory, check_resources

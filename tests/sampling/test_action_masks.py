@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import ActionMaskWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.models.distributions import distribution_for, mask_logits

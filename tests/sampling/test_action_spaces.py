@@ -14,7 +14,7 @@ from gymnasium import spaces
 from helpers import collected, memory_digest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import train
 

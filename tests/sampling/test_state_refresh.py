@@ -14,7 +14,7 @@ import torch
 from helpers import Saboteur, make_collectors, memory_digest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner

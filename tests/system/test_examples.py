@@ -10,7 +10,7 @@ import pytest
 from conftest import TESTS, summary_of
 
 from shmppo.config.train_config import load_config
-from shmppo.envs.factory import inspect_task
+from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, weights_sha256
 from shmppo.runs.checkpoint import load_checkpoint
 

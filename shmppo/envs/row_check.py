@@ -1,0 +1,115 @@
+"""Check of a user's vector environment: each of its environments must depend only on its own seed and actions.
+
+Only then do the weights not depend on how many workers share the environments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
+from shmppo.envs.user_vector_env import UserVectorEnv
+from shmppo.envs.vector_env import EpisodeEnd
+from shmppo.errors import ConfigError, EnvError
+
+CHECKED_STEPS, RESET_AFTER, MAX_WIDTH = 64, 16, 32
+
+
+def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> Task:
+    """Compare a vector environment that has up to MAX_WIDTH environments with others that have one.
+
+    They get the same seeds and actions for CHECKED_STEPS steps. All results must be the same bits. This also shows
+    whether every episode can be seeded, or only the first one of each environment.
+
+    Returns:
+        The task with its seeding, and with the reason if its runs are not reproducible.
+
+    Raises:
+        ConfigError: if a step fails, or if nothing would reset an environment whose episode has ended.
+    """
+    where = f"--env {config.env_id}"
+    if task.seeding == "episode":
+        try:
+            if _first_difference(config, task, action_space) is None:
+                return task
+        except EnvError as error:
+            if _mode(config, task) == "DISABLED":
+                raise ConfigError(f"{where}: {error.message}", details=error.details) from error
+    if _mode(config, task) == "DISABLED":
+        raise ConfigError(
+            f"{where} has the autoreset mode DISABLED, so every episode is seeded: reset must accept a list of seeds "
+            'and options["reset_mask"], and must reset only the environments of this mask'
+        )
+    once = dataclasses.replace(task, seeding="once" if _accepts_seeds(config, task) else "never")
+    try:
+        difference = _first_difference(config, once, action_space)
+    except EnvError as error:
+        raise ConfigError(f"{where}: {error.message}", details=error.details) from error
+    if once.seeding == "never":
+        reason = "reset accepts no list of seeds, so the environments of a worker share one seed"
+    elif difference is None:
+        return once
+    else:
+        reason = f"an environment depends on the others: {difference} when there are fewer of them"
+    return dataclasses.replace(once, inexact_reason=f"{where}: {reason}")
+
+
+def _mode(config: TrainConfig, task: Task) -> str:
+    """Return the autoreset mode."""
+    with contextlib.closing(UserVectorEnv(config, task, 0, 1)) as envs:
+        return envs.mode
+
+
+def _accepts_seeds(config: TrainConfig, task: Task) -> bool:
+    """Return whether `reset` accepts a list with one seed per environment."""
+    with contextlib.closing(UserVectorEnv(config, dataclasses.replace(task, seeding="once"), 0, 1)) as envs:
+        try:
+            envs.reset_all(0)
+        except EnvError:
+            return False
+    return True
+
+
+def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> str | None:
+    """Step wide and narrow vector environments, and describe the first difference. Return None if there is none.
+
+    Raises:
+        EnvError: if a step or a reset fails.
+    """
+    width = min(config.num_envs, MAX_WIDTH)
+    with contextlib.ExitStack() as stack:
+        wide, *narrow = (
+            stack.enter_context(contextlib.closing(UserVectorEnv(config, task, low, high)))
+            for low, high in [(0, width), *((i, i + 1) for i in sorted({0, width // 2, width - 1}))]
+        )
+        for envs in (wide, *narrow):
+            envs.reset_all(0)
+        action_space.seed(0)
+        for step in range(CHECKED_STEPS):
+            actions = [action_space.sample() for _ in range(width)]
+            results = _step(wide, actions)
+            for envs in narrow:
+                i = envs.handles[0].index
+                if results[i] != _step(envs, actions[i : i + 1])[0]:
+                    return f"environment {i} gives other results at step {step + 1}"
+                if step == RESET_AFTER and task.seeding == "episode" and i == width // 2:
+                    for each, position in ((wide, i), (envs, 0)):
+                        each.reset_env(position, each.handles[position].episode + 1)
+    return None
+
+
+def _step(envs: UserVectorEnv, actions: list[Any]) -> list[tuple[Any, ...]]:
+    """Step a vector environment. Return everything that each environment gave, as values that can be compared."""
+    count = len(actions)
+    rewards, (terminated, truncated) = np.zeros(count, np.float32), np.zeros((2, count), bool)
+    ended: dict[int, EpisodeEnd] = {end.i: end for end in envs.step(actions, rewards, terminated, truncated)}
+    finals = [tuple(leaf.tobytes() for leaf in ended[i].final) if i in ended else None for i in range(count)]
+    obs = [tuple(leaf[i].tobytes() for leaf in envs.obs) for i in range(count)]
+    flags = np.stack([terminated, truncated], axis=1).tolist()
+    return list(zip(obs, rewards.tolist(), flags, finals, strict=True))

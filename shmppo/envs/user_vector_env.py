@@ -1,0 +1,218 @@
+"""A vector environment of the user: each process makes one `gymnasium.vector.VectorEnv` for its environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.batch_vector_env import BatchVectorEnv
+from shmppo.envs.handles import EnvHandle
+from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
+from shmppo.errors import ConfigError, EnvError
+from shmppo.utils.rng import episode_seed
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+
+RESET_STEP = -1
+"""Length of the `EpisodeEnd` of a step in which a vector environment ignored the action and reset an environment. The
+step belongs to no episode."""
+
+
+class UserVectorEnv(BatchVectorEnv):
+    """A range of environments that are rows of one vector environment of the user.
+
+    With `Task.seeding` "episode", each environment is reset with a seed of its own: `reset` gets a list of seeds and
+    options["reset_mask"]. Otherwise the vector environment resets its environments itself, and only the first reset is
+    seeded: with a list of seeds ("once") or with one number ("never").
+
+    Attributes:
+        mode: see `autoreset_mode`.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
+        """Create the environments low … high − 1.
+
+        Raises:
+            ConfigError: if `--env` does not name a vector environment.
+            EnvError: if the code of the vector environment raises.
+        """
+        super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
+        self._config, self._seeding, self._distribution = config, task.seeding, task.distribution
+        try:
+            self._envs = open_vector_env(config, high - low)
+        except ConfigError:
+            raise
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            details = user_traceback(error)
+            raise EnvError(low, f"could not be made: {describe_error(error)}", details=details) from error
+        self.mode = autoreset_mode(self._envs)
+        self._all = range(high - low)
+        self._waiting = np.zeros(high - low, bool)  # whether the next step only resets the environment
+
+    def reset_all(self, episode: int) -> None:
+        self._reset(self._all, [episode] * len(self._all))
+
+    def reset_env(self, i: int, episode: int) -> None:
+        self._reset([i], [episode])
+
+    def step(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> list[EpisodeEnd]:
+        active = [i for i in self._all if not self._waiting[i]]
+        infos = self._step(actions, active, rewards, terminated, truncated)
+        ended = self._describe_ends(terminated, truncated, infos)
+        indices = [end.i for end in ended]
+        if self._seeding == "episode" and indices:
+            self._reset(indices, [self.handles[i].episode + 1 for i in indices])
+        elif self.mode == "SAME_STEP":
+            self._begin(indices, [self.handles[i].episode + 1 for i in indices])
+        else:
+            ended += self._finish_resets(rewards, truncated)
+            self._waiting[indices] = True
+        return ended
+
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        """Repeat all episodes together, so that they end at the same step. See `VectorEnv.restore`."""
+        if self._seeding != "episode":
+            self._reset(self._all, [episode.number + 1 for episode in episodes])
+            return [False] * len(episodes)
+        known = [episode.actions is not None for episode in episodes]
+        lengths = [len(episode.actions or ()) for episode in episodes]
+        steps = max(lengths)
+        failed = self._repeat(episodes, [steps - length for length in lengths], steps, progress)
+        restored = [
+            is_known and i not in failed and self.hashes[i] == episodes[i].expected_hash
+            for i, is_known in enumerate(known)
+        ]
+        lost = [i for i in self._all if not restored[i]]
+        if lost:
+            self._reset(lost, [episodes[i].number + 1 for i in lost])
+        return restored
+
+    def close(self) -> None:
+        self._envs.close()
+
+    def _repeat(
+        self, episodes: Sequence[EpisodeToRestore], begins: Sequence[int], steps: int, progress: np.ndarray
+    ) -> set[int]:
+        """Repeat the actions of episodes.
+
+        Args:
+            episodes: one per environment.
+            begins: step at which each episode begins. Before, the environment is stepped with any action.
+            steps: number of steps.
+            progress: [1], increased by 1 for each step.
+
+        Returns:
+            The environments whose episode ended too early.
+        """
+        failed: set[int] = set()
+        idle = self._distribution.to_env(np.zeros((1, self._distribution.action_size), np.float32))[0]
+        rewards = np.zeros(len(self._all))
+        terminated, truncated = np.zeros((2, len(self._all)), bool)
+        due = set(self._all)
+        for t in range(steps + 1):
+            due |= {i for i in self._all if begins[i] == t}
+            if due:
+                self._reset(sorted(due), [episodes[i].number for i in sorted(due)])
+            if t == steps:
+                break
+            active = [i for i in self._all if begins[i] <= t and i not in failed]
+            actions = [idle] * len(self._all)
+            for i in active:
+                actions[i] = cast(list[Any], episodes[i].actions)[t - begins[i]]
+            self._step(actions, active, rewards, terminated, truncated)
+            progress += 1
+            due = set(np.flatnonzero(terminated | truncated).tolist())
+            failed |= due & set(active)
+        return failed
+
+    def _step(
+        self,
+        actions: list[Any],
+        active: Sequence[int],
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> dict[str, Any]:
+        """Step the vector environment, and count the step for the episodes of the environments `active`.
+
+        Returns:
+            What the vector environment returned as infos.
+        """
+        try:
+            returned = self._envs.step(batch_actions(self._envs.single_action_space, actions))
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            raise self._raised("step", error) from error
+        try:
+            observation, given_rewards, terminated[:], truncated[:], infos = returned
+            rewards[:] = given_rewards
+        except (TypeError, ValueError) as error:
+            rule = "step must return (observations, rewards, terminations, truncations, infos), one row per environment"
+            raise self._error(0, f"step broke a rule: {error}; {rule}") from error
+        self._store(observation, self._all)
+        if self._seeding == "episode":
+            self._hash(observation, given_rewards, active)
+        self._count_step(given_rewards, active)
+        return cast(dict[str, Any], infos)
+
+    def _describe_ends(self, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]) -> list[EpisodeEnd]:
+        """Describe the episodes that ended with this step.
+
+        Raises:
+            EnvError: if a vector environment that resets in the same step does not return the last observation.
+        """
+        if self.mode != "SAME_STEP":
+            return self._ends(terminated, truncated)
+        indices = np.flatnonzero(terminated | truncated).tolist()
+        first = [leaf[indices] for leaf in self.obs]  # of the next episodes
+        for i in indices:
+            try:
+                last = infos["final_obs"][i]
+            except (KeyError, IndexError, TypeError) as error:
+                rule = 'with the autoreset mode SAME_STEP, infos["final_obs"][i] must be the last observation'
+                raise self._error(i, f"step broke a rule: {rule} of an episode") from error
+            self._store(batch_of_one(last), [i])
+        ended = self._ends(terminated, truncated)
+        for leaf, rows in zip(self.obs, first, strict=True):
+            leaf[indices] = rows
+        return ended
+
+    def _finish_resets(self, rewards: np.ndarray, truncated: np.ndarray) -> list[EpisodeEnd]:
+        """Begin the next episodes of the environments that this step has reset instead of stepping them.
+
+        The step has no outcome. For the learner it is like a step that failed.
+        """
+        indices = np.flatnonzero(self._waiting).tolist()
+        rewards[indices], truncated[indices] = 0.0, True
+        self._begin(indices, [self.handles[i].episode + 1 for i in indices])
+        self._waiting[indices] = False
+        return [EpisodeEnd(i, (), False, True, 0.0, RESET_STEP) for i in indices]
+
+    def _reset(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
+        """Start one episode in each of the given environments; all of them if resets are not seeded per episode."""
+        streams = [self._config.first_env + handle.index for handle in self.handles]
+        seeds: list[int | None] = [None] * len(streams)
+        for i, episode in zip(indices, episodes, strict=True):
+            seeds[i] = episode_seed(self._config.seed, streams[i], episode)
+        mask = np.zeros(len(streams), bool)
+        mask[indices] = True
+        options = None if mask.all() else {"reset_mask": mask}
+        try:
+            observation, _ = self._envs.reset(seed=seeds[0] if self._seeding == "never" else seeds, options=options)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            raise self._raised("reset", error) from error
+        self._store(rows_of(observation, indices), indices)
+        self._begin(indices, episodes)
+        self._waiting[indices] = False
+        if self._seeding == "episode":
+            self._hash(observation, None, indices)
+        for _, nonfinite in self._find_nonfinite():
+            raise nonfinite
