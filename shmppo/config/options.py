@@ -198,7 +198,8 @@ class UpdateOptions:
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it. With
     few workers, one part per worker is faster. None: one part per 256 steps."""
     tile_rows: int | None = None
-    """B, rows of an inference batch. Environment n always has row n mod B. None: 8."""
+    """B, rows of an inference batch. Environment n always has row n mod B. None: a quarter of --num-envs, rounded up to
+    a multiple of 8, at most 64."""
 
     def check_update(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

@@ -33,7 +33,7 @@ DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
 SHARD_STEPS = 256  # the fixed cost of a gradient shard dominates in smaller shards
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
-DEFAULT_INFERENCE_ROWS = 8  # a worker with fewer environments computes rows that it does not need
+BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,10 @@ class TrainConfig(
     @cached_property
     def inference_rows(self) -> int:
         """B, or its default if None. It does not depend on the number of workers."""
-        return self.tile_rows or DEFAULT_INFERENCE_ROWS
+        if self.tile_rows is not None:
+            return self.tile_rows
+        quarter = -(-self.num_envs // (4 * BATCH_ROWS)) * BATCH_ROWS  # so that four workers need one batch each
+        return min(quarter, MAX_BATCH_ROWS)
 
     @cached_property
     def block(self) -> int:

@@ -22,7 +22,7 @@ from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shape
 from shmppo.models.normalization import RunningMoments, leaf_statistics, normalize_leaf
 from shmppo.models.observations import ObservationError
 from shmppo.runs.checkpoint import check_shapes, load_selected_checkpoint
-from shmppo.sampling.actor import Actor, InferenceBatches, inference_slices
+from shmppo.sampling.actor import Actor
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Act
         obs: [environments, …] per leaf. Each step reads the current observations from these arrays. There are at most
             B environments.
     """
-    rows = trained.config.inference_rows
-    batches = InferenceBatches(inference_slices(0, len(obs[0]), rows), rows)
-    actor = Actor(trained.config, trained.model, trained.task.distribution, obs, batches)
+    actor = Actor(trained.config, trained.model, trained.task.distribution, obs, low=0)
     actor.load(trained.obs_mean, trained.obs_scale)
     return actor
 

@@ -27,9 +27,9 @@ from shmppo.runs.run_directory import LOG
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.actor import ActingNetwork
-from shmppo.sampling.batch_invariance import is_row_independent
 from shmppo.sampling.pool import CollectTimes, InProcessPool, Pool, partition
 from shmppo.sampling.preemption import Preemption
+from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.utils.files import warn_on_os_error
 from shmppo.utils.phase_timer import PhaseTimer, as_dict

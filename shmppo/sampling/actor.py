@@ -4,9 +4,9 @@
 refresh, evaluation, and the policy API use it. It also computes the values that bootstrap truncated steps.
 
 An inference batch has B rows. Environment n always uses row n mod B, and rows of other processes are zero. So the
-actions of an environment always come from calls of the same shape, at the same row, in whichever process it is. The
-module `batch_invariance` checks that the other rows do not change them, and whether one call may compute several
-batches.
+actions of an environment always come from calls of the same shape and alignment, at the same row, in whichever process
+it is. B depends only on the configuration. The module `row_independence` checks that the other rows do not change them,
+as those of a custom network may.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
 from shmppo.models.encoders import LeafEncoder, TanhLayers
 from shmppo.models.normalization import leaf_statistics, normalize_leaf
-from shmppo.utils.torch_utils import aligned_zeros
+from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,15 @@ class ActingNetwork:
         self._model = model
         self.distribution = distribution
         self.leaves = model.observation.leaves
-        self.obs = [aligned_zeros(batches, rows, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in self.leaves]
-        self.state = aligned_zeros(batches, rows, model.state_size)
+        # Matrix products read vectors and states. Their bits may depend on the alignment, which must be the same in
+        # all batches.
+        self.obs = [
+            aligned_rows(batches, rows, *leaf.shape)
+            if leaf.kind == "vector"
+            else aligned_zeros(batches, rows, *leaf.shape, dtype=getattr(torch, leaf.dtype))
+            for leaf in self.leaves
+        ]
+        self.state = aligned_rows(batches, rows, model.state_size)
         trunks = model.trunk_list
         size = model.state_size // len(trunks)
         trunk_states = [self.state[:, :, i * size : (i + 1) * size] for i in range(len(trunks))]
@@ -229,16 +236,6 @@ class ActingNetwork:
             self.params.copy_(mask_logits(self.params, self._masks[batch]))
 
 
-@dataclass(frozen=True)
-class InferenceBatches:
-    """The division of a range of environments into inference batches."""
-
-    slices: list[InferenceSlice]
-    """The batches, in the order of environments."""
-    rows: int
-    """B, rows of a batch."""
-
-
 class Actor:
     """Acts for a range of environments. "own" below is the number of environments in the range.
 
@@ -252,8 +249,8 @@ class Actor:
         model: ActorCritic,
         distribution: Distribution,
         obs: Sequence[np.ndarray],
-        batches: InferenceBatches,
         *,
+        low: int,
         noise_steps: int = 1,
     ) -> None:
         """Allocate the memory. Call `load` before the first step.
@@ -263,17 +260,18 @@ class Actor:
             model: the network that learns; `load` copies its weights.
             distribution: of the actions.
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
-            batches: the division of the range into inference batches.
+            low: index of the first environment of the range.
             noise_steps: number of steps of noise that `load_noise` takes.
         """
         self._distribution = distribution
         self._obs = [torch.from_numpy(leaf) for leaf in obs]
-        self._slices, rows = batches.slices, batches.rows
+        rows, count = config.inference_rows, len(obs[0])
+        self._slices = inference_slices(low, low + count, rows)
         # The last batch is scratch memory for `values_of`.
         self._network = ActingNetwork(model, distribution, batches=len(self._slices) + 1, rows=rows)
         self._params, self._values = self._network.params.numpy(), self._network.values.numpy()
         # Batches are adjacent in memory, so the rows of this range are contiguous.
-        first_row, count = self._slices[0].rows.start, len(obs[0])
+        first_row = low % rows
         self.states: np.ndarray = self._network.state.flatten(0, 1)[first_row : first_row + count].numpy()
         self._noise = torch.zeros(len(self._slices), noise_steps, rows, distribution.noise_size)
         spec = model.observation

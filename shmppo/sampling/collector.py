@@ -25,7 +25,6 @@ from shmppo.models.normalization import column_moments
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.action_log import EpisodeInProgress
 from shmppo.sampling.actor import Actor
-from shmppo.sampling.batch_invariance import inference_batches
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 
@@ -141,9 +140,8 @@ class Collector:
         self._progress = progress
         self._own = slice(low, high)
         self._envs = make_vector_env(config, task, buffers, low, high)
-        batches = inference_batches(model, task.distribution, low, high, config.inference_rows)
         steps = config.rollout_steps
-        self._actor = Actor(config, model, task.distribution, self._envs.obs, batches, noise_steps=steps)
+        self._actor = Actor(config, model, task.distribution, self._envs.obs, low=low, noise_steps=steps)
         self._rollout = own_columns(buffers.rollout, self._own)
         count = high - low
         self._first = np.ones(count, bool)

@@ -18,7 +18,6 @@ from shmppo.models.distributions import Distribution
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.sampling.actor import Actor
-from shmppo.sampling.batch_invariance import inference_batches
 
 
 class StateRefresh:
@@ -59,9 +58,7 @@ class StateRefresh:
     @cached_property
     def _actor(self) -> Actor:
         """The actor that recomputes the states. Most runs have no refresh, so it is created at the first one."""
-        own = self._own
-        batches = inference_batches(self._model, self._distribution, own.start, own.stop, self._config.inference_rows)
-        return Actor(self._config, self._model, self._distribution, self._obs, batches)
+        return Actor(self._config, self._model, self._distribution, self._obs, low=self._own.start)
 
     @torch.inference_mode()
     def refresh(self) -> None:

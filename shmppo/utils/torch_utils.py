@@ -35,6 +35,13 @@ def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return raw[skip : skip + size].view(shape)
 
 
+def aligned_rows(*shape: int) -> Tensor:
+    """Return a float32 tensor of zeros in which every row, along the last axis, starts at a multiple of ALIGNMENT."""
+    *rows, size = shape
+    step = ALIGNMENT // torch.float32.itemsize
+    return aligned_zeros(*rows, -(-size // step) * step)[..., :size]
+
+
 @contextmanager
 def without_dynamo() -> Iterator[None]:
     """Do not import torch._dynamo to create, save, or load an optimizer while the context is open.

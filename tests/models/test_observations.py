@@ -27,8 +27,8 @@ from shmppo.parallel.shared_buffers import Rollout
 from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import ActingNetwork
-from shmppo.sampling.batch_invariance import is_row_independent
 from shmppo.sampling.collector import Collector
+from shmppo.sampling.row_independence import is_row_independent
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
 

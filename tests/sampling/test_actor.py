@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from helpers import ACTION_SIZE, CORES, DISTRIBUTION, OBS_SIZE, small_network
 
-from shmppo.sampling.actor import ActingNetwork, Actor, InferenceBatches, inference_slices
+from shmppo.sampling.actor import ActingNetwork, Actor, inference_slices
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -45,12 +48,34 @@ def test_environments_have_rows_of_inference_batches_by_index() -> None:
     ]
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 5, 8, 9, 13, 16])
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize(("core", "layers"), CORES)
+def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: bool, rows: int) -> None:
+    config, model = small_network(core, layers, separate)
+    config = dataclasses.replace(config, num_envs=26, tile_rows=rows)
+    generator = np.random.default_rng(0)
+    obs = generator.standard_normal((26, OBS_SIZE), np.float32)
+    states = np.tanh(generator.standard_normal((26, model.state_size), np.float32))
+    results = []
+    for borders in ([0, 26], [0, 13, 26], [0, 1, 8, 17, 18, 26]):
+        parts = []
+        for low, high in itertools.pairwise(borders):
+            actor = Actor(config, model, DISTRIBUTION, [obs[low:high]], low=low)
+            actor.load(np.zeros(OBS_SIZE, np.float32), np.ones(OBS_SIZE, np.float32))
+            actor.states[:] = states[low:high]
+            outputs = [np.empty((high - low, size), np.float32) for size in (2, 4, 1)]
+            actor.act(outputs[0], outputs[1], outputs[2][:, 0], None)
+            parts.append(np.concatenate([*outputs, actor.states], axis=1))
+        results.append(np.concatenate(parts).tobytes())
+    assert len(set(results)) == 1
+
+
 def make_actor(obs: np.ndarray, noise_steps: int = 1) -> tuple[Actor, torch.nn.Module]:
     """An actor with an LSTM for the environments 5 … 17, in three inference batches of 8 rows."""
     config, model = small_network("lstm", 1)
-    actor = Actor(
-        config, model, DISTRIBUTION, [obs], InferenceBatches(inference_slices(5, 18, 8), 8), noise_steps=noise_steps
-    )
+    actor = Actor(config, model, DISTRIBUTION, [obs], low=5, noise_steps=noise_steps)
     actor.load(np.full(OBS_SIZE, 0.5, np.float32), np.full(OBS_SIZE, 2.0, np.float32))
     return actor, model
 

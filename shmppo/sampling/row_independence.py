@@ -1,6 +1,6 @@
-"""Checks that the outputs for an environment do not depend on the rest of its inference batch.
+"""Check that the outputs for an environment do not depend on the other rows of its inference batch.
 
-Both checks compare bits on random inputs, with the current weights of a network.
+The built-in networks compute each row on its own. A custom network may not, for example if it normalizes over a batch.
 """
 
 from __future__ import annotations
@@ -8,12 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.distributions import Distribution
 from shmppo.models.observations import Leaf
-from shmppo.sampling.actor import ActingNetwork, InferenceBatches, inference_slices
-
-MAX_ROWS = 64  # limit of one call: in larger calls the time per row does not fall further
+from shmppo.sampling.actor import ActingNetwork
 
 
 def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:
@@ -53,7 +49,7 @@ def _outputs(network: ActingNetwork, inputs: list[Tensor], rows: slice) -> Tenso
 
 
 def is_row_independent(network: ActingNetwork) -> bool:
-    """Whether the outputs of each row keep their bits when all other rows are zero.
+    """Whether the outputs of each row keep their bits when all other rows are zero. The inputs are random numbers.
 
     If they do not, the division of environments among workers may change the actions. The last batch is overwritten.
     """
@@ -61,38 +57,3 @@ def is_row_independent(network: ActingNetwork) -> bool:
     inputs = _random_inputs(network, rows)
     whole = _outputs(network, inputs, slice(None))
     return all(torch.equal(whole[i : i + 1], _outputs(network, inputs, slice(i, i + 1))) for i in range(rows))
-
-
-def is_batch_size_invariant(network: ActingNetwork, narrow: ActingNetwork) -> bool:
-    """Whether `narrow` gives each row the same bits as `network`.
-
-    Args:
-        network: with weights that are not all zero.
-        narrow: a network with the same weights and fewer rows. Its number of rows divides that of `network`.
-    """
-    rows, width = network.state.shape[1], narrow.state.shape[1]
-    inputs = _random_inputs(network, rows)
-    whole = _outputs(network, inputs, slice(None))
-    parts = [_outputs(narrow, [x[i : i + width] for x in inputs], slice(None)) for i in range(0, rows, width)]
-    return bool(network.values.any()) and torch.equal(whole, torch.cat(parts))
-
-
-def inference_batches(
-    model: ActorCritic, distribution: Distribution, low: int, high: int, rows: int
-) -> InferenceBatches:
-    """Divide environments low … high − 1 into inference batches of `rows` rows, or of a multiple of `rows`.
-
-    Larger batches are faster. They are used only if the outputs of every row keep their bits in a test with the current
-    weights of the model.
-    """
-    begin = low - low % rows
-    batches = -(-(high - begin) // rows)
-    calls = -(-batches * rows // MAX_ROWS)
-    merged = -(-batches // calls) * rows
-    if merged > rows:
-        networks = [ActingNetwork(model, distribution, batches=1, rows=width) for width in (merged, rows)]
-        for network in networks:
-            network.load()
-        if not is_batch_size_invariant(*networks):
-            merged = rows
-    return InferenceBatches(inference_slices(low - begin, high - begin, merged), merged)
