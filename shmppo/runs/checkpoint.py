@@ -1,6 +1,4 @@
-"""Write, select, and read checkpoints. Writing is atomic, and reading executes no code.
-
-A checkpoint contains only tensors, numbers, and text. A run directory contains these checkpoints:
+"""Write and select checkpoints. Writing is atomic. A run directory contains these checkpoints:
 
 - checkpoint.pt, the newest one; checkpoint-1.pt, the one before it; and so on (--keep-checkpoints)
 - checkpoint-best.pt, the one with the highest mean return
@@ -23,8 +21,8 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.process_group import ProcessGroup
+from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
 
-FORMAT = 3
 NAME = "checkpoint.pt"
 BEST = "checkpoint-best.pt"
 RETRY_SECONDS = 60.0  # maximum time until the next try after a checkpoint could not be written
@@ -104,13 +102,7 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copi
     """
     path = run_dir / NAME
     temporary = path.with_suffix(".partial")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save({"format": FORMAT, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except RuntimeError as error:  # torch raises it instead of an OSError
-        raise OSError(f"{temporary}: {error}") from error
+    write_checkpoint(temporary, state)
     for name in copies:
         _duplicate(temporary, run_dir / name)
     for age in range(keep - 1, 1, -1):
@@ -272,30 +264,6 @@ def _no_checkpoint(run_dir: Path) -> ConfigError:
     else:
         reason = "contains no checkpoint, because the run has saved none yet; name the directory of another run"
     return ConfigError(f"{run_dir} {reason}")
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without executing code from it.
-
-    Raises:
-        ConfigError: if it does not exist, is damaged, or has another format.
-    """
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist; name the directory of a run, or a checkpoint file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many types for damaged files
-        raise ConfigError(
-            f"{path} is damaged or not a checkpoint ({type(error).__name__}); name a directory with an undamaged one"
-        ) from error
-    if not isinstance(state, dict) or "format" not in state:
-        raise ConfigError(f"{path} is not a checkpoint of shmppo; name the directory of a run")
-    if state["format"] != FORMAT:
-        raise ConfigError(
-            f"{path} has checkpoint format {state['format']}, but this version reads format {FORMAT}; "
-            f"use the version of shmppo that wrote it ({state.get('fingerprint', {}).get('shmppo', 'unknown')})"
-        )
-    return state
 
 
 OTHER_SPACES = "the environment's spaces are not those with which the run was started; restore them or start a new run"

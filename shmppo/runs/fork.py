@@ -10,7 +10,8 @@ from typing import Any
 
 from shmppo.errors import ConfigError
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
-from shmppo.runs.checkpoint import BEST, load_checkpoint
+from shmppo.runs.checkpoint import BEST
+from shmppo.runs.checkpoint_file import load_checkpoint
 from shmppo.runs.run_directory import EVALUATIONS, METRICS
 
 

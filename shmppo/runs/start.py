@@ -16,7 +16,8 @@ from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
-from shmppo.runs.checkpoint import check_shapes, load_checkpoint, load_newest_checkpoint
+from shmppo.runs.checkpoint import check_shapes, load_newest_checkpoint
+from shmppo.runs.checkpoint_file import load_checkpoint
 from shmppo.runs.fork import copy_history
 from shmppo.runs.run_directory import create_run_directory
 from shmppo.runs.train_state import carry_shapes

@@ -22,15 +22,8 @@ from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
 from shmppo.loggers.metrics import EpisodeStatistics
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner, MinibatchStatistics
-from shmppo.runs.checkpoint import (
-    BEST,
-    FORMAT,
-    NAME,
-    file_name,
-    load_checkpoint,
-    load_newest_checkpoint,
-    save_checkpoint,
-)
+from shmppo.runs.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.runs.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import CollectTimes, InProcessPool
@@ -58,7 +51,7 @@ def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: P
     def in_environment(env: str) -> None:
         """Change the environment of the checkpoint, as a new version of the environment would."""
         state["config"] = json.dumps(json.loads(state["config"]) | {"env": env})
-        torch.save(state, run_dir / NAME)
+        write_checkpoint(run_dir / NAME, state)
 
     in_environment("Pendulum-v1")
     with pytest.raises(ConfigError, match=r"carry obs has the shape \(4, 4\), but \(4, 3\) is needed; the environ"):
@@ -68,15 +61,15 @@ def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: P
         resume(run_dir)
 
 
-def test_a_checkpoint_of_format_2_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    assert FORMAT == 3
+def test_a_checkpoint_of_format_3_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    assert FORMAT == 4
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, stop_at_iteration=1, run_dir=str(run_dir)))
     state = load_checkpoint(run_dir / NAME)
     for age in range(2):
-        torch.save(state | {"format": 2, "fingerprint": {"shmppo": "0.9.1"}}, run_dir / file_name(age))
+        torch.save(state | {"format": 3, "fingerprint": {"shmppo": "0.9.1"}}, run_dir / file_name(age))
     message = (
-        rf"^{run_dir / NAME} has checkpoint format 2, but this version reads format 3; "
+        rf"^{run_dir / NAME} has checkpoint format 3, but this version reads format 4; "
         r"use the version of shmppo that wrote it \(0\.9\.1\)$"
     )
     for use in (resume, load_policy):

@@ -19,11 +19,11 @@ from shmppo.runs.checkpoint import (
     NAME,
     file_name,
     kept_name,
-    load_checkpoint,
     load_newest_checkpoint,
     load_selected_checkpoint,
     save_checkpoint,
 )
+from shmppo.runs.checkpoint_file import load_checkpoint
 from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import resume, train
 

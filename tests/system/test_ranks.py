@@ -26,7 +26,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import connect
-from shmppo.runs.checkpoint import BEST, file_name, load_checkpoint, load_newest_checkpoint
+from shmppo.runs.checkpoint import BEST, file_name, load_newest_checkpoint
+from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
@@ -114,7 +115,7 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
         for p in path.glob("checkpoint*.pt"):
             p.unlink()
         for age, state in enumerate(states):
-            torch.save(state, path / file_name(age))
+            write_checkpoint(path / file_name(age), state)
     process = start(run_dir, "--resume", run_dir, "--workers", 1)
     output = output_of(process)
     assert process.returncode == 0, output

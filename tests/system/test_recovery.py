@@ -13,12 +13,12 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, WorkerError
-from shmppo.runs.checkpoint import FORMAT, NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.runs.checkpoint import NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.runs.checkpoint_file import write_checkpoint
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
@@ -217,7 +217,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "executed"),)
 
-    torch.save({"format": FORMAT, "evil": Evil()}, tmp_path / NAME)
+    write_checkpoint(tmp_path / NAME, {"evil": Evil()})
     with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
         load_newest_checkpoint(tmp_path)
     assert not (tmp_path / "executed").exists()

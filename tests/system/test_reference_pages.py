@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from conftest import TESTS
 from test_style import template
 
 from shmppo import TrainConfig, train
 from shmppo.loggers import metrics, step_times
 from shmppo.ppo import kl_profile
+from shmppo.runs.checkpoint_file import load_checkpoint
 
 ROOT = TESTS.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -85,7 +85,7 @@ def test_every_file_of_a_run_is_described(run_dir: Path) -> None:
 
 
 def test_the_keys_of_the_files_are_described(run_dir: Path) -> None:
-    checkpoint = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    checkpoint = load_checkpoint(run_dir / "checkpoint.pt")
     assert set(names_in_table("run-directory.md", "key of `config.json`")) == set(json_keys(run_dir / "config.json"))
     assert set(names_in_table("run-directory.md", "key of a checkpoint")) == checkpoint.keys()
     assert set(names_in_table("run-directory.md", "key of `learner`")) == checkpoint["learner"].keys()
