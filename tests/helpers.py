@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.observations import observation_spec
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
+from shmppo.runs.run_directory import create_run_directory
 from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.worker_pool import WorkerPool
@@ -123,3 +124,9 @@ def fields_written_in(buffers: SharedBuffers, phase: str) -> set[str]:
 def memory_digest(buffers: SharedBuffers) -> str:
     """Hash of every byte of the shared memory."""
     return hashlib.sha256(buffers.memory.numpy().tobytes()).hexdigest()
+
+
+def make_run_directory(config: TrainConfig) -> Path:
+    """Create the directory of a run, and unlock it."""
+    with ExitStack() as stack:
+        return create_run_directory(config, stack)

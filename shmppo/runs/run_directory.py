@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.runs.run_lock import locked
 from shmppo.utils import machine
 from shmppo.utils.files import write_json
 
@@ -28,21 +31,22 @@ _DERIVED = (
 """Properties of TrainConfig that config.json records in addition to its fields."""
 
 
-def create_run_directory(config: TrainConfig, origin: Mapping[str, Any] | None = None) -> Path:
-    """Create the directory of a run and write config.json. Return the absolute path of the directory.
+def create_run_directory(config: TrainConfig, stack: ExitStack, origin: Mapping[str, Any] | None = None) -> Path:
+    """Create and lock the directory of a run, and write config.json. Return the absolute path of the directory.
 
     Args:
         config: of the run.
+        stack: keeps the directory locked.
         origin: what config.json records in addition about the run that this one starts from.
 
     Raises:
-        ConfigError: if the directory cannot be written, or if it contains a run already.
+        ConfigError: if the directory cannot be written, is in use, or contains a run already.
     """
-    name = config.run_dir or default_name(config)
-    path = Path(name).absolute()
-    refuse_existing_run(path)
+    path = Path(config.run_dir or default_name(config)).absolute()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path = _make_directory(path, unique=config.run_dir is None)
+        stack.enter_context(locked(path))
+        refuse_existing_run(path)
         write_json(path / CONFIG, describe(config) | dict(origin or {}))
     except OSError as error:
         raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
@@ -55,6 +59,18 @@ def refuse_existing_run(path: Path) -> None:
         raise ConfigError(
             f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or delete it"
         )
+
+
+def _make_directory(path: Path, *, unique: bool) -> Path:
+    """Make a directory. With `unique`, append a number to its name if it exists, and return this path."""
+    if not unique:
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    for candidate in itertools.chain([path], (Path(f"{path}-{number}") for number in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            candidate.mkdir(parents=True)
+            return candidate
+    raise AssertionError  # the names are endless
 
 
 def holds_run(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from shmppo.runs.checkpoint import check_shapes, load_newest_checkpoint
 from shmppo.runs.checkpoint_file import load_checkpoint
 from shmppo.runs.fork import copy_history
 from shmppo.runs.run_directory import create_run_directory
+from shmppo.runs.run_lock import locked
 from shmppo.runs.train_state import carry_shapes
 
 
@@ -125,19 +127,25 @@ class Start:
         elif self.weights is not None:
             self.weights.check(config, task)
 
-    def open_directory(self, config: TrainConfig) -> Path:
-        """Return the directory of the run. Create it if the run does not continue in its directory.
+    def open_directory(self, config: TrainConfig, stack: ExitStack) -> Path:
+        """Return the directory of the run, locked. Create it if the run does not continue in its directory.
+
+        Args:
+            config: of the run.
+            stack: keeps the directory locked.
 
         Raises:
-            ConfigError: if it cannot be created, or if it contains a run already.
+            ConfigError: if it cannot be created, is in use, or contains a run already.
         """
         if self.checkpoint is None:
             record = {"initial_weights": self.weights.record()} if self.weights is not None else {}
-            return create_run_directory(config, record)
+            return create_run_directory(config, stack, record)
         if self.forked_from is None:
-            return Path(str(config.run_dir))
+            run_dir = Path(str(config.run_dir))
+            stack.enter_context(locked(run_dir))
+            return run_dir
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
-        run_dir = create_run_directory(config, record)
+        run_dir = create_run_directory(config, stack, record)
         copy_history(self.forked_from, run_dir, self.checkpoint)
         return run_dir

@@ -6,7 +6,7 @@ import dataclasses
 import multiprocessing
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from logging import LogRecord
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,23 +198,22 @@ def _run(
         receivers: the user's callback and loggers.
         records: log records from before this call, for the log file.
     """
-    with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
-        check_device(config.device)
-        loggers = receivers.of_rank(config)
-        if config.eval_videos:
-            check_video(Path("videos.mp4"), "--eval-videos")
-        task = inspect_task(config)
-        snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
-        fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
-        check_resources(config, fields)
-        start.check(config, task, fields)
-        run_dir = start.open_directory(config)
-    buffers = SharedBuffers(fields, allocate(fields))
-    with (
-        log_to(run_dir / LOG, [*records, *check_records]),
-        torch_threads(config.learner_threads),
-        Session(config, task, buffers, run_dir, start, loggers, process_group) as session,
-    ):
+    with ExitStack() as stack:
+        with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
+            check_device(config.device)
+            loggers = receivers.of_rank(config)
+            if config.eval_videos:
+                check_video(Path("videos.mp4"), "--eval-videos")
+            task = inspect_task(config)
+            snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
+            fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
+            check_resources(config, fields)
+            start.check(config, task, fields)
+            run_dir = start.open_directory(config, stack)
+        buffers = SharedBuffers(fields, allocate(fields))
+        stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
+        stack.enter_context(torch_threads(config.learner_threads))
+        session = stack.enter_context(Session(config, task, buffers, run_dir, start, loggers, process_group))
         _train_iterations(session, PoolGradients(config, task, session.learner, buffers, session.pool))
         return session.finish()
 

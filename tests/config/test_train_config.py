@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import make_run_directory
 
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.runs.run_directory import create_run_directory
 
 REFUSED = [
     ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
@@ -127,21 +127,21 @@ def test_shards_and_inference_rows_do_not_depend_on_workers() -> None:
 def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--run-dir .*file/run cannot be written: .*; name another"):
-        create_run_directory(TrainConfig(run_dir=str(tmp_path / "file" / "run")))
+        make_run_directory(TrainConfig(run_dir=str(tmp_path / "file" / "run")))
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     config = TrainConfig(run_dir=str(tmp_path / "run"))
-    create_run_directory(config)
-    create_run_directory(config)  # without a checkpoint, the directory may be used again
+    make_run_directory(config)
+    make_run_directory(config)  # without a checkpoint, the directory may be used again
     (tmp_path / "run" / "checkpoint.pt").touch()
     with pytest.raises(ConfigError, match=r"holds a run already; name another directory, .* --resume, or delete it$"):
-        create_run_directory(config)
+        make_run_directory(config)
 
 
 def test_a_configuration_is_the_same_after_a_round_trip_through_its_file(tmp_path: Path) -> None:
     config = TrainConfig(env="Pendulum-v1", hide_obs=(2,), target_kl=0.1, run_dir=str(tmp_path / "run"))
-    assert load_config(create_run_directory(config)).to_json() == config.to_json()
+    assert load_config(make_run_directory(config)).to_json() == config.to_json()
     assert from_json(json.loads(json.dumps(config.to_json()))).to_json() == config.to_json()
     with pytest.raises(ConfigError, match="there is no field color"):
         from_json({"color": "red"})

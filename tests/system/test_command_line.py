@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import make_run_directory
 
 import shmppo
 from shmppo import cli
@@ -17,7 +18,6 @@ from shmppo.config.flag_table import flag_groups
 from shmppo.config.flags import flags_type, parse_config, parse_resume, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.runs.run_directory import create_run_directory
 
 
 def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:
@@ -39,11 +39,11 @@ def test_flags_override_the_file_and_the_file_overrides_the_default(tmp_path: Pa
 
 def test_the_configuration_file_of_a_run_configures_another_run(tmp_path: Path) -> None:
     run = TrainConfig(env="Pendulum-v1", seed=3, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
-    file = create_run_directory(run) / "config.json"
+    file = make_run_directory(run) / "config.json"
     config = parse("--config", file, "--seed", 4)
     assert config.to_json() == run.to_json() | {"seed": 4, "run_dir": None, "stop_at_iteration": None}
     assert parse("--config", file, "--total-steps", 4096).anneal_horizon == 4096
-    other = create_run_directory(dataclasses.replace(run, anneal_steps=512, run_dir=str(tmp_path / "other")))
+    other = make_run_directory(dataclasses.replace(run, anneal_steps=512, run_dir=str(tmp_path / "other")))
     assert parse("--config", other / "config.json", "--total-steps", 4096).anneal_horizon == 512
 
 

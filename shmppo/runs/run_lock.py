@@ -1,0 +1,60 @@
+"""The lock of a run directory: only one process may write to it at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from shmppo.errors import ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = "run.lock"
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Lock a run directory while the context is open. The system releases the lock if the process is killed.
+
+    On file systems without locks, a warning is logged instead.
+
+    Raises:
+        ConfigError: if another process has locked it, or if it cannot be written. The message contains the process id.
+    """
+    if fcntl is None:
+        yield
+        return
+    with _open(run_dir / LOCK) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise ConfigError(
+                f"{run_dir} is in use by the run with the process id {owner}; stop that run, or name another directory"
+            ) from error
+        except OSError as error:
+            log.warning("%s cannot be locked: %s; do not start a second run in it", run_dir, error)
+        with contextlib.suppress(OSError):  # on a full disk
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        yield
+
+
+def _open(path: Path) -> TextIO:
+    """Open the file of the lock. Raises ConfigError if that is not possible."""
+    try:
+        return open(path, "a+")
+    except OSError as error:
+        raise ConfigError(f"{path.parent} cannot be written: {error.strerror}; name another directory") from error

@@ -1,0 +1,86 @@
+"""Two runs never write to one directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import summary_of
+
+from shmppo import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+
+CONFIG = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 32 * 2, seq_len=8,
+)  # fmt: skip
+ENDLESS = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--total-steps", "100000000", "--quiet")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> psutil.Popen:
+    """A run that trains in `tmp_path / "run"`."""
+    command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--workers", "1", "--run-dir", str(tmp_path / "run")]
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "run" / "metrics.csv"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: bool, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    before = (run_dir / "metrics.csv").read_text()
+    message = rf"^{run_dir} is in use by the run with the process id {running.pid}; stop that run, or name another"
+    try:
+        with pytest.raises(ConfigError, match=message):
+            resume(run_dir)
+    finally:
+        running.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        running.wait(60)
+    rows = (run_dir / "metrics.csv").read_text()
+    assert rows.startswith(before)
+    iterations = rows.count("\n") - 1
+    assert resume(run_dir, stop_at_iteration=iterations + 1)["iterations"] == iterations + 1
+
+
+def test_two_runs_that_start_together_get_directories_of_their_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--workers", "0", "--stop-at-iteration", "1"]
+    runs = [subprocess.Popen(command, cwd=tmp_path) for _ in range(3)]
+    assert [run.wait(120) for run in runs] == [0, 0, 0]
+    directories = sorted((tmp_path / "runs").iterdir())
+    assert len(directories) == 3
+    assert len({summary_of(path)["weights_sha256"] for path in directories}) == 1
+
+
+def test_a_directory_without_a_run_is_used_by_one_of_two_runs(tmp_path: Path) -> None:
+    run_dir = str(tmp_path / "run")
+    command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--stop-at-iteration", "1", "--run-dir", run_dir]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [run.communicate(timeout=120)[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2]
+    assert any("is in use by the run" in error or "holds a run already" in error for error in errors)
+
+
+def test_a_directory_is_unlocked_after_an_error(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="none does not exist"):
+        train(dataclasses.replace(config, init_from=str(tmp_path / "none")))
+    train(dataclasses.replace(config, stop_at_iteration=1))
+    resume(tmp_path / "run")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(config)
+    (tmp_path / "run" / "run.lock").unlink()
+    (tmp_path / "run" / "run.lock").mkdir()
+    with pytest.raises(ConfigError, match=r"run cannot be written: Is a directory; name another directory"):
+        resume(tmp_path / "run", total_steps=4 * 32 * 3, anneal_steps=4 * 32 * 3)
