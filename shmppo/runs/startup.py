@@ -30,7 +30,7 @@ def check_early(config: TrainConfig) -> None:
         return
     if config.run_dir is not None:
         refuse_existing_run(Path(config.run_dir).expanduser().absolute())
-    if config.env_backend == "gymnasium":
+    if config.env_backend not in ("envpool", "vector"):
         check_env_name(config.env_id)
 
 
