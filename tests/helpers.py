@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,3 +130,8 @@ def make_run_directory(config: TrainConfig) -> Path:
     """Create the directory of a run, and unlock it."""
     with ExitStack() as stack:
         return create_run_directory(config, stack)
+
+
+def long_after(fast: int, cases: Iterable[Any]) -> list[Any]:
+    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as long."""
+    return [case if i < fast else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(cases)]

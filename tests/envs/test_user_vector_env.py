@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import assert_no_bit_changes
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from helpers import long_after
 
 from shmppo import load_policy, train
 from shmppo.config.train_config import TrainConfig
@@ -52,7 +53,7 @@ def actions_at(config: TrainConfig, t: int) -> list[int]:
     return [(t + i) % 2 for i in range(config.num_envs)]
 
 
-@pytest.mark.parametrize("mode", ["DISABLED", "SAME_STEP", "NEXT_STEP"])
+@pytest.mark.parametrize("mode", long_after(1, ["SAME_STEP", "DISABLED", "NEXT_STEP"]))
 def test_each_autoreset_mode_gives_the_weights_of_environments_that_are_stepped_one_by_one(
     mode: str, tmp_path: Path
 ) -> None:
@@ -66,12 +67,12 @@ def test_each_autoreset_mode_gives_the_weights_of_environments_that_are_stepped_
     assert len(hashes) == 1
 
 
-@pytest.mark.parametrize("space", ["box", "dict"])
+@pytest.mark.parametrize("space", long_after(1, ["dict", "box"]))
 def test_neither_workers_nor_kills_nor_resumes_change_a_bit(space: str, tmp_path: Path) -> None:
     assert_no_bit_changes(dataclasses.replace(CONFIG, env_kwargs={"space": space}), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["SameStep", "NextStep"])
+@pytest.mark.parametrize("name", long_after(1, ["NextStep", "SameStep"]))
 def test_an_environment_that_resets_itself_is_seeded_once(name: str, tmp_path: Path) -> None:
     task = inspect_task(changed(name))
     assert (task.backend, task.seeding, task.inexact_reason) == ("vector", "once", None)

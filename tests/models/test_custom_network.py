@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -33,7 +34,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_after(1, CASES))
 def test_stop_resume_and_workers_change_no_bit_with_a_custom_network(case: str, tmp_path: Path) -> None:
     config = CASES[case]
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))

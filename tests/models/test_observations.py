@@ -14,6 +14,7 @@ import torch
 from conftest import published
 from environments import SPACES, Shaped
 from gymnasium import spaces
+from helpers import long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -138,7 +139,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_after(2, CASES))
 def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path: Path) -> None:
     config = CASES[case]
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
@@ -153,7 +154,7 @@ def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path:
     assert len(evaluate(tmp_path / "r", episodes=3).returns) == 3
 
 
-@pytest.mark.parametrize("learning", ["central", "sharded"])
+@pytest.mark.parametrize("learning", long_after(1, ["sharded", "central"]))
 def test_the_weights_do_not_depend_on_workers_with_a_nested_space(learning: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["dict"], stop_at_iteration=2)
     hashes = set()

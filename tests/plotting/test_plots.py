@@ -109,6 +109,7 @@ def test_the_shares_of_the_phases_add_up_to_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(shares, 1 / len(PHASES))
 
 
+@pytest.mark.long
 def test_the_plot_command_compares_runs(tmp_path: Path) -> None:
     dirs = [
         written_run(tmp_path / f"{core}{s}", core=core, seed=s, level=s) for core in ("lstm", "gru") for s in (1, 2)

@@ -172,6 +172,7 @@ def test_a_resumed_run_writes_the_table_of_an_uninterrupted_run(tmp_path: Path) 
     assert [row["iteration"] for row in table(whole)] == ["1", "3", "5"]
 
 
+@pytest.mark.long
 def test_profiles_are_plotted(tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     train(dataclasses.replace(SMALL, kl_profile_every=1, run_dir=str(tmp_path / "run")))
     done = run_command("shmppo.plot", "kl", tmp_path / "run", "--out", tmp_path / "kl.svg")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Saboteur, make_collectors, memory_digest
+from helpers import Saboteur, long_after, make_collectors, memory_digest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -130,7 +130,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_after(1, CASES))
 def test_stopping_resuming_and_workers_do_not_change_the_weights(case: str, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES[case], workers=0)
     uninterrupted = train(dataclasses.replace(config, run_dir=str(tmp_path / "uninterrupted")))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import summary_of
+from helpers import long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.gradients import ShardGradients
@@ -30,7 +31,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_after(1, CASES))
 def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: Path) -> None:
     hashes = {}
     for workers in (0, 1, 2, 3, 4):

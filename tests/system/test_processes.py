@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of, worker_processes
+from helpers import long_after
 
 from shmppo.utils.rng import episode_seed
 
@@ -49,7 +50,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[pytest.mark.long] if how in ("exit", "shape") else []) for how in FAILURES]
+    "how", [pytest.param(how, marks=[pytest.mark.long] if how != "raise" else []) for how in FAILURES]
 )
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
     before = shared_memory_used()
@@ -63,7 +64,8 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
     assert shared_memory_used() <= before
 
 
-@pytest.mark.parametrize("how", ["raise", pytest.param("shape", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["raise", "shape"])
 def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_command: Run, tmp_path: Path) -> None:
     run = tmp_path / "run"
     environment = f"environments:Faulty-{how}-v0"
@@ -110,6 +112,7 @@ def test_a_signal_to_all_processes_while_workers_start_ends_the_run_with_a_check
     assert (run_dir / "checkpoint.pt").is_file()
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     victim = next(p for p in learner.children(recursive=True) if is_worker(p))
@@ -152,7 +155,7 @@ def gone(learner: psutil.Popen) -> bool:
     return not alive
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM]))
 def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     learner.send_signal(number)
@@ -184,7 +187,7 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert gone(learner)
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", long_after(1, [True, False]))
 def test_workers_end_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     workers = [p for p in learner.children(recursive=True) if is_worker(p)]

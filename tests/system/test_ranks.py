@@ -182,6 +182,7 @@ def test_the_threads_of_a_process_group_end_with_the_run(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_a_signal_to_one_rank_saves_and_ends_all_ranks(number: int, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import Saboteur
+from helpers import Saboteur, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, WorkerError
@@ -45,7 +45,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.003])
+@pytest.mark.parametrize("delay", long_after(1, [0.003, 0.0]))
 @pytest.mark.parametrize("at_round", [1, 2, 7, 8, 12])
 def test_a_killed_worker_changes_no_bit(
     at_round: int, delay: float, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -94,7 +94,9 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("stop", "workers"), [(1, 0), (5, 3), (15, 1)])
+@pytest.mark.parametrize(
+    ("stop", "workers"), [(5, 3), *(pytest.param(*v, marks=pytest.mark.long) for v in [(1, 0), (15, 1)])]
+)
 def test_stop_and_resume_changes_no_bit(
     case: str, stop: int, workers: int, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of
+from helpers import long_after
 
 from shmppo import resume, train
 from shmppo.config.train_config import TrainConfig
@@ -37,7 +38,7 @@ def running(tmp_path: Path) -> psutil.Popen:
     return process
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", long_after(1, [True, False]))
 def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: bool, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     before = (run_dir / "metrics.csv").read_text()
@@ -54,6 +55,7 @@ def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: boo
     assert resume(run_dir, stop_at_iteration=iterations + 1)["iterations"] == iterations + 1
 
 
+@pytest.mark.long
 def test_two_runs_that_start_together_get_directories_of_their_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--workers", "0", "--stop-at-iteration", "1"]
     runs = [subprocess.Popen(command, cwd=tmp_path) for _ in range(3)]
@@ -63,6 +65,7 @@ def test_two_runs_that_start_together_get_directories_of_their_own(tmp_path: Pat
     assert len({summary_of(path)["weights_sha256"] for path in directories}) == 1
 
 
+@pytest.mark.long
 def test_a_directory_without_a_run_is_used_by_one_of_two_runs(tmp_path: Path) -> None:
     run_dir = str(tmp_path / "run")
     command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--stop-at-iteration", "1", "--run-dir", run_dir]

@@ -117,6 +117,7 @@ def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.S
     np.testing.assert_allclose(tensor.reshape(5, -1).numpy(), np.stack(given), atol=1e-6)
 
 
+@pytest.mark.long
 def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: dict[str, Path], tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")

@@ -31,6 +31,7 @@ def optimizers_and_parameters(name: str) -> list[tuple[torch.optim.Optimizer, to
     return [(build_optimizer(config, parameter), parameter) for parameter in parameters]
 
 
+@pytest.mark.long
 def test_an_optimizer_is_created_saved_and_loaded_without_the_compiler() -> None:
     """torch._dynamo would delay the start of every run by about 2 s."""
     code = (
