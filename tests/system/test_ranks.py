@@ -61,6 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+@pytest.mark.long
 def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed: Path, tmp_path: Path) -> None:
     """Seeds, minibatches, and moments are the same. So after one update the weights differ only by rounding."""
     train(dataclasses.replace(SMALL, stop_at_iteration=1, run_dir=str(tmp_path / "one")))
