@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 import pytest
+from helpers import make_run_directory
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.parallel.fork_server import kill_fork_server
-from shmppo.runs.run_directory import create_run_directory
 from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
 
@@ -40,7 +40,7 @@ def test_the_fork_server_starts_early_and_ends_at_once() -> None:
 
 def test_common_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     config = TrainConfig(run_dir=str(tmp_path / "run"))
-    create_run_directory(config)
+    make_run_directory(config)
     (tmp_path / "run" / "checkpoint-000001.pt").touch()
     code = """if True:
         import sys
