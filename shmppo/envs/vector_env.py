@@ -235,7 +235,7 @@ class SyncVectorEnv(VectorEnv):
             self.handles[i].restore_snapshot(episode.snapshot)
             return True
         if episode.actions is None:
-            self.reset_env(i, episode.number + 1)
+            self._reset_or_skip(i, episode.number + 1)
             return False
         return self.replay(i, episode.number, episode.actions, episode.expected_hash, progress)
 
@@ -255,21 +255,22 @@ class SyncVectorEnv(VectorEnv):
         Returns:
             Whether the replay succeeded.
         """
-        self.reset_env(i, episode)
+        ended = False
         try:
+            self.reset_env(i, episode)
             for action in actions:
                 progress += 1
                 _, terminated, truncated = self._advance(i, action)
-                if terminated or truncated:  # the original episode has not ended yet
-                    self.reset_env(i, episode + 1)
-                    return False
+                ended = terminated or truncated
+                if ended:  # the original episode has not ended yet
+                    break
         except EnvError as error:
             self._skip_episode(i, error)
             return False
         self.obs[0][i, self._hidden] = 0.0
-        if self.hashes[i] == expected_hash:
+        if self.hashes[i] == expected_hash and not ended:
             return True
-        self.reset_env(i, episode + 1)
+        self._reset_next(i)
         return False
 
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:

@@ -183,7 +183,7 @@ class Collector:
                 carried[n] = obs[i]
             carry.first[n] = True
             carry.state[n] = 0.0
-            carry.episode[n] = episodes[i].number + 1
+            carry.episode[n] = self._envs.handles[i].episode
             carry.episode_return[n] = 0.0
             carry.episode_length[n] = 0
             carry.episode_hash[n] = self._envs.hashes[i]

@@ -14,8 +14,9 @@ from conftest import sampled
 from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.handles import GymnasiumHandle
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.envs.vector_env import EpisodeToRestore, SyncVectorEnv
 from shmppo.errors import EnvError
 from shmppo.ppo.gae import generalized_advantages
 from shmppo.runs.trainer import resume, train
@@ -148,3 +149,26 @@ def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
     t, n = np.argwhere(failed & (np.arange(32)[:, None] > 0))[0]
     before = rollout.reward[t - 1, n] + config.gamma * rollout.value[t, n] - rollout.value[t - 1, n]
     assert advantages[t - 1, n] == pytest.approx(before, abs=1e-5)
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_an_environment_that_fails_while_it_is_restored_is_skipped(
+    replayed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = configuration("Counter-v0", tmp_path, skip_bad_episodes=True)
+    envs = SyncVectorEnv(config, inspect_task(config), 0, 2)
+    envs.reset_all(0)
+    handle, reset = envs.handles[0], GymnasiumHandle.reset
+    failures = [EnvError(0, "reset raised"), EnvError(0, "reset raised")]
+
+    def fails_twice(own: GymnasiumHandle, episode: int) -> Any:
+        own.episode = episode
+        if own is handle and failures:
+            raise failures.pop()
+        return reset(own, episode)
+
+    monkeypatch.setattr(GymnasiumHandle, "reset", fails_twice)
+    episodes = [EpisodeToRestore(3, [0, 1] if replayed else None, 0, None), EpisodeToRestore(5, None, 0, None)]
+    assert envs.restore(episodes, np.zeros(1)) == [False, False]
+    assert not failures
+    assert [each.episode for each in envs.handles] == [5 if replayed else 6, 6]
