@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import long_after
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "shmppo"
@@ -118,7 +117,8 @@ IMPORT_ORDERS = {
 }
 
 
-@pytest.mark.parametrize("order", long_after(1, IMPORT_ORDERS))
+@pytest.mark.long
+@pytest.mark.parametrize("order", IMPORT_ORDERS)
 def test_the_public_names_do_not_depend_on_the_order_of_imports(order: str) -> None:
     script = f"""
 {IMPORT_ORDERS[order]}

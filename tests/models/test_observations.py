@@ -154,7 +154,8 @@ def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path:
     assert len(evaluate(tmp_path / "r", episodes=3).returns) == 3
 
 
-@pytest.mark.parametrize("learning", long_after(1, ["sharded", "central"]))
+@pytest.mark.long
+@pytest.mark.parametrize("learning", ["sharded", "central"])
 def test_the_weights_do_not_depend_on_workers_with_a_nested_space(learning: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["dict"], stop_at_iteration=2)
     hashes = set()

@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_no_bit_changes
 from environments import ACTION_SPACES
 from gymnasium import spaces
-from helpers import collected, long_after, memory_digest
+from helpers import collected, memory_digest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -58,7 +58,8 @@ def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(kind: str,
     assert len(evaluate(tmp_path / "stopped", episodes=3).returns) == 3
 
 
-@pytest.mark.parametrize("kind", long_after(1, ["multi-binary", "nested"]))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["multi-binary", "nested"])
 def test_better_actions_are_learned(kind: str, tmp_path: Path) -> None:
     """The reward is the first number of the action minus half the last."""
     config = of(kind, True, learning_rate=0.02, total_steps=100 * 40, run_dir=str(tmp_path / "run"))
