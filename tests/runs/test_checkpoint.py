@@ -212,8 +212,12 @@ FULL_DISK = """
                     file.write(bytes(4096))
             except OSError:
                 pass
-        full_at = rows()
-        time.sleep(1.0)
+        full_at = latest = rows()
+        unchanged_since = time.monotonic()
+        while time.monotonic() - unchanged_since < 2.0:  # until rows no longer fit
+            time.sleep(0.01)
+            if rows() != latest:
+                latest, unchanged_since = rows(), time.monotonic()
         print("rows while full", rows() - full_at, flush=True)
         filler.unlink()
 
