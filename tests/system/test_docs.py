@@ -3,7 +3,7 @@
 How a block runs depends on its language:
 
 - `python`: it is written to the file that its first line `# NAME.py` names, and runs if it has a main part.
-- `bash`: every command of this package runs, and training ends after a few iterations. RUN_DIR and ANOTHER_RUN_DIR
+- `bash`: every command of this package runs, and training ends after one iteration. RUN_DIR and ANOTHER_RUN_DIR
   are trained runs. A block whose first line begins with `# not run` is only checked for flags.
 - `text` and `yaml`: they are only shown.
 """
@@ -51,7 +51,7 @@ OTHER_FLAGS = {"--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
 """Flags that are no options, and those of other programs that pages name."""
 ONLY_PARSED = ("bench", "tune")
 """Commands that measure for minutes. They have tests of their own."""
-SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
+SHORT = ("--stop-at-iteration", "1", "--workers", "0", "--quiet")
 """Flags that make a training command of the docs short. The last of two equal flags counts."""
 USERS_MODULE = """
 import gymnasium
