@@ -204,9 +204,9 @@ def from_json(fields: Mapping[str, Any]) -> TrainConfig:
     """Make a configuration from the output of `TrainConfig.to_json` after a round trip through JSON.
 
     Raises:
-        ConfigError: for what `typed_fields` refuses, or if the configuration cannot run.
+        ConfigError: for an unknown field or a wrong type, or if the configuration cannot run.
     """
-    return TrainConfig(**typed_fields(fields))
+    return TrainConfig(**fields)
 
 
 def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from shmppo.envs.vector_env import MAX_REWARD, EpisodeEnd, VectorEnv
 from shmppo.errors import EnvError
+from shmppo.models.observations import ObservationError
 from shmppo.utils.user_code import describe_error, user_traceback
 
 
@@ -24,14 +25,9 @@ class BatchVectorEnv(VectorEnv):
         """
         for leaf, obs in zip(self.observation.leaves, self.obs, strict=True):
             try:
-                values = np.asarray(leaf.extract(observation))
-                if values.shape != (len(indices), *leaf.env_shape):
-                    raise ValueError(f"{leaf.field} has shape {values.shape[1:]}, but its space has {leaf.env_shape}")
-                if leaf.kind == "codes":
-                    values = np.stack([leaf.to_storage(value) for value in values])
-            except ValueError as error:
-                raise self._error(indices[0], f"an observation broke a rule: {error}; correct it") from error
-            obs[indices] = values.reshape(len(indices), *leaf.shape)
+                obs[indices] = leaf.to_storage(leaf.extract(observation), (len(indices),))
+            except ObservationError as error:
+                raise self._error(indices[0], f"a call returned a batch of observations {error.clause}") from error
         for i in self._hidden:
             self.obs[0][indices, i] = 0.0
 

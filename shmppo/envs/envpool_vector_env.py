@@ -14,12 +14,10 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
-from shmppo.envs.handles import EnvHandle
+from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
-from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
-from shmppo.utils.user_code import describe_error, user_traceback
 
 
 class EnvPoolVectorEnv(BatchVectorEnv):
@@ -42,11 +40,8 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
         streams = range(config.first_env + low, config.first_env + high)
         seeds = [episode_seed(config.seed, n, episode) for n, episode in zip(streams, episodes, strict=True)]
-        try:
+        with creation_errors(low):
             self._pool = open_pool(config, seeds)
-        except Exception as error:
-            details = user_traceback(error)
-            raise EnvError(low, f"could not be made: {describe_error(error)}", details=details) from error
 
     def step(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,19 @@ from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+
+
+@contextmanager
+def creation_errors(env_index: int) -> Iterator[None]:
+    """Raise EnvError, with this index, for what the code of an environment raises while it is created."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        details = user_traceback(error)
+        raise EnvError(env_index, f"could not be made: {describe_error(error)}", details=details) from error
 
 
 class EnvHandle:
@@ -51,14 +66,8 @@ class GymnasiumHandle(EnvHandle):
             ConfigError: if the configuration does not name an environment.
             EnvError: if the environment's own code raises.
         """
-        try:
+        with creation_errors(self.index):
             self._env = make_environment(self._config, self._render_mode)
-        except ConfigError:
-            raise
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            details = user_traceback(error)
-            raise EnvError(self.index, f"could not be made: {describe_error(error)}", details=details) from error
         self.step = self._env.step
         self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 

@@ -22,6 +22,7 @@ from shmppo.envs.mujoco_tasks import MujocoTask
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import MAX_REWARD, EpisodeEnd, SyncVectorEnv
 from shmppo.errors import EnvError
+from shmppo.utils.user_code import describe_error, user_traceback
 
 
 class MujocoHandle(GymnasiumHandle):
@@ -135,7 +136,7 @@ class MujocoVectorEnv(SyncVectorEnv):
                 if forces:
                     mujoco.mj_rnePostConstraint(model, data)
             except Exception as error:
-                failures[i] = self._error(i, f"step raised {error!r}")
+                failures[i] = self._error(i, f"step raised {describe_error(error)}", user_traceback(error))
         return failures
 
     def _end_episodes(

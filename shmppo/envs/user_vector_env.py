@@ -9,13 +9,12 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
-from shmppo.envs.handles import EnvHandle
+from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
-from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.rng import episode_seed
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 
 RESET_STEP = -1
 """Length of the `EpisodeEnd` of a step in which a vector environment ignored the action and reset an environment. The
@@ -42,14 +41,8 @@ class UserVectorEnv(BatchVectorEnv):
         """
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
         self._config, self._seeding, self._distribution = config, task.seeding, task.distribution
-        try:
+        with creation_errors(low):
             self._envs = open_vector_env(config, high - low)
-        except ConfigError:
-            raise
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            details = user_traceback(error)
-            raise EnvError(low, f"could not be made: {describe_error(error)}", details=details) from error
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
         self._waiting = np.zeros(high - low, bool)  # whether the next step only resets the environment

@@ -104,7 +104,7 @@ class VectorEnv(ABC):
         """Step every environment and write its observation to `obs`.
 
         Args:
-            actions: one action per environment; an environment with None is not stepped.
+            actions: one action per environment. `SyncVectorEnv` does not step an environment with None.
             rewards: [n], written.
             terminated: bool [n], written.
             truncated: bool [n], written.

@@ -91,22 +91,27 @@ class Leaf:
             raise ObservationError((), f"has no part {path_name(self.keys)!r}") from error
         return observation
 
-    def to_storage(self, value: Any) -> np.ndarray:
+    def to_storage(self, value: Any, batch: tuple[int, ...] = ()) -> np.ndarray:
         """Convert a value from the environment to its stored shape. Codes are shifted to start at 0.
+
+        Args:
+            value: one value, or a batch of them.
+            batch: shape of the batch; () for one value. The result has the shape [*batch, …].
 
         Raises:
             ObservationError: if the shape, the type of an image, or a code does not match the leaf's space.
         """
         array = np.asarray(value)
-        if array.shape != self.env_shape:
-            raise ObservationError(self.keys, f"has shape {array.shape}, but its space has shape {self.env_shape}")
+        expected = (*batch, *self.env_shape)
+        if array.shape != expected:
+            raise ObservationError(self.keys, f"has shape {array.shape}, but its space has shape {expected}")
         if self.kind == "image" and array.dtype != np.uint8:
             raise ObservationError(self.keys, f"has type {array.dtype}, but its space has type uint8")
         if self.kind == "codes":
-            array = array.reshape(-1) - np.array(self.starts)
+            array = array.reshape(*batch, -1) - np.array(self.starts)
             if (array < 0).any() or (array >= np.array(self.sizes)).any():
-                raise ObservationError(self.keys, f"is {value}, which is outside its space")
-        return array.reshape(self.shape)
+                raise ObservationError(self.keys, f"is {' '.join(str(value).split())}, which is outside its space")
+        return array.reshape(*batch, *self.shape)
 
     @property
     def image_axes(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import vector_environments
 from conftest import assert_no_bit_changes
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from helpers import long_after
@@ -176,6 +177,25 @@ def test_an_error_of_a_step_names_the_environments_and_the_line(workers: int, tm
     with pytest.raises((EnvError, ConfigError), match=r"the simulation exploded") as raised:
         train(config)
     assert "vector_environments.py" in raised.value.details
+
+
+WRONG_BATCHES: dict[str, tuple[Any, str]] = {
+    "shape": (lambda obs: obs[:, :1], r"that has shape \(2, 1\), but its space has shape \(2, 2\)"),
+    "rows": (lambda obs: obs[:1], r"that has shape \(1, 2\), but its space has shape \(2, 2\)"),
+    "not finite": (lambda obs: obs * np.nan, "that is not finite|not finite: "),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_BATCHES)
+def test_a_wrong_batch_of_observations_is_described(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, message = WRONG_BATCHES[case]
+    config = changed("Walk", num_envs=2)
+    envs = UserVectorEnv(config, inspect_task(config), 0, 2)
+    envs.reset_all(0)
+    observe = vector_environments.Walk.observe
+    monkeypatch.setattr(vector_environments.Walk, "observe", lambda env: change(observe(env)))
+    with pytest.raises(EnvError, match=message):
+        envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
 
 
 def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
