@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.loggers.text import number, short_path
+from shmppo.loggers.text import number
+from shmppo.utils.files import short_path
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.signals import StopRequest
 

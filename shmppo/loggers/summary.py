@@ -14,7 +14,8 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.status import count
-from shmppo.loggers.text import clock, number, short_path
+from shmppo.loggers.text import clock, number
+from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PHASES
 
 

@@ -1,12 +1,10 @@
-"""Pieces of text for displays: bars, sparklines, numbers, durations, and paths. There is an ASCII version of each."""
+"""Pieces of text for displays: bars, sparklines, numbers, and durations. There is an ASCII version of each."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,3 @@ def clock(seconds: float | None) -> str:
         return "-:--:--"
     total = int(seconds)
     return f"{total // 3600}:{total // 60 % 60:02}:{total % 60:02}"
-
-
-def short_path(path: Path) -> str:
-    """Return the path relative to the current directory if that is shorter."""
-    try:
-        relative = os.path.relpath(path)
-    except (OSError, ValueError):  # the current directory was removed, or is on another drive
-        return str(path)
-    return min(relative, str(path), key=len)

@@ -15,9 +15,8 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.runs.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, LOG
 from shmppo.sampling.action_log import ActionLog
-from shmppo.utils.files import write_json
+from shmppo.utils.files import short_path, write_json
 from shmppo.utils.rng import episode_seed
-from shmppo.utils.user_code import short_path
 
 log = logging.getLogger(__name__)
 

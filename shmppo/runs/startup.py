@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from shmppo.envs.creation_errors import check_env_name
 from shmppo.loggers.text import printable
 from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start_fork_server
 from shmppo.runs.run_directory import refuse_existing_run
+from shmppo.utils.user_code import is_importing_main
 
 MAX_WORKERS = 128  # with more, the limit of open files may have to be raised before the fork server starts
 
@@ -26,17 +26,12 @@ def check_early(config: TrainConfig) -> None:
     Raises:
         ConfigError: if --run-dir contains a run, or if --env does not name an environment.
     """
-    if _is_worker() or "RANK" in os.environ:
+    if is_importing_main() or "RANK" in os.environ:
         return
     if config.run_dir is not None:
         refuse_existing_run(Path(config.run_dir).expanduser().absolute())
     if config.env_backend not in ("envpool", "vector"):
         check_env_name(config.env_id)
-
-
-def _is_worker() -> bool:
-    """Whether this process is a worker that imports a main script without a guard. It must do nothing else."""
-    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 @contextmanager
@@ -45,7 +40,7 @@ def early_fork_server(config: TrainConfig) -> Iterator[None]:
 
     It takes seconds to import torch. Started early, it does so while this process imports torch, too.
     """
-    if _is_worker() or not has_fork_server() or not 0 < config.num_workers <= MAX_WORKERS:
+    if is_importing_main() or not has_fork_server() or not 0 < config.num_workers <= MAX_WORKERS:
         yield
         return
     start_fork_server()

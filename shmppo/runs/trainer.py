@@ -35,6 +35,7 @@ from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.user_code import is_importing_main
 
 
 def _train_iterations(session: Session, gradients: GradientSource) -> None:
@@ -224,9 +225,8 @@ def refuse_imported_script() -> None:
     This happens if the script calls `train` or `resume` outside of `if __name__ == "__main__":`. The learner reports it
     when the worker has ended.
     """
-    process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False):
-        if process.name.startswith(WORKER_NAME):
+    if is_importing_main():
+        if multiprocessing.current_process().name.startswith(WORKER_NAME):
             os._exit(UNGUARDED_MAIN)
         raise ConfigError(
             "train() was called again while a worker imported the main script; "

@@ -47,3 +47,12 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_suffix(".partial")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     os.replace(temporary, path)
+
+
+def short_path(path: str | os.PathLike[str]) -> str:
+    """Return the path relative to the current directory if that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # the current directory was removed, or is on another drive
+        return os.fspath(path)
+    return min(relative, os.fspath(path), key=len)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 import traceback
 from types import FrameType
+
+from shmppo.utils.files import short_path
 
 FAILURES = (Exception, SystemExit, KeyboardInterrupt)
 """What code of the user may raise. Call `reraise_ctrl_c` first if one of these is caught."""
@@ -29,6 +32,11 @@ def main_is_importable() -> bool:
     """Whether other processes can import the main module: yes for a script, no for a notebook or standard input."""
     main = sys.modules["__main__"]
     return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+
+
+def is_importing_main() -> bool:
+    """Whether this process is a new worker that imports the main script. A script without a guard then runs again."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def user_traceback(error: BaseException) -> str:
@@ -68,13 +76,6 @@ def describe_error(error: BaseException) -> str:
     last = traceback.StackSummary.extract(iter(frames[-1:]))[0]
     source = f" ({last.line})" if last.line and not str(error) else ""
     return f"{text} at {short_path(last.filename)}:{last.lineno}{source}"
-
-
-def short_path(path: str | os.PathLike[str]) -> str:
-    """Return a path relative to the working directory if it lies in it, and the path itself otherwise."""
-    path = os.fspath(path)
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shmppo.loggers.text import ASCII, BLOCKS, clock, glyphs_for, number, printable, short_path
+from shmppo.loggers.text import ASCII, BLOCKS, clock, glyphs_for, number, printable
+from shmppo.utils.files import short_path
 
 
 def test_a_sparkline_shows_means_of_equal_parts() -> None:

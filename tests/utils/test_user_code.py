@@ -13,8 +13,9 @@ from typing import Any
 import gymnasium
 import pytest
 
+from shmppo.utils.files import short_path
 from shmppo.utils.signals import StopRequest
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, short_path, user_traceback
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 SOURCE = """
 from environments import Counter
