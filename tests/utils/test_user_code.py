@@ -89,7 +89,7 @@ def test_an_error_of_a_library_shows_its_last_frame_and_sys_exit_shows_none() ->
 
 
 def test_an_error_is_described_with_its_line_and_a_bare_assert_with_its_source(user_module: ModuleType) -> None:
-    path = os.fspath(user_module.__file__ or "")
+    path = short_path(user_module.__file__ or "")
     assert describe_error(error_of_step(user_module, 1)) == f"ValueError('a wall') at {path}:14"
     assert describe_error(error_of_step(user_module, 0)) == f"AssertionError() at {path}:13 (assert self.t > 5)"
     assert describe_error(ValueError("never raised")) == "ValueError('never raised')"
