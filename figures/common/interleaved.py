@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from figures.common.paths import ROOT
+from figures.common.ranks import rank_variables
 from shmppo.plotting.curves import read_columns
 
 START_TIMEOUT = 120.0  # seconds within which every run must write its first rows
@@ -43,7 +44,7 @@ class RunGroup:
         """
         run_dirs = [directory / f"run{i}" for i in range(len(commands))]
         self._run_dirs = run_dirs[:1] if ranks else run_dirs
-        variables = [_rank_variables(i, len(commands)) if ranks else {} for i in range(len(commands))]
+        variables = [rank_variables(i, len(commands), MASTER_PORT) if ranks else {} for i in range(len(commands))]
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "shmppo.train", *command, "--quiet", "--run-dir", str(run_dir)],
@@ -101,18 +102,6 @@ class RunGroup:
     def _row_count(self, run_dir: Path) -> int:
         file = run_dir / "metrics.csv"
         return max(file.read_bytes().count(b"\n") - 1, 0) if file.exists() else 0
-
-
-def _rank_variables(rank: int, size: int) -> dict[str, str]:
-    """Return the environment variables that torchrun sets for a rank."""
-    return {
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(MASTER_PORT),
-    }
 
 
 @contextmanager

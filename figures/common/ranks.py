@@ -22,6 +22,18 @@ SLEEPING_JOB: dict[str, Any] = {
 }  # fmt: skip
 
 
+def rank_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the environment variables that torchrun sets for a rank. port: where the ranks meet on this machine."""
+    return {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
 def torchrun(ranks: int, module: str, arguments: Sequence[str] = (), **variables: str) -> str:
     """Run a module in several processes under torchrun.
 

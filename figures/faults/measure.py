@@ -7,6 +7,15 @@ moment a worker is killed or stopped, gets SIGSEGV, or its environment raises. T
 undisturbed run, and leave neither processes nor shared memory. Every fourth run is also stopped (by SIGTERM, or by
 SIGKILL to the learner between two checkpoints) and resumed with another number of workers. The runs of --stops are
 stopped and resumed without another failure (`fault` is "none"). Writes faults.csv.
+
+    python -m figures.faults.measure --anywhere --cases 300
+
+With --anywhere, the runs are small jobs, and the disturbance can be at the start, during a checkpoint or an evaluation,
+and in any process, also of one of two ranks. In addition to the failures above, a process ends by itself, has too
+little memory, the disk is full, or the run directory is deleted. Each run must end with the weights of the undisturbed
+run, or with an error after which it can be continued to these weights. Writes anywhere.csv.
+
+A campaign that was stopped continues at its next run. `--only NUMBER` repeats a case of anywhere.csv.
 """
 
 from __future__ import annotations
@@ -24,16 +33,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from figures.common.command_line import script_parser
+from figures.common.campaigns import campaign_parser, run_campaign
 from figures.common.paths import ROOT
 from figures.common.provenance import record_provenance
-from figures.common.tables import append_rows
+from figures.common.tables import append_rows, read_rows
+from figures.faults import anywhere
+from figures.faults.small_jobs import find_workers, wait_iterations
 
 TABLE = Path(__file__).with_name("faults.csv")
 TIMEOUT = 1.0  # --worker-timeout: seconds until the learner replaces a stopped worker
@@ -88,28 +99,6 @@ def undisturbed(task: str, workers: int, learning: str) -> dict[str, Any]:
         return summary
 
 
-def find_workers(learner: psutil.Process) -> list[psutil.Process]:
-    """Return the worker processes of a learner: the children that map torch's shared memory."""
-    found = []
-    for process in learner.children(recursive=True):
-        try:
-            if "/dev/shm/torch_" in Path(f"/proc/{process.pid}/maps").read_text():
-                found.append(process)
-        except (OSError, psutil.Error):
-            continue
-    return found
-
-
-def wait_first_iteration(run_dir: Path, learner: psutil.Popen) -> bool:
-    """Wait until the first iteration is in metrics.csv; return False if the run ends before."""
-    metrics = run_dir / "metrics.csv"
-    while learner.poll() is None:
-        if metrics.exists() and metrics.read_bytes().count(b"\n") > 1:
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def cause_fault(fault: str, learner: psutil.Popen, fault_file: Path, draw: random.Random) -> None:
     """Cause the failure, unless the workers have ended already."""
     if fault == "raise":
@@ -146,7 +135,7 @@ def run_disturbed(
         train = command(chosen.task, chosen.workers, chosen.learning, run_dir)
         learner = psutil.Popen(train, cwd=ROOT, env=environment(fault_file))
         pids = {learner.pid}
-        if wait_first_iteration(run_dir, learner):
+        if wait_iterations(run_dir, lambda: learner.poll() is None):
             time.sleep(chosen.moment)
             pids |= {process.pid for process in learner.children(recursive=True)}
             cause_fault(chosen.fault, learner, fault_file, draw)
@@ -190,13 +179,16 @@ def measure(run: int, *, stop_only: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def campaign(faults: int, stops: int, parallel_runs: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `faults` runs with a failure, and of `stops` runs that are only stopped and resumed."""
+def campaign(faults: int, stops: int, parallel_runs: int, done: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `faults` runs with a failure, and of `stops` runs that are only stopped and resumed.
+
+    The first `done` rows are left out.
+    """
     for task, workers, learning in itertools.product(TASKS, (1, 2, 3, 4), ("central", "sharded")):
         undisturbed(task, workers, learning)  # fill the cache first: parallel runs would train the same reference twice
     runs = [(run, False) for run in range(faults)] + [(run, True) for run in range(stops)]
     with ThreadPoolExecutor(parallel_runs) as pool:
-        yield from pool.map(lambda arguments: measure(arguments[0], stop_only=arguments[1]), runs)
+        yield from pool.map(lambda arguments: measure(arguments[0], stop_only=arguments[1]), runs[done:])
 
 
 def shared_memory_in_use() -> int:
@@ -205,20 +197,24 @@ def shared_memory_in_use() -> int:
     return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
-def main() -> None:
-    parser = script_parser(__doc__)
+def main() -> int:
+    parser = campaign_parser(__doc__, 300)
     parser.add_argument("--faults", type=int, default=200, help="runs with a failure")
     parser.add_argument("--stops", type=int, default=50, help="runs that are only stopped and resumed")
+    parser.add_argument("--anywhere", action="store_true", help="disturb small jobs anywhere (--cases, --only)")
     parser.add_argument("--parallel-runs", type=int, default=2, help="runs at the same time")
     options = parser.parse_args()
+    if options.anywhere:
+        measure_cases = partial(anywhere.campaign, parallel_runs=options.parallel_runs)
+        return run_campaign(TABLE.with_name("anywhere.csv"), options.cases, measure_cases, options.only)
     before = shared_memory_in_use()
-    TABLE.unlink(missing_ok=True)
-    for row in campaign(options.faults, options.stops, options.parallel_runs):
+    for row in campaign(options.faults, options.stops, options.parallel_runs, len(read_rows(TABLE))):
         append_rows(TABLE, [row], note=None)
         print(row, flush=True)
     left = shared_memory_in_use() - before
     record_provenance(TABLE, f"The campaign left {left} additional bytes in /dev/shm.")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
