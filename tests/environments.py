@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -247,6 +249,37 @@ class OneHangs(Counter):
             except FileExistsError:
                 pass
         return super().step(action)
+
+
+class HangsInEvaluation(Counter):
+    """Steps forever in the process that evaluates during training."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if multiprocessing.current_process().name == "evaluator":
+            time.sleep(1000)
+        return super().step(action)
+
+
+class FailsAtStart(Counter):
+    """Goes wrong at its first reset in a worker, in the way that `how` says, as often as `tokens` has files."""
+
+    def __init__(self, how: str, tokens: str) -> None:
+        super().__init__()
+        self.how, self.tokens = how, tokens
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        if multiprocessing.parent_process() is not None:
+            for name in os.listdir(self.tokens):
+                try:
+                    os.unlink(os.path.join(self.tokens, name))
+                except FileNotFoundError:  # another process has taken it
+                    continue
+                if self.how == "raise":
+                    raise ValueError("no license")
+                if self.how == "exit":
+                    os._exit(3)
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return super().reset(seed=seed, options=options)
 
 
 class FailsSometimes(Counter):

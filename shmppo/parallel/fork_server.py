@@ -6,15 +6,20 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
 
+from shmppo.utils.signals import kill_with_parent
+
 PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
 `shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
+
+_CLEANUP = "shmppo.parallel.fork_server_cleanup"
 
 
 def has_fork_server() -> bool:
@@ -28,7 +33,9 @@ def start_fork_server() -> None:
     Terminals and cluster schedulers send SIGINT and SIGUSR1 to every process of a job. The fork server inherits the
     dispositions of this process, so it ignores both.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
+    # A child process shares the temporary directory of its parent, which removes it.
+    cleanup = [_CLEANUP] if multiprocessing.parent_process() is None else []
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*cleanup, *PRELOAD])
     with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
         forkserver.ensure_running()
 
@@ -42,11 +49,21 @@ def kill_fork_server() -> None:
         server._stop()
 
 
-def close_fork_server_pipe() -> None:
-    """Close the inherited end of the fork server's pipe in a worker.
+def end_with_fork_server() -> None:
+    """On Linux, let the kernel kill this process when its parent, the fork server, ends.
 
-    The fork server ends when every process has closed its end of this pipe, and the kernel then kills the workers. If
-    workers kept their ends open, a stopped worker would keep the fork server running, and so would never be killed.
+    A running process detects the end of the learner itself, but a stopped one (SIGSTOP) cannot.
+    """
+    kill_with_parent()
+    if sys.platform == "linux":
+        _close_pipe()
+
+
+def _close_pipe() -> None:
+    """Close the inherited end of the fork server's pipe.
+
+    The fork server ends when every process has closed its end of this pipe, and the kernel then kills its children. If
+    they kept their ends open, a stopped one would keep the fork server running, and so would never be killed.
     """
     server: Any = vars(forkserver)["_forkserver"]
     if server._forkserver_alive_fd is not None:

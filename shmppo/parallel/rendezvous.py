@@ -19,7 +19,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.utils import machine
-from shmppo.utils.machine import usable_cores
+from shmppo.utils.machine import integer_variable, usable_cores
 
 PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track", "eval_every", "eval_videos")
 """Fields of the configuration that may differ between ranks, because they do not change the weights."""
@@ -40,7 +40,7 @@ def connect(timeout: float) -> Iterator[ProcessGroup]:
         The group of all ranks.
 
     Raises:
-        ConfigError: if some of the variables are missing.
+        ConfigError: if some of the variables are missing or are not integers.
         RankError: if the ranks cannot connect within the timeout.
     """
     group = _connect(timeout)
@@ -57,7 +57,7 @@ def connect(timeout: float) -> Iterator[ProcessGroup]:
 
 def _connect(timeout: float) -> ProcessGroup:
     """Create the group of all ranks. For arguments and errors, see `connect`."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = integer_variable("WORLD_SIZE", 1)
     if size == 1:
         return SINGLE_PROCESS
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -65,6 +65,8 @@ def _connect(timeout: float) -> ProcessGroup:
         raise ConfigError(
             f"WORLD_SIZE is {size}, but the environment lacks {', '.join(missing)}; start the ranks with torchrun"
         )
+    for name in ("RANK", "MASTER_PORT"):
+        integer_variable(name, 0)
     limit = timedelta(seconds=timeout)
     try:
         root_store, rank, size = next(rendezvous("env://", timeout=limit))
@@ -114,7 +116,7 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     workers = config.workers
     if workers is None:
         # Share the cores of the machine among its ranks. A rank with one core samples in the learner's process.
-        cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        cores = usable_cores() // integer_variable("LOCAL_WORLD_SIZE", 1)
         workers = min(cores, config.num_envs) if cores > 1 else 0
     own = dataclasses.replace(config, rank=group.rank, ranks=group.size, workers=workers)
     if group.rank == 0:

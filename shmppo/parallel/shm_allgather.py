@@ -10,12 +10,12 @@ import mmap
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shmppo.parallel.mailbox import fence, spin_wait
+from shmppo.utils.machine import process_state
 
 POLL_SECONDS = 1e-4  # sleep between two checks, after spinning
 LIVENESS_CHECK_SECONDS = 1.0  # between two checks of whether the missing ranks are still running
@@ -135,7 +135,4 @@ def open_shm_all_gather(
 
 def _is_running(pid: int) -> bool:
     """Whether a process is running. A zombie, which has exited but has not been reaped by its parent, is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return process_state(pid) not in ("", "Z", "X")

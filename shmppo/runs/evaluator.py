@@ -23,6 +23,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.loggers.trackers import LoggerList, Row
+from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.ppo.learner import Learner
 from shmppo.runs.evaluation import MAX_STEPS, EpisodeResult, play_episodes
 from shmppo.runs.policy import trained_from
@@ -30,11 +31,13 @@ from shmppo.runs.run_directory import EVALUATIONS, LOG
 from shmppo.runs.video import VideoRecorder
 from shmppo.sampling.worker_process import start_context
 from shmppo.utils.logs import log_to
+from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
 WEIGHTS = "evaluation.pt"
 FINISH_SECONDS = 60.0  # maximum time for which the end of a run waits for the evaluation in progress
+POLL_SECONDS = 0.1  # between two looks for a signal meanwhile
 NICENESS = 10  # lower priority than training
 
 
@@ -53,6 +56,7 @@ class Evaluator:
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
         self._table = MetricsFile(run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY))
         self._due = self._busy = self._dead = False
+        self._evaluated = 0  # iteration of the last evaluation that was requested
         context = start_context()
         self._pipe, evaluator_pipe = context.Pipe()
         self._process = context.Process(
@@ -99,7 +103,7 @@ class Evaluator:
         except (OSError, RuntimeError) as error:
             log.warning("iteration %d is not evaluated: %s", iteration, error)
         else:
-            self._due, self._busy = False, True
+            self._due, self._busy, self._evaluated = False, True, iteration
 
     def _receive(self, timeout: float = 0.0) -> None:
         """Wait up to `timeout` seconds for the results of the evaluation in progress, and record them."""
@@ -111,6 +115,7 @@ class Evaluator:
             result = self._pipe.recv()
         except (EOFError, OSError):
             result = "the evaluator process has died"
+            self._process.kill()  # it may have closed the pipe and still run
             self._process.join()
         self._busy = False
         if isinstance(result, str):
@@ -119,12 +124,23 @@ class Evaluator:
         self._table.write(result)
         self._loggers.log(result)
 
-    def finish(self, *, wait: bool) -> None:
-        """Receive the results of the evaluation in progress, if there is one.
+    def finish(self, stop: StopRequest) -> str | None:
+        """Receive the results of the evaluation in progress, if there is one. Wait up to FINISH_SECONDS for them.
 
-        wait: whether to wait up to FINISH_SECONDS for them.
+        Args:
+            stop: this request ends the wait.
+
+        Returns:
+            One sentence if there are no results. None if there are, or if no evaluation is in progress.
         """
-        self._receive(FINISH_SECONDS if wait else 0.0)
+        self._receive()
+        deadline = time.monotonic() + FINISH_SECONDS
+        while self._busy and not stop.made and time.monotonic() < deadline:
+            self._receive(POLL_SECONDS)
+        if not self._busy:
+            return None
+        reason = "the run was asked to stop" if stop.made else f"it took longer than {FINISH_SECONDS:g} s"
+        return f"the evaluation of iteration {self._evaluated} was given up, because {reason}"
 
     def close(self) -> None:
         """End the process. Safe to call after an error."""
@@ -144,6 +160,7 @@ def run_evaluator(run_dir: Path, pipe: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_fork_server()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.nice(NICENESS)
     torch.set_num_threads(1)

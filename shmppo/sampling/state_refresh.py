@@ -64,7 +64,8 @@ class StateRefresh:
     def refresh(self) -> None:
         """Write `Rollout.sequence_state` and `Rollout.state_drift` of the own environments.
 
-        States at step 0 do not change.
+        States at step 0 do not change. Nothing is written before all states are computed, so that a worker that
+        replaces a failed one measures the drift from the same states.
         """
         actor, rollout, own = self._actor, self._rollout, self._own
         actor.load(self._published.obs_mean, self._published.obs_scale)
@@ -73,24 +74,30 @@ class StateRefresh:
         for start, i, _, slot in cut_sequences(first, self._config.sequence_steps).tolist():
             if start > 0 and slot >= 0:
                 due[start - self._config.burn_in].append((i, slot))
-        rollout.state_drift[own] = 0.0
+        refreshed: list[tuple[int, int, np.ndarray]] = []  # slot, environment, state [S]
         actor.states[:] = rollout.sequence_state[0, own]
         last = max(due, default=-1)
         for t in range(last + 1):
             actor.states[first[t]] = 0.0
             for i, slot in due.get(t, ()):
-                self._store(i, slot, actor.states[i])
+                refreshed.append((slot, own.start + i, actor.states[i].copy()))
             if t == last:
                 break
             for obs, column in zip(self._obs, rollout.obs, strict=True):
                 obs[:] = column[t, own]
             actor.advance()
             self._progress[1] += 1
+        self._store(refreshed)
 
-    def _store(self, i: int, slot: int, state: np.ndarray) -> None:
-        """Replace a stored state [S], and add its squared change to `state_drift`."""
-        n = self._own.start + i
-        stored, drift = self._rollout.sequence_state[slot, n], self._rollout.state_drift[n]
-        drift[0] += float(np.square((state - stored).astype(np.float64)).sum())
-        drift[1] += stored.size
-        stored[:] = state
+    def _store(self, refreshed: list[tuple[int, int, np.ndarray]]) -> None:
+        """Replace stored states, and write the sum of their squared changes.
+
+        Args:
+            refreshed: (slot, environment, state [S]) of each.
+        """
+        stored, drift = self._rollout.sequence_state, self._rollout.state_drift
+        drift[self._own] = 0.0
+        for slot, n, state in refreshed:
+            drift[n] += float(np.square((state - stored[slot, n]).astype(np.float64)).sum()), state.size
+        for slot, n, state in refreshed:
+            stored[slot, n] = state

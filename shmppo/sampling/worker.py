@@ -7,7 +7,6 @@ schedulers send these signals to every process of a run.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import signal
 import sys
@@ -21,7 +20,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, ShmppoError, protect_standard_streams
 from shmppo.models.actor_critic import ActorCritic, move_parameters
-from shmppo.parallel.fork_server import close_fork_server_pipe
+from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
@@ -33,8 +32,6 @@ from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
 
 log = logging.getLogger(__name__)
-
-_PR_SET_PDEATHSIG = 1  # constant of prctl(2)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with_fork_server()
+    end_with_fork_server()
     protect_standard_streams()
     torch.set_num_threads(1)
     with log_to(setup.log_file):
@@ -92,16 +89,6 @@ def _failed(error: BaseException) -> Failed:
         env_index = error.env_index if isinstance(error, EnvError) else None
         return Failed.shortened(str(error), error.details, env_index)
     return Failed.shortened(describe_error(error), user_traceback(error), None)
-
-
-def _end_with_fork_server() -> None:
-    """On Linux, let the kernel kill this process when the fork server ends.
-
-    A running worker detects the end of the learner itself, but a stopped one (SIGSTOP) cannot.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        close_fork_server_pipe()
 
 
 def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:

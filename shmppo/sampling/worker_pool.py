@@ -14,6 +14,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, WorkerError
@@ -35,13 +37,15 @@ from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.pool import CollectTimes, hint_at_skipping, partition, state_drift
 from shmppo.sampling.worker import WorkerSetup
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
-from shmppo.utils.machine import usable_cores
+from shmppo.utils.machine import process_state, usable_cores
 from shmppo.utils.phase_timer import PhaseTimer
 
 log = logging.getLogger(__name__)
 
 RESTART_WINDOW_SECONDS = 3600.0  # period in which --max-restarts limits the replacements of a worker
-MIN_START_SECONDS = 120.0  # minimum timeout of a worker's start, because environments may compile code or load models
+MIN_START_SECONDS = 120.0
+"""Minimum timeout of a worker's start, because environments may compile code or load models. It does not apply to a
+worker that is stopped (SIGSTOP)."""
 
 
 class WorkerPool:
@@ -80,6 +84,7 @@ class WorkerPool:
         self._rollout, self._timings, self._progress = buffers.rollout, buffers.timings, buffers.control.progress
         self._mailbox = LearnerMailbox(buffers.control)
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
+        self._begun: set[int] = set()  # workers whose environments have begun or have been restored
         self._context = start_context()
         spins = config.num_workers <= usable_cores()
         self._start_seconds = max(MIN_START_SECONDS, config.worker_timeout)
@@ -87,10 +92,14 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         try:
             for w in range(config.num_workers):
-                self._workers.append(self._start(w, restore=actions.iteration > 0))
+                self._workers.append(self._start(w, restore=self._must_restore(w)))
         except BaseException:  # the process limit is reached, or Ctrl-C: end the workers that run already
             self.close(grace=0.0)
             raise
+
+    def _must_restore(self, index: int) -> bool:
+        """Whether a new worker has to restore episodes. If not, it begins the first ones."""
+        return self._actions.iteration > 0 or index in self._begun
 
     def _start(self, index: int, *, restore: bool) -> WorkerProcess:
         """Start worker `index`. With `restore` it restores the episodes of its environments first."""
@@ -115,18 +124,30 @@ class WorkerPool:
         return [worker.process.pid for worker in self._workers]
 
     def wait_ready(self) -> None:
-        """Wait until every worker is ready. Raises WorkerError if one fails or needs too long."""
-        for _, report in self._reports(self._workers, self._start_seconds):
-            self._accept(report)
+        """Wait until every worker is ready. Replace workers that fail while they start.
 
-    def _accept(self, report: Ready | WorkerError | None) -> None:
-        """Handle the first report of a new worker. Raises WorkerError if the worker has failed."""
-        if isinstance(report, WorkerError):
-            raise report
-        assert report is not None, "the worker has no command yet"
-        for n in report.lost:
-            self._actions.forget(n)
-        self._lost.extend(report.lost)
+        Raises:
+            WorkerError: if a worker has been replaced too often.
+        """
+        self._wait_ready(self._workers)
+
+    def _wait_ready(self, workers: list[WorkerProcess]) -> list[WorkerProcess]:
+        """See `wait_ready`. Return the workers that are ready: `workers`, or those that have replaced them."""
+        ready = []
+        while workers:
+            replaced = []
+            for worker, report in self._reports(workers, self._start_seconds):
+                if isinstance(report, WorkerError):
+                    replaced.append(self._replace(worker, report))
+                    continue
+                assert report is not None, "the worker has no command yet"
+                for n in report.lost:
+                    self._actions.forget(n)
+                self._lost.extend(report.lost)
+                self._begun.add(worker.index)
+                ready.append(worker)
+            workers = replaced
+        return ready
 
     def pop_lost(self) -> list[int]:
         """See `Pool.pop_lost`."""
@@ -186,12 +207,13 @@ class WorkerPool:
             WorkerError: if a worker has been replaced too often.
         """
         while workers:
-            replaced = []
-            for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True):
-                if isinstance(report, WorkerError):
-                    replaced.append(self._replace(worker, report))
-            self._send(replaced, command)
-            workers = replaced
+            replaced = [
+                self._replace(worker, report)
+                for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True)
+                if isinstance(report, WorkerError)
+            ]
+            workers = self._wait_ready(replaced)
+            self._send(workers, command)
 
     def _replace(self, worker: WorkerProcess, error: WorkerError) -> WorkerProcess:
         """End a failed worker and start another one in its place.
@@ -204,30 +226,23 @@ class WorkerPool:
             error: its failure.
 
         Returns:
-            The new worker. It is ready.
+            The new worker. It is not ready yet.
 
         Raises:
-            WorkerError: `error`, or the failure of a new worker, if this worker has been replaced too often.
+            WorkerError: `error`, if this worker has been replaced too often.
         """
-        while True:
-            worker.end(deadline=0.0)
-            now = time.monotonic()
-            deaths = [t for t in self._deaths[worker.index] if t > now - RESTART_WINDOW_SECONDS]
-            self._deaths[worker.index] = [*deaths, now]
-            if len(deaths) >= self._config.max_restarts:
-                self._workers = [w for w in self._workers if w is not worker]
-                raise error
-            log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, self._config.max_restarts)
-            self.restarts += 1
-            new = self._start(worker.index, restore=True)
-            self._workers[self._workers.index(worker)] = worker = new
-            try:
-                for _, report in self._reports([new], self._start_seconds):
-                    self._accept(report)
-            except WorkerError as next_error:
-                error = next_error
-            else:
-                return new
+        worker.end(deadline=0.0)
+        now, limit = time.monotonic(), self._config.max_restarts
+        deaths = [t for t in self._deaths[worker.index] if t > now - RESTART_WINDOW_SECONDS]
+        self._deaths[worker.index] = [*deaths, now]
+        if len(deaths) >= limit:
+            self._workers = [w for w in self._workers if w is not worker]
+            raise error
+        log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, limit)
+        self.restarts += 1
+        new = self._start(worker.index, restore=self._must_restore(worker.index))
+        self._workers = [new if w is worker else w for w in self._workers]
+        return new
 
     def _reports(
         self, workers: list[WorkerProcess], timeout: float, *, commanded: bool = False
@@ -236,24 +251,24 @@ class WorkerPool:
 
         Args:
             workers: the workers to wait for.
-            timeout: seconds. A worker that sends no report and whose row of `Control.progress` does not change for so
-                long is stalled.
-            commanded: whether the workers have a command.
+            timeout: seconds after which a worker without progress is stalled (see `_StallDetector`).
+            commanded: whether the workers have a command. Otherwise they start.
 
         Yields:
             (worker, report). The report is None if the worker has acknowledged its command. It is a WorkerError if the
             worker has failed, died, or stalled.
         """
         waiting = {worker.index: worker for worker in workers}
-        unchanged_since, progress = dict.fromkeys(waiting, time.monotonic()), self._progress.copy()
+        interval = min(timeout, self._config.worker_timeout) / 4
+        detector = _StallDetector(self._progress, timeout, self._config.worker_timeout, interval)
         while waiting:
-            ready, reported = self._block(list(waiting.values()), timeout / 4, commanded), False
+            ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):
                 report: Ready | WorkerError | None = None
                 if not (commanded and self._mailbox.is_acknowledged(index)):
                     if not any(handle in ready for handle in worker.handles):
                         continue
-                    message = _next_report(worker)
+                    message = _next_report(worker, starting=not commanded)
                     if isinstance(message, WakeUp):  # the next round of the loop checks for the acknowledgement
                         continue
                     if isinstance(message, WorkerError) and message.env_index is not None:
@@ -264,14 +279,9 @@ class WorkerPool:
                 yield worker, report
             if reported:  # the caller may have taken long, so look for the reports of the others first
                 continue
-            now, latest = time.monotonic(), self._progress.copy()
-            for index, worker in list(waiting.items()):
-                if (latest[index] != progress[index]).any():
-                    unchanged_since[index] = now
-                elif now - unchanged_since[index] >= timeout:
-                    del waiting[index]
-                    yield worker, _stalled(worker, timeout)
-            progress = latest
+            for worker, error in detector.stalled(list(waiting.values())):
+                del waiting[worker.index]
+                yield worker, error
 
     def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
@@ -302,15 +312,55 @@ class WorkerPool:
         self._workers = []
 
 
-def _stalled(worker: WorkerProcess, timeout: float) -> WorkerError:
-    return WorkerError(
-        f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {timeout:g} s; if its environment "
-        "is that slow, raise --worker-timeout"
-    )
+class _StallDetector:
+    """Finds the stalled ones among the workers that the learner waits for.
+
+    A worker is stalled if its row of `Control.progress` has not changed for `timeout` seconds. A worker that starts may
+    need minutes without progress. But if it is stopped (SIGSTOP), it is stalled after `stopped_timeout`.
+    """
+
+    def __init__(self, progress: np.ndarray, timeout: float, stopped_timeout: float, interval: float) -> None:
+        """Create a detector that has seen no worker yet.
+
+        Args:
+            progress: [W, 2], `Control.progress`.
+            timeout: in seconds.
+            stopped_timeout: for a stopped process, in seconds. It has no effect if it is not below `timeout`.
+            interval: maximum time between two calls of `stalled`, in seconds. More time does not count, because then
+                this process has not run either.
+        """
+        self._progress, self._seen = progress, progress.copy()
+        self._timeout, self._stopped_timeout, self._interval = timeout, stopped_timeout, interval
+        self._looked_at = time.monotonic()
+        self._unchanged = np.zeros(len(progress))  # [W], seconds without progress
+        self._stopped = np.zeros(len(progress))  # [W], seconds for which the process has been stopped
+
+    def stalled(self, workers: list[WorkerProcess]) -> list[tuple[WorkerProcess, WorkerError]]:
+        """Return the stalled ones of `workers`, each with its failure."""
+        now, latest, found = time.monotonic(), self._progress.copy(), []
+        elapsed = min(now - self._looked_at, self._interval)
+        self._unchanged = np.where((latest != self._seen).any(axis=1), 0.0, self._unchanged + elapsed)
+        self._looked_at, self._seen = now, latest
+        for worker in workers:
+            seconds, limit = self._unchanged[worker.index], self._timeout
+            if self._stopped_timeout < self._timeout:
+                is_stopped = process_state(worker.process.pid) == "T"
+                self._stopped[worker.index] = self._stopped[worker.index] + elapsed if is_stopped else 0.0
+                if is_stopped:
+                    seconds, limit = self._stopped[worker.index], self._stopped_timeout
+            if seconds >= limit:
+                error = WorkerError(
+                    f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {limit:g} s; if its "
+                    "environment is that slow, raise --worker-timeout"
+                )
+                found.append((worker, error))
+        return found
 
 
-def _next_report(worker: WorkerProcess) -> Ready | WakeUp | WorkerError:
+def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | WorkerError:
     """Read the next report of a worker of which a handle is ready. Return a WorkerError if it failed or died.
+
+    starting: whether the worker has not been ready yet.
 
     Raises:
         ConfigError: if the worker has found that the main script has no guard (see `UNGUARDED_MAIN`).
@@ -323,7 +373,10 @@ def _next_report(worker: WorkerProcess) -> Ready | WakeUp | WorkerError:
                 "the main script calls train() or resume() again when a worker imports it; put the call under "
                 '`if __name__ == "__main__":`'
             )
-        return WorkerError(f"worker {worker.index} died: {_exit_reason(worker.process.exitcode)}")
+        reason = _exit_reason(worker.process.exitcode)
+        if starting:
+            return WorkerError(f"worker {worker.index} died while it started: {reason}")
+        return WorkerError(f"worker {worker.index} died: {reason}")
     try:
         report = worker.reports.get()
     except (EOFError, OSError):

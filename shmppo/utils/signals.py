@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_PR_SET_PDEATHSIG = 1  # constant of prctl(2)
 
 log = logging.getLogger(__name__)
 
@@ -48,3 +51,13 @@ class StopRequest:
             raise KeyboardInterrupt
         self.made, self.signal = True, number
         log.info("received signal %d; stopping after this iteration", number)
+
+
+def kill_with_parent() -> None:
+    """On Linux, let the kernel kill this process when its parent ends, also if this process is stopped (SIGSTOP).
+
+    Elsewhere, and if the C library has no prctl, this does nothing: a stopped process then ends after it was continued.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -6,7 +6,7 @@ import os
 from multiprocessing import forkserver
 from typing import Any
 
-from shmppo.parallel.fork_server import close_fork_server_pipe
+from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker_process import start_context
 
@@ -23,9 +23,9 @@ def close_and_report(reports: PipeQueue) -> None:
     server: Any = vars(forkserver)["_forkserver"]
     descriptor = server._forkserver_alive_fd
     before = is_open(descriptor)
-    close_fork_server_pipe()
+    end_with_fork_server()
     after = is_open(descriptor)
-    close_fork_server_pipe()  # twice is safe
+    end_with_fork_server()  # twice is safe
     reports.put((before, after, server._forkserver_alive_fd))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from conftest import worker_processes
+from conftest import summary_of, worker_processes
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
@@ -25,6 +26,7 @@ from shmppo.errors import ConfigError
 from shmppo.runs import video
 from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.evaluation import evaluate
+from shmppo.runs.evaluator import Evaluator
 from shmppo.runs.policy import trained_from
 from shmppo.runs.trainer import resume, train
 from shmppo.runs.video import VideoRecorder
@@ -244,7 +246,8 @@ def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
     with open(run_dir / "eval.csv") as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    return [{name: float(value) for name, value in row.items() if name != "row_checksum"} for row in rows]
 
 
 class EvaluationLogger:
@@ -294,6 +297,31 @@ def test_an_evaluation_that_fails_loses_only_its_row(tmp_path: Path) -> None:
     assert "an evaluation failed: " in (tmp_path / "run" / "run.log").read_text()
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_evaluation_that_hangs_is_given_up_at_the_end_of_the_run(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After the maximum time, or at the first Ctrl-C."""
+    receive = Evaluator._receive
+
+    def interrupt(evaluator: Evaluator, timeout: float = 0.0) -> None:
+        if interrupted and timeout > 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        receive(evaluator, timeout)
+
+    monkeypatch.setattr(Evaluator, "_receive", interrupt)
+    monkeypatch.setattr("shmppo.runs.evaluator.FINISH_SECONDS", 3000.0 if interrupted else 0.5)
+    config = dataclasses.replace(
+        SMALL, env="environments:HangsInEvaluation", workers=0, eval_every=3, run_dir=str(tmp_path / "run")
+    )
+    summary = train(config)
+    reason = "the run was asked to stop" if interrupted else "it took longer than 0.5 s"
+    assert summary["evaluation_given_up"] == f"the evaluation of iteration 3 was given up, because {reason}"
+    assert (summary["iterations"], summary["stopped_early"]) == (6, False)
+    assert summary_of(tmp_path / "run")["evaluation_given_up"] == summary["evaluation_given_up"]
+    assert not worker_processes()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
@@ -301,7 +329,7 @@ def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "shmppo.train", "--env", "Pendulum-v1", "--num-envs", "4", "--rollout-steps", "32",
         "--minibatches", "2", "--total-steps", "100000000", "--eval-every", "1", "--eval-episodes", "100000",
-        "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "1",
+        "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "1", "--check-determinism", "0",
     ]  # fmt: skip
     learner = psutil.Popen(command, cwd=tmp_path)
     try:
@@ -316,12 +344,13 @@ def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
 
 
 def busy_evaluator(learner: psutil.Popen) -> psutil.Process:
-    """Wait until the evaluator plays; returns its process, the only one of lower priority."""
+    """Wait until the evaluator plays; returns its process, the only child of the fork server with a lower priority."""
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         assert learner.poll() is None
         for process in learner.children(recursive=True):
-            if process.nice() > learner.nice() and process.cpu_times().user > 0.3:
+            is_evaluator = process.nice() > learner.nice() and "forkserver" in " ".join(process.cmdline())
+            if is_evaluator and process.cpu_times().user > 0.3:
                 return process
         time.sleep(0.1)
     raise AssertionError("nothing is evaluated")

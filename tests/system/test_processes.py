@@ -25,10 +25,50 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SMALL = ("--num-envs", 4, "--rollout-steps", 32, "--minibatches", 2, "--hidden-size", 16)
 
 
+MARK = "SHMPPO_STARTED_BY_TEST"
+
+
+@pytest.fixture(autouse=True)
+def _mark_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mark all processes that a test starts, also those that outlive their parent."""
+    monkeypatch.setenv(MARK, str(os.getpid()))
+
+
+def marked_processes() -> list[int]:
+    """Process ids of the processes that a test of this pytest process has started."""
+    mark, found = f"{MARK}={os.getpid()}".encode(), []
+    for pid in psutil.pids():
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has ended, or another user has started it
+            continue
+        if mark in environment.split(b"\0"):
+            found.append(pid)
+    return found
+
+
+def remaining_processes() -> list[int]:
+    """Processes of a test that do not end within 20 s. The fork server and the resource tracker end last."""
+    deadline = time.monotonic() + 20
+    while (found := marked_processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
 def shared_memory_used() -> int:
-    """Bytes in /dev/shm."""
-    status = os.statvfs("/dev/shm")
-    return (status.f_blocks - status.f_bfree) * status.f_frsize
+    """Bytes of all segments in /dev/shm, also of semaphores, that the processes of a test have mapped."""
+    segments: dict[str, int] = {}
+    for pid in marked_processes():
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if " /dev/shm/" in line:
+                addresses, _, _, _, inode, *_ = line.split()
+                low, high = addresses.split("-")
+                segments[inode] = int(high, 16) - int(low, 16)
+    return sum(segments.values())
 
 
 def shared_mappings(pid: int) -> int:
@@ -53,7 +93,6 @@ FAILURES = {
     "how", [pytest.param(how, marks=[pytest.mark.long] if how != "raise" else []) for how in FAILURES]
 )
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
-    before = shared_memory_used()
     result = run_command(
         "shmppo.train", "--env", f"environments:Faulty-{how}-v0", "--workers", 2, "--worker-timeout", 2,
         "--run-dir", tmp_path / "run", "--max-restarts", 1, *SMALL,
@@ -61,7 +100,7 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
     assert result.returncode == 1
     assert re.search(FAILURES[how], result.stderr), result.stderr
     assert not list((tmp_path / "cwd").iterdir()), "something was written outside the run directory"
-    assert shared_memory_used() <= before
+    assert not remaining_processes()
 
 
 @pytest.mark.long
@@ -113,8 +152,13 @@ def test_a_signal_to_all_processes_while_workers_start_ends_the_run_with_a_check
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tracker", [False, True])
+def test_a_worker_that_is_killed_is_replaced(tracker: bool, tmp_path: Path) -> None:
+    """Also after multiprocessing's resource tracker was killed."""
     learner = start_long_run(tmp_path)
+    if tracker:
+        (victim,) = (p for p in learner.children() if "resource_tracker" in " ".join(p.cmdline()))
+        victim.kill()
     victim = next(p for p in learner.children(recursive=True) if is_worker(p))
     victim.send_signal(signal.SIGKILL)
     victim.wait(timeout=5)
@@ -126,6 +170,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=20) == 0
     assert summary_of(tmp_path / "run")["worker_restarts"] == 1
+    assert (tmp_path / "stderr").read_text() == ""
     assert gone(learner)
 
 
@@ -133,15 +178,20 @@ def start_long_run(tmp_path: Path, *args: str) -> psutil.Popen:
     """A run that would take minutes, in iteration 3 or later."""
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "shmppo.train", "--workers", "2", "--total-steps", "100000000", "--quiet"]
-    process = psutil.Popen([*command, "--run-dir", str(run_dir), *map(str, SMALL), *args], cwd=tmp_path)
-    deadline = time.monotonic() + 60
+    command += ["--check-determinism", "0"]  # whose process ends while tests look at the processes
+    with open(tmp_path / "stderr", "w") as stderr:
+        process = psutil.Popen(
+            [*command, "--run-dir", str(run_dir), *map(str, SMALL), *args], cwd=tmp_path, stderr=stderr
+        )
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         metrics = run_dir / "metrics.csv"
         if metrics.exists() and len(metrics.read_text().splitlines()) > 3:
             return process
         assert process.poll() is None, "ended before it trained"
         time.sleep(0.05)
-    raise AssertionError("did not begin to train within a minute")
+    process.kill()
+    raise AssertionError("did not begin to train within 200 s")
 
 
 def is_worker(process: psutil.Process) -> bool:
@@ -188,22 +238,32 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stopped", long_after(1, [True, False]))
-def test_workers_end_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
-    learner = start_long_run(tmp_path)
-    workers = [p for p in learner.children(recursive=True) if is_worker(p)]
-    assert len(workers) == 2
-    if stopped:  # then the worker cannot detect that the learner is gone
-        workers[0].suspend()
+def test_nothing_is_left_when_the_learner_is_killed(
+    stopped: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path_factory.mktemp("t")  # a short path, as sockets need
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    learner = start_long_run(tmp_path, "--eval-every", "1")
+    assert list(temporary.iterdir())
+    processes = learner.children(recursive=True)
+    workers = [p for p in processes if is_worker(p)]
+    evaluators = [p for p in processes if p.nice() > learner.nice() and "forkserver" in " ".join(p.cmdline())]
+    assert (len(workers), len(evaluators)) == (2, 1)
+    if stopped:  # then these processes cannot detect that the learner is gone
+        for process in (workers[0], evaluators[0]):
+            process.suspend()
     learner.kill()
     learner.wait()
-    _, alive = psutil.wait_procs(workers, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    for process in alive:
+        process.kill()
     assert not alive
+    assert (remaining_processes(), list(temporary.iterdir())) == ([], [])
 
 
 def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(tmp_path: Path) -> None:
-    before = shared_memory_used()
     learner = start_long_run(tmp_path, "--num-envs", "64", "--rollout-steps", "256")
-    during = shared_memory_used() - before
+    during = shared_memory_used()
     mapped = {shared_mappings(p.pid) for p in [learner, *learner.children(recursive=True)]} - {0}
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0
@@ -212,7 +272,8 @@ def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(
     pages = -(-total // page) * page
     assert mapped == {pages}
     assert during == pages, "queues to workers have no locks, which would be in shared memory too"
-    assert abs(shared_memory_used() - before) < page
+    assert not remaining_processes()
+    assert not list(Path("/dev/shm").glob(f"torch_{learner.pid}_*"))
 
 
 @pytest.mark.long

@@ -1,0 +1,90 @@
+"""Workers that fail while they start: they are replaced like workers that fail later, and change no bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import long_after
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import WorkerError
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.sampling.worker_process import WorkerProcess
+
+BASE = TrainConfig(
+    env="environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
+    encoder_sizes=(8,), workers=2, quiet=True, total_steps=4 * 16 * 4, seq_len=8,
+)  # fmt: skip
+
+
+def tokens(root: Path, count: int) -> str:
+    """Create a directory with `count` files, of which each lets one start fail."""
+    (root / "tokens").mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        (root / "tokens" / str(i)).touch()
+    return str(root / "tokens")
+
+
+def configuration(how: str, count: int, root: Path, **changes: Any) -> TrainConfig:
+    kwargs = {"how": how, "tokens": tokens(root, count)}
+    return dataclasses.replace(BASE, env_kwargs=kwargs, run_dir=str(root / "run"), **changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    summary = train(configuration("exit", 0, tmp_path_factory.mktemp("undisturbed"), workers=0))
+    return str(summary["weights_sha256"])
+
+
+@pytest.mark.parametrize("how", long_after(2, ["exit", "stop", "raise"]))
+def test_a_worker_that_fails_while_it_starts_is_replaced(how: str, undisturbed: str, tmp_path: Path) -> None:
+    """A stopped one is noticed after --worker-timeout, although a start may take 120 s."""
+    count, timeout = (1, 2.0) if how == "stop" else (2, 60.0)
+    summary = train(configuration(how, count, tmp_path, worker_timeout=timeout, max_restarts=2, stop_at_iteration=2))
+    assert (summary["worker_restarts"], summary["exact"]) == (count, True)
+    tokens(tmp_path, count)
+    summary = resume(tmp_path / "run")
+    assert (summary["worker_restarts"], summary["exact"]) == (count, True)
+    assert summary["weights_sha256"] == undisturbed
+
+
+@pytest.mark.parametrize("strikes", long_after(1, [1, 2]))
+def test_a_worker_that_is_killed_before_it_runs_is_replaced(
+    strikes: int, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original, left = WorkerPool._start, strikes
+
+    def start_and_kill(pool: WorkerPool, index: int, *, restore: bool) -> WorkerProcess:
+        nonlocal left
+        worker = original(pool, index, restore=restore)
+        if left:
+            left -= 1
+            os.kill(worker.process.pid, signal.SIGKILL)
+        return worker
+
+    monkeypatch.setattr(WorkerPool, "_start", start_and_kill)
+    summary = train(configuration("exit", 0, tmp_path))
+    assert (summary["worker_restarts"], summary["exact"]) == (strikes, True)
+    assert summary["weights_sha256"] == undisturbed
+
+
+REASONS = {
+    "exit": r"^worker \d died while it started: exit code 3$",
+    "raise": r"^worker \d failed: environment \d: reset\(seed=\d+\) of episode 0 raised ValueError\('no license'\) at ",
+    "stop": r"^worker \d \(pid \d+\) has made no progress for 0\.5 s; ",
+}
+
+
+@pytest.mark.parametrize("how", long_after(1, REASONS))
+def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(how: str, tmp_path: Path) -> None:
+    config = configuration(how, 50, tmp_path, max_restarts=2, worker_timeout=0.5 if how == "stop" else 60.0)
+    with pytest.raises(WorkerError, match=REASONS[how]):
+        train(config)
+    started = 50 - len(os.listdir(tmp_path / "tokens"))
+    assert 3 <= started <= 6, "each of two workers starts three times at most"
