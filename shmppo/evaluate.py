@@ -18,6 +18,7 @@ import tyro
 
 from shmppo.config.command_line import parse, program
 from shmppo.config.help import Page
+from shmppo.config.trust import Modules, Trust
 from shmppo.errors import run_command
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class EvaluateConfig:
     frames per second (extra `video`). None: no video."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
+    trust: Modules = ()
+    """A module or package that may be imported although another user or machine made the run. Give the flag once per
+    module. Runs of this user on this machine need no flag."""
 
 
 def main() -> int:
@@ -76,6 +80,7 @@ def _evaluate() -> None:
             max_steps=options.max_steps,
             video=options.video,
             progress=None if line is None else line.update,
+            trust=Trust(options.trust, ask=True),
         )
     finally:
         if line is not None:

@@ -11,6 +11,7 @@ import tyro
 
 from shmppo.config.command_line import parse, program
 from shmppo.config.help import Page
+from shmppo.config.trust import Modules, Trust
 from shmppo.errors import run_command
 
 
@@ -27,6 +28,9 @@ class ExportConfig:
     """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format."""
     out: Path | None = None
     """File to write. None: policy.onnx or policy.pt in the run's directory."""
+    trust: Modules = ()
+    """A module or package that may be imported although another user or machine made the run. Give the flag once per
+    module. Runs of this user on this machine need no flag."""
 
 
 def main() -> int:
@@ -41,7 +45,13 @@ def _export() -> None:
     options = parse(ExportConfig, sys.argv[1:], page)
     from shmppo.tools.export import export
 
-    path = export(options.run_dir, checkpoint=options.checkpoint, format=options.format, out=options.out)
+    path = export(
+        options.run_dir,
+        checkpoint=options.checkpoint,
+        format=options.format,
+        out=options.out,
+        trust=Trust(options.trust, ask=True),
+    )
     print(path)
 
 

@@ -11,6 +11,7 @@ import tyro
 
 from shmppo.config.command_line import parse, program
 from shmppo.config.help import Page
+from shmppo.config.trust import Modules, Trust
 from shmppo.errors import EnvError, print_error, run_command
 
 
@@ -20,6 +21,9 @@ class ReplayConfig:
 
     file: tyro.conf.Positional[Path]
     """The file failed_episode.json of a run."""
+    trust: Modules = ()
+    """A module or package that may be imported although another user or machine made the run. Give the flag once per
+    module. Runs of this user on this machine need no flag."""
 
 
 def main() -> int:
@@ -48,7 +52,7 @@ def _replay() -> None:
     options = parse(ReplayConfig, sys.argv[1:], page)
     from shmppo.tools.replay import replay
 
-    steps = replay(options.file)
+    steps = replay(options.file, Trust(options.trust, ask=True))
     print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")
 
 

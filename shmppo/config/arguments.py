@@ -47,7 +47,7 @@ def check_arguments(arguments: Sequence[str], flags: Iterable[Flag], prog: str) 
                 words.pop(0)
             continue
         values = [text] if equals else []
-        limit = _most_values(known[name].kind)
+        limit = 1 if known[name].repeated else _most_values(known[name].kind)
         while len(values) < limit and words and not is_flag(words[0]):
             values.append(words.pop(0))
         following = words[0] if words else ""
@@ -109,7 +109,7 @@ def _check_values(name: str, flag: Flag, values: Sequence[str], following: str) 
         wrong = bool(values) or following.lower() in TRUTH_VALUES
         require(not wrong, f"{name} takes no value, but {given!r} follows it; write {flag_of(flag.field)} or {negated}")
         return
-    needed = not is_list(flag.kind) or bool(choices(flag.kind))
+    needed = flag.repeated or not is_list(flag.kind) or bool(choices(flag.kind))
     if needed and not values:
         example = " or ".join(f"{name} {choice}" for choice in choices(flag.kind)) or f"{name} {flag.metavar}"
         dash = f"; write a value that begins with a hyphen as {name}={following}" if following else ""

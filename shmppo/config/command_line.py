@@ -9,13 +9,14 @@ from typing import Any
 from shmppo.config.arguments import check_arguments
 from shmppo.config.flag_table import flag_groups
 from shmppo.config.help import HELP_FLAGS, Page, help_text, print_text
+from shmppo.errors import CommandEnd
 
 
 def program(command: str) -> str:
     """Return a command as the user starts it: `shmppo COMMAND` from the console script, else `python -m …`."""
     if sys.argv[0].startswith("shmppo "):
         return f"shmppo {command}"
-    return f"python -m shmppo.{command}"
+    return f"python -m shmppo.{command.replace('-', '_')}"
 
 
 def parse(kind: Any, arguments: Sequence[str], page: Page) -> Any:
@@ -31,16 +32,18 @@ def parse(kind: Any, arguments: Sequence[str], page: Page) -> Any:
 
     Raises:
         ConfigError: for an unknown flag or a wrong value.
-        SystemExit: with code 0 after the help text.
+        CommandEnd: with code 0 after the help text, or with the code of tyro.
     """
     groups = flag_groups(kind)
     if any(argument in HELP_FLAGS for argument in arguments):
         print_text(help_text(page, groups, complete="--help-all" in arguments))
-        raise SystemExit(0)
+        raise CommandEnd(0)
     if not any(argument.startswith("--tyro-") for argument in arguments):
         check_arguments(arguments, [flag for group in groups for flag in group.flags], page.prog)
     import tyro
 
-    return tyro.cli(
-        kind, args=list(arguments), prog=page.prog, description=page.description, config=(tyro.conf.OmitArgPrefixes,)
-    )
+    settings = (tyro.conf.OmitArgPrefixes,)
+    try:
+        return tyro.cli(kind, args=list(arguments), prog=page.prog, description=page.description, config=settings)
+    except SystemExit as error:
+        raise CommandEnd(error.code) from error

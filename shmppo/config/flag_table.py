@@ -33,6 +33,7 @@ METAVARS = {
     "resume": "RUN_DIR",
     "run_dir": "RUN_DIR",
     "run_dirs": "RUN_DIR",
+    "trust": "MODULE",
     "video": "FILE",
     "wandb_tags": "TAG",
     "wrappers": "WRAPPER",
@@ -62,6 +63,8 @@ class Flag:
     required: bool
     """Whether a command line without it is refused."""
     positional: bool
+    repeated: bool = False
+    """Whether a list has one value per flag, and the flag may be given several times."""
 
     @property
     def help(self) -> str:
@@ -165,7 +168,8 @@ def _flag(name: str, kind: Any, extras: tuple[Any, ...], doc: str, value: Any) -
     elif value is not dataclasses.MISSING:
         default_sentence = f"Default: {default}."
     positional = tyro.conf.Positional in extras
-    metavar = "" if kind is bool else given_metavar or _metavar(name, kind)
+    repeated = tyro.conf.UseAppendAction in extras
+    metavar = "" if kind is bool else given_metavar or _metavar(name, typing.get_args(kind)[0] if repeated else kind)
     written = flag(name) if kind is not bool else f"{flag(name)} / {flag('no_' + name)}"
     return Flag(
         field=name,
@@ -177,6 +181,7 @@ def _flag(name: str, kind: Any, extras: tuple[Any, ...], doc: str, value: Any) -
         kind=kind,
         required=value is dataclasses.MISSING,
         positional=positional,
+        repeated=repeated,
     )
 
 

@@ -23,7 +23,9 @@ from shmppo.config.hints import flags_in, suggestion
 from shmppo.config.presets import preset_fields
 from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
+from shmppo.config.trust import Modules, Trust
 from shmppo.errors import ConfigError
+from shmppo.utils.files import user_path
 
 COMMON = (
     "env", "env_kwargs", "preset", "total_steps", "num_envs", "seed", "workers", "core", "hidden_size",
@@ -47,6 +49,9 @@ class SourceOptions:
     resume: Path | None = None
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
+    trust: Modules = ()
+    """A module or package that may be imported although --init-from, or the config.json of a run, names it, and another
+    user or machine made that run. Give the flag once per module. Runs of this user on this machine need no flag."""
 
 
 def subjects() -> dict[str, type]:
@@ -113,11 +118,22 @@ def parse_config(
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
     try:
-        return TrainConfig(**fields)
+        config = TrainConfig(**fields)
     except ConfigError as error:
         if file is None:
             raise
         raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
+    if file is not None:
+        used = {key: value for key, value in from_file.items() if flag(key) not in given_flags(arguments)}
+        # A file of flags is trusted like the command line that names it. The config.json of a run is not.
+        if option == "--init-from" or _is_of_run(_read(file, option)):
+            Trust(parsed.start.trust, ask=True).check(from_file, file, [file.parent], used)
+    return config
+
+
+def _is_of_run(content: Any) -> bool:
+    """Whether the content of a file is that of a run's config.json."""
+    return isinstance(content, dict) and isinstance(content.get("config"), dict)
 
 
 def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path | None]:
@@ -129,8 +145,8 @@ def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path 
     """
     file, source = (option_value(arguments, option) for option in ("--config", "--init-from"))
     if file is not None or source is None or not inherit:
-        return "--config", None if file is None else Path(file)
-    path = Path(source).expanduser()
+        return "--config", None if file is None else user_path(file, "--config")
+    path = user_path(source, "--init-from")
     config = (path.parent if path.is_file() else path) / "config.json"
     return "--init-from", config if config.is_file() else None
 
@@ -156,7 +172,7 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
         ConfigError: if the file cannot be read, is not a mapping, or contains an unknown field.
     """
     content = _read(path, option)
-    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+    if _is_of_run(content):
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
@@ -205,6 +221,9 @@ class ResumeOptions:
     run_dir: Path | None = None
     """A new directory to continue in. It gets the metrics up to the checkpoint. None: RUN_DIR for the last checkpoint,
     otherwise RUN_DIR-from-ITERATION."""
+    trust: Modules = ()
+    """A module or package that may be imported although another user or machine made the run. Give the flag once per
+    module. Runs of this user on this machine need no flag."""
 
 
 def _resume_config() -> Any:
@@ -246,7 +265,8 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     options = parse(ResumeConfig, arguments, page)
     given = set(given_flags(arguments))
     changes = {name: getattr(options, name) for name in RESUMABLE if {flag(name), flag(f"no_{name}")} & given}
-    return options.resume, {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, **changes}
+    where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir}
+    return options.resume, {**where, "trust": Trust(options.trust, ask=True), **changes}
 
 
 def _refuse_fixed_flags(arguments: Sequence[str], prog: str) -> None:

@@ -12,7 +12,17 @@ from typing import Annotated, Any, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from shmppo.config.checks import TOO_LARGE, at_least_1, flag, positive, require, require_fields
+from shmppo.config.checks import (
+    MAX_LAYERS,
+    MAX_UNITS,
+    TOO_LARGE,
+    at_least_1,
+    at_most,
+    flag,
+    positive,
+    require,
+    require_fields,
+)
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
@@ -147,6 +157,8 @@ class NetworkOptions:
     def check_network(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require_fields(self, ("hidden_size", "num_layers"), at_least_1, "be at least 1")
+        require_fields(self, ("hidden_size",), at_most(MAX_UNITS), f"be at most {MAX_UNITS}")
+        require_fields(self, ("num_layers",), at_most(MAX_LAYERS), f"be at most {MAX_LAYERS}")
         require(abs(self.log_std_init) <= 20, f"--log-std-init is {self.log_std_init}; it must lie in -20 … 20")
         minimum = self.log_std_min
         require(
@@ -154,7 +166,10 @@ class NetworkOptions:
             f"--log-std-min is {minimum}; it must lie in -20 … --log-std-init {self.log_std_init}",
         )
         sizes = self.encoder_sizes
-        require(all(size >= 1 for size in sizes), f"--encoder-sizes is {sizes}; each must be at least 1")
+        require(
+            all(1 <= size <= MAX_UNITS for size in sizes),
+            f"--encoder-sizes is {sizes}; each must be at least 1 and at most {MAX_UNITS}",
+        )
 
 
 @dataclass(frozen=True)

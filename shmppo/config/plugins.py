@@ -4,36 +4,78 @@ from __future__ import annotations
 
 import ast
 import importlib
+import types
+from functools import partial
 from typing import Any
 
 from shmppo.errors import ConfigError
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 
-def load_object(name: str, where: str) -> Any:
-    """Import the object that `module:attribute` names.
+def load_object(name: str, where: str, base: type = object) -> Any:
+    """Import the class or function that `module:attribute` names, and check it with `check_callable`.
 
     Args:
         name: the text.
         where: beginning of error messages, for example the flag.
+        base: base class that a class must have.
 
     Raises:
-        ConfigError: if there is no such object.
+        ConfigError: if there is no such object, if its module raises, or if it cannot be called.
     """
     module_name, colon, attribute = name.partition(":")
-    if not colon:
-        raise ConfigError(f"{where} {name} has no colon; name it as module:attribute")
+    if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"{where} {name} is not of the form module:attribute; name a class or function like that")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
             f"{where} {name}: {error}; install {module_name}, or run in the directory that contains it"
         ) from error
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        raise ConfigError(
+            f"{where} {name}: the import of {module_name} raised {describe_error(error)}; correct the module",
+            details=user_traceback(error),
+        ) from error
     try:
-        return getattr(module, attribute)
+        found = getattr(module, attribute)
     except AttributeError as error:
         raise ConfigError(
             f"{where} {name}: module {module_name} has no {attribute}; name an attribute that exists"
         ) from error
+    check_callable(found, f"{where} {name}", base)
+    return found
+
+
+def check_callable(found: Any, where: str, base: type = object) -> None:
+    """Check an object that will be called: a class, a Python function, or a `functools.partial` of one.
+
+    Functions that are not written in Python, such as `os.system`, are refused, because they are no factories.
+
+    Args:
+        found: the object.
+        where: beginning of error messages, for example the flag and its value.
+        base: base class that a class must have.
+
+    Raises:
+        ConfigError: if it is another object, or a class without this base class.
+    """
+    while isinstance(found, partial):
+        found = found.func
+    if isinstance(found, type):
+        if not issubclass(found, base):
+            package = base.__module__.partition(".")[0]
+            raise ConfigError(
+                f"{where} is a class, but not a subclass of {package}'s {base.__name__}; name such a class, or a "
+                "function that returns an object of it"
+            )
+        return
+    if isinstance(found, types.MethodType):
+        found = found.__func__
+    if not isinstance(found, types.FunctionType):
+        kind = type(found).__name__
+        raise ConfigError(f"{where} is neither a class nor a Python function, but a {kind}; name one of them")
 
 
 def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.checks import at_least_1, flag, positive, require, require_fields
+from shmppo.config.checks import at_least_1, at_most, duration, flag, positive, require, require_fields
+
+MAX_THREADS = 4096
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class ProcessOptions:
         )  # fmt: skip
         require_fields(self, counts, at_least_1, "be at least 1")
         require_fields(self, ("max_restarts", "workers"), lambda v: v >= 0, "be 0 or more")
-        require_fields(self, ("worker_timeout", "checkpoint_minutes"), positive, "be positive and below 1e30")
+        require_fields(self, ("checkpoint_minutes",), positive, "be positive and below 1e30")
+        require_fields(self, ("worker_timeout",), duration, "be positive and at most 1e6 seconds")
+        require_fields(self, ("learner_threads",), at_most(MAX_THREADS), f"be at most {MAX_THREADS}")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
 
 
@@ -87,7 +91,7 @@ class RankOptions:
 
     def check_ranks(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        require_fields(self, ("rank_timeout",), positive, "be positive and below 1e30")
+        require_fields(self, ("rank_timeout",), duration, "be positive and at most 1e6 seconds")
         require_fields(self, ("preempt_fraction", "preempt_min_fraction"), lambda v: 0 < v < 1, "lie between 0 and 1")
         require(0 <= self.rank < self.ranks, f"rank is {self.rank} of {self.ranks}; it must lie in 0 … ranks - 1")
 
@@ -117,12 +121,16 @@ class ReportOptions:
     kl_profile_every: int | None = None
     """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
     profiles."""
+    check_determinism: int = 200
+    """Steps for which another process compares two instances of the environment during the first iterations. If they
+    differ, the run is not reproducible (exact: false). 0: no check."""
     step_times: bool = False
     """Time every environment step to find stragglers. The run writes step_times.csv and adds a line to its summary."""
 
     def check_report(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require_fields(self, ("kl_profile_every", "eval_every", "eval_episodes"), at_least_1, "be at least 1")
+        require_fields(self, ("check_determinism",), lambda v: v >= 0, "be 0 or more")
         wandb = [field for field in fields(ReportOptions) if field.name.startswith("wandb_")]
         changed = [flag(field.name) for field in wandb if getattr(self, field.name) != field.default]
         needs = "need" if len(changed) > 1 else "needs"

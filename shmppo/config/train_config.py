@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import numbers
 import os
@@ -26,6 +25,7 @@ from shmppo.config.checks import flag, require
 from shmppo.config.hints import field_hint
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import ProcessOptions, RankOptions, ReportOptions
+from shmppo.config.schemas import CONFIG_FILE, read_object
 from shmppo.errors import ConfigError
 from shmppo.utils.machine import usable_cores
 
@@ -277,10 +277,11 @@ def load_config(run_dir: Path) -> TrainConfig:
     path = run_dir / "config.json"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; name the directory of a run, which contains config.json")
+    content = read_object(path, CONFIG_FILE, "restore it or start a new run")
     try:
-        return from_json(json.loads(path.read_text())["config"])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it or start a new run") from error
+        return from_json(content["config"])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def check(config: TrainConfig) -> None:

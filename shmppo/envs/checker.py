@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from shmppo.errors import ConfigError
-from shmppo.models.observations import path_name, relative_pronoun
+from shmppo.models.observations import NUMBERS, path_name, relative_pronoun
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,9 @@ def check_contract(
         raise ConfigError(f"{where}: step returned {result_of(stepped)}; {STEP_RULE}")
     observation, reward, terminated, truncated, info = stepped
     _check_observation(where, "step", env.observation_space, observation, allow_out_of_bounds)
-    is_number = isinstance(reward, numbers.Real) or (isinstance(reward, np.ndarray) and reward.ndim == 0)
+    is_number = isinstance(reward, numbers.Real) or (
+        isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in NUMBERS
+    )
     if not is_number:
         raise ConfigError(f"{where}: step returned the reward {brief(reward)}; it must be one number")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
@@ -163,7 +165,7 @@ def _wrong_parts(space: spaces.Dict | spaces.Tuple[Any], observation: Any) -> st
 
 def _wrong_value(space: spaces.Space[Any], observation: Any) -> str | None:
     """Return that a value is not in a discrete space, or None. Small values are named."""
-    if space.contains(observation):
+    if space.contains(observation) and np.asarray(observation).dtype.kind in NUMBERS:
         return None
     text = " ".join(repr(observation).split())
     value = f"is {text}, which " if len(text) <= MAX_VALUE_TEXT else ""

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from shmppo.config.checks import nearest
+from shmppo.config.checks import nearest, require
+from shmppo.config.plugins import check_callable
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -52,12 +53,26 @@ _TOO_NEW_MUJOCO = {"dm_control": (4, 0), "gymnasium_robotics": (3, 12)}
 """First version of MuJoCo with which the environments of a package raise AttributeError or AssertionError."""
 
 
-def imported_factory(env_id: str) -> Callable[..., Any] | None:
+def imported_factory(env_id: str, *, vector: bool = False) -> Callable[..., Any] | None:
     """Import the module of `module:name`. Return the callable with this name, or None for a registered id.
 
+    Args:
+        env_id: the text of `--env`.
+        vector: whether it must make a `gymnasium.vector.VectorEnv` instead of a `gymnasium.Env`.
+
     Raises:
-        ConfigError: if there is no such module, if it raises, or if it has no such name.
+        ConfigError: if there is no such module, if it raises, if it has no such name, or as in `check_callable`.
     """
+    found = _imported(env_id)
+    if found is not None:
+        is_other = isinstance(found, type) and issubclass(found, gymnasium.vector.VectorEnv) and not vector
+        require(not is_other, f"--env {env_id} is a vector environment; add --env-backend vector")
+        check_callable(found, f"--env {env_id}", gymnasium.vector.VectorEnv if vector else gymnasium.Env)
+    return found
+
+
+def _imported(env_id: str) -> Callable[..., Any] | None:
+    """Import the callable that `module:name` names. Return None for a registered id. Raises ConfigError."""
     module_name, _, name = env_id.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -132,7 +147,7 @@ def creation_error(env_id: str, error: BaseException, arguments: Mapping[str, An
 
 def _arguments_advice(env_id: str, arguments: Mapping[str, Any]) -> str:
     """Name the arguments of the environment's constructor, if the given ones do not fit. "" if they fit."""
-    factory = imported_factory(env_id) if ":" in env_id else None
+    factory = _imported(env_id) if ":" in env_id else None
     if factory is None:
         try:
             spec = gymnasium.spec(env_id.rpartition(":")[2])

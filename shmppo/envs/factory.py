@@ -89,9 +89,9 @@ def _check_spaces(env: gymnasium.Env, where: str) -> None:
 def _wrapper(name: str) -> Any:
     """Return the wrapper class that `--wrappers` names."""
     if ":" in name:
-        return load_object(name, "--wrappers")
+        return load_object(name, "--wrappers", gymnasium.Env)
     wrapper = getattr(gymnasium.wrappers, name, None)
-    if wrapper is None:
+    if not (isinstance(wrapper, type) and issubclass(wrapper, gymnasium.Env)):
         raise ConfigError(
             f"--wrappers {name}: gymnasium.wrappers has no {name}; write a wrapper of another module as module:Wrapper"
         )

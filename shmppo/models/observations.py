@@ -16,6 +16,8 @@ from gymnasium import spaces
 
 from shmppo.errors import ConfigError
 
+NUMBERS = "biuf"
+"""Kinds of NumPy types whose values are real numbers."""
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
@@ -99,12 +101,16 @@ class Leaf:
             batch: shape of the batch; () for one value. The result has the shape [*batch, …].
 
         Raises:
-            ObservationError: if the shape, the type of an image, or a code does not match the leaf's space.
+            ObservationError: if the shape, the type, a code, or a bit does not match the leaf's space.
         """
         array = np.asarray(value)
         expected = (*batch, *self.env_shape)
         if array.shape != expected:
             raise ObservationError(self.keys, f"has shape {array.shape}, but its space has shape {expected}")
+        if array.dtype.kind not in NUMBERS:
+            raise ObservationError(self.keys, f"has type {array.dtype}, but it must contain real numbers")
+        if self.kind in ("bits", "mask") and not ((array == 0) | (array == 1)).all():
+            raise ObservationError(self.keys, "is outside its space, whose values are 0 and 1")
         if self.kind == "image" and array.dtype != np.uint8:
             raise ObservationError(self.keys, f"has type {array.dtype}, but its space has type uint8")
         if self.kind == "codes":

@@ -1,0 +1,99 @@
+"""Values on the command line and in the environment that no run can use: one line `error: …`, and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shmppo.evaluate
+import shmppo.export
+import shmppo.plot
+import shmppo.replay
+from shmppo.config.checks import MAX_SECONDS, MAX_UNITS
+from shmppo.config.train_config import TrainConfig
+from shmppo.train import main as train_main
+
+LONG = "x" * 300
+NOBODY = "~nosuchuser/x"
+TOO_LONG = "cannot be used: File name too long; use another path"
+NO_HOME = "begins with a user without a home directory; write the whole path"
+RANKS = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+CASES: list[tuple[Callable[[], int], str, str]] = [
+    (train_main, f"--run-dir {LONG}", TOO_LONG),
+    (train_main, f"--config {LONG}", "cannot be read"),
+    (train_main, f"--resume {LONG}", TOO_LONG),
+    (train_main, f"--init-from {LONG}", TOO_LONG),
+    (shmppo.evaluate.main, LONG, TOO_LONG),
+    (shmppo.evaluate.main, f"runs/none --checkpoint {LONG}", TOO_LONG),
+    (shmppo.export.main, LONG, TOO_LONG),
+    (shmppo.replay.main, LONG, TOO_LONG),
+    (shmppo.plot.main, LONG, TOO_LONG),
+    (train_main, f"--run-dir {NOBODY}", NO_HOME),
+    (train_main, f"--config {NOBODY}", NO_HOME),
+    (train_main, f"--resume {NOBODY}", NO_HOME),
+    (train_main, f"--init-from {NOBODY}", NO_HOME),
+    (shmppo.evaluate.main, NOBODY, "does not exist; name the directory of a run"),
+    (shmppo.evaluate.main, f"runs/none --checkpoint {NOBODY}", NO_HOME),
+    (train_main, "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
+    (train_main, "--rank-timeout 1e20", "--rank-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
+    (train_main, "--hidden-size 1000000000000", "--hidden-size is 1000000000000; it must be at most 1048576"),
+    (train_main, "--num-layers 1000000000000", "--num-layers is 1000000000000; it must be at most 100"),
+    (train_main, "--encoder-sizes 1000000000000", "each must be at least 1 and at most 1048576"),
+    (train_main, "--learner-threads 1000000000000", "--learner-threads is 1000000000000; it must be at most 4096"),
+    (train_main, "--network :", "--network : is not of the form module:attribute; name a class or function like that"),
+    (train_main, "--network .a:b", "--network .a:b is not of the form module:attribute"),
+    (train_main, "--network test_bad_values:missing", "module test_bad_values has no missing"),
+    (train_main, "--network raising_network:make", "the import of raising_network raised ZeroDivisionError"),
+    (train_main, "--env :", "--env :"),
+    (train_main, "--wrappers :", "--wrappers : is not of the form module:attribute"),
+]
+
+
+def only_error(capsys: pytest.CaptureFixture[str], main: Callable[[], int]) -> str:
+    """Run a command that must be refused, and return its message."""
+    assert main() == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("error: ")
+    assert not any(line.startswith("Traceback") for line in lines) or "raising_network" in lines[-1]
+    return lines[-1]
+
+
+@pytest.mark.parametrize(("main", "arguments", "message"), CASES, ids=lambda value: str(value)[:40])
+def test_a_value_that_no_run_can_use_is_refused_in_one_line(
+    main: Callable[[], int],
+    arguments: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "raising_network.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    workers = ["--workers", "0"] if main is train_main and "--resume" not in arguments else []
+    monkeypatch.setattr(sys, "argv", ["shmppo", *arguments.split(), *workers])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    assert message in only_error(capsys, main)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "MASTER_PORT"])
+@pytest.mark.parametrize("arguments", ["--workers 0", "--resume runs/none"])
+def test_a_variable_of_torchrun_that_is_no_number_is_refused_in_one_line(
+    name: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for key, value in (RANKS | {name: "abc"}).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(sys, "argv", ["shmppo", *arguments.split()])
+    assert only_error(capsys, train_main) == f"error: the environment variable {name} is 'abc'; it must be an integer"
+
+
+def test_the_largest_values_are_accepted() -> None:
+    """Larger ones overflow in the functions of the system that wait, or in torch."""
+    config = TrainConfig(worker_timeout=MAX_SECONDS, rank_timeout=MAX_SECONDS, hidden_size=MAX_UNITS)
+    assert config.hidden_size == 2**20

@@ -1,0 +1,369 @@
+"""The promises of docs/guides/security.md: what a run directory of others can import, and what a run calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from environments import Counter
+from gymnasium import spaces
+from helpers import long_after
+
+import shmppo.evaluate
+import shmppo.export
+import shmppo.replay
+from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo.config.train_config import from_json
+from shmppo.envs.inspection import inspect_task
+from shmppo.models.actor_critic import build_model
+from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.policy import Policy, trained_from
+from shmppo.tools.export import export
+from shmppo.tools.replay import replay
+from shmppo.train import main as train_main
+
+MODULE = """
+import environments
+open({marker!r}, "a").close()
+class Own(environments.Counter):
+    pass
+"""
+OWN = TrainConfig(
+    env="own_counter:Own", num_envs=2, rollout_steps=8, minibatches=1, hidden_size=8, workers=0, quiet=True,
+    stop_at_iteration=1, total_steps=64,
+)  # fmt: skip
+
+
+@pytest.fixture
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that the module `own_counter` makes when it is imported. The module can be imported, but has not been."""
+    path = tmp_path / "imported"
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "own_counter.py").write_text(MODULE.format(marker=str(path)))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.delitem(sys.modules, "own_counter", raising=False)
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path, marker: Path) -> Path:
+    """A run of this user that was moved. Its module is not imported any more."""
+    train(dataclasses.replace(OWN, run_dir=str(tmp_path / "first")))
+    path = (tmp_path / "first").rename(tmp_path / "run")
+    content = {"config": OWN.to_json(), "env_index": 0, "episode": 0, "seed": 0, "actions": [[0.0]], "message": ""}
+    (path / "failed_episode.json").write_text(json.dumps(content))
+    forget(marker)
+    return path
+
+
+@pytest.fixture
+def foreign(own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The same run for another user, or on another machine."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state of another user"))
+    return own
+
+
+def forget(marker: Path) -> None:
+    marker.unlink(missing_ok=True)
+    sys.modules.pop("own_counter", None)
+
+
+def fork(run_dir: Path, **options: Any) -> None:
+    resume(run_dir, new_run_dir=f"{run_dir}-fork", total_steps=48, **options)
+
+
+USES: dict[str, Callable[..., Any]] = {
+    "load_policy": load_policy,
+    "evaluate": functools.partial(evaluate, episodes=1, max_steps=5),
+    "resume": functools.partial(resume, total_steps=48),
+    "fork": fork,
+    "replay": lambda run_dir, **options: replay(run_dir / "failed_episode.json", **options),
+    "export": functools.partial(export, format="torchscript"),
+}
+
+
+@pytest.mark.parametrize("use", long_after(3, USES))
+def test_a_run_of_this_user_can_be_moved_and_one_of_others_imports_nothing(
+    use: str, own: Path, marker: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(own, tmp_path / "copy")
+    USES[use](own)
+    assert marker.exists()
+    forget(marker)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state of another user"))
+    with pytest.raises(
+        ConfigError, match=r"it names code to import: --env own_counter:Own; .* add --trust own_counter"
+    ):
+        USES[use](copy)
+    with pytest.raises(ConfigError, match="own_counter:Own"):
+        USES[use](copy, trust=["own", "counter"])
+    assert not marker.exists()
+    assert "own_counter" not in sys.modules
+    USES[use](copy, trust="own_counter")
+    assert marker.exists()
+
+
+COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
+    "evaluate": (shmppo.evaluate.main, "RUN_DIR"),
+    "export": (shmppo.export.main, "RUN_DIR"),
+    "replay": (shmppo.replay.main, "RUN_DIR/failed_episode.json"),
+    "resume": (train_main, "--resume RUN_DIR --total-steps 48"),
+    "init-from": (train_main, "--init-from RUN_DIR"),
+    "config": (train_main, "--config RUN_DIR/config.json"),
+}
+
+
+@pytest.mark.parametrize("name", long_after(4, COMMANDS))
+def test_a_command_refuses_the_code_of_others_in_one_line(
+    name: str, foreign: Path, marker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main, arguments = COMMANDS[name]
+    words = [word.replace("RUN_DIR", str(foreign)) for word in arguments.split()]
+    monkeypatch.setattr(sys, "argv", ["shmppo", *words])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    assert main() == 2
+    assert not marker.exists()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert "add --trust own_counter " in lines[0]
+
+
+def test_an_edited_checkpoint_of_this_user_imports_nothing(own: Path, marker: Path) -> None:
+    """The signature is in config.json, but what counts is the configuration in the checkpoint."""
+    for path in own.glob("checkpoint*.pt"):
+        state = load_checkpoint(path)
+        state["config"] = json.dumps(
+            json.loads(state["config"]) | {"env": "os:system", "env_kwargs": {"command": "id"}}
+        )
+        write_checkpoint(path, state)
+    with pytest.raises(ConfigError, match=r"names code to import: --env os:system; .* add --trust os "):
+        load_policy(own)
+    with pytest.raises(ConfigError, match="--env os:system is neither a class nor a Python function, but a builtin"):
+        load_policy(own, trust=["os"])
+    assert not marker.exists()
+
+
+def test_the_directory_of_a_fork_of_trusted_code_is_signed(foreign: Path) -> None:
+    fork(foreign, trust=["own_counter"])
+    assert evaluate(Path(f"{foreign}-fork"), episodes=1, max_steps=5).iteration == 3
+
+
+def test_a_run_of_others_without_code_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(OWN, env="CartPole-v1", wrappers=("TimeLimit(max_episode_steps=5)",))
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state of another user"))
+    assert evaluate(tmp_path / "run", episodes=1).lengths == [5]
+
+
+def test_a_run_without_a_key_works(tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    train(dataclasses.replace(OWN, run_dir=str(tmp_path / "run")))
+    assert (tmp_path / "run" / "run.log").read_text().count("this run directory is not signed, because") == 1
+    assert load_policy(tmp_path / "run", trust=["own_counter"]).iteration == 1
+
+
+def test_a_checkpoint_cannot_contain_code(tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "attacked"),)
+
+    write_checkpoint(tmp_path / "checkpoint.pt", {"config": Attack()})
+    with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
+        load_policy(tmp_path)
+    assert not (tmp_path / "attacked").exists()
+
+
+# --- what is called
+
+
+CALLS: list[tuple[dict[str, Any], str]] = [
+    ({"env": "sys:exit"}, "neither a class nor a Python function, but a builtin_function_or_method"),
+    ({"env": "os:system", "env_kwargs": {"command": "touch MARKER"}}, "neither a class nor a Python function"),
+    ({"env": "builtins:eval"}, "neither a class nor a Python function"),
+    ({"env": "pathlib:Path"}, r"is a class, but not a subclass of gymnasium's Env"),
+    ({"env": "io:FileIO", "env_kwargs": {"file": "MARKER", "mode": "w"}}, "is a class, but not a subclass"),
+    ({"env": "test_security:PARTIAL"}, "neither a class nor a Python function"),
+    ({"env": "test_security:CALLABLE"}, "neither a class nor a Python function, but a NotAFunction"),
+    ({"env": "gymnasium.vector:SyncVectorEnv"}, "is a vector environment; add --env-backend vector"),
+    ({"env": "environments:Counter", "env_backend": "vector"}, r"not a subclass of gymnasium's VectorEnv"),
+    ({"env": "test_security:number"}, "returned int, not a gymnasium.Env"),
+    ({"env": "CartPole-v1", "wrappers": ("os:system",)}, "--wrappers os:system is neither a class nor"),
+    ({"env": "CartPole-v1", "wrappers": ("builtins:print",)}, "--wrappers builtins:print is neither a class nor"),
+    ({"env": "CartPole-v1", "wrappers": ("pathlib:Path",)}, "--wrappers pathlib:Path is a class, but not"),
+    ({"env": "CartPole-v1", "wrappers": ("vector",)}, "gymnasium.wrappers has no vector"),
+]
+
+
+class NotAFunction:
+    def __call__(self) -> None:
+        raise AssertionError
+
+
+PARTIAL, CALLABLE = functools.partial(functools.partial(os.system), "false"), NotAFunction()
+
+
+def number() -> int:
+    return 3
+
+
+@pytest.mark.parametrize(("fields", "message"), CALLS, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_makes_no_environment_is_not_called(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "called")
+    given = json.loads(json.dumps(fields).replace("MARKER", path))
+    with pytest.raises(ConfigError, match=message) as raised:
+        inspect_task(TrainConfig(**given))
+    assert "\n" not in str(raised.value)
+    assert not Path(path).exists()
+
+
+def test_functions_and_partials_of_them_are_called() -> None:
+    for name in ("counter", "PARTIAL_COUNTER", "method"):
+        assert inspect_task(TrainConfig(env=f"test_security:{name}")).distribution.num_params == 2
+
+
+def counter(length: int = 5) -> Any:
+    return Counter(length)
+
+
+class Factory:
+    def make(self) -> Any:
+        return counter()
+
+
+PARTIAL_COUNTER, method = functools.partial(counter, length=3), Factory().make
+
+
+@pytest.mark.parametrize("name", ["os:system", "builtins:eval", "test_security:CALLABLE"])
+def test_a_network_is_made_by_a_class_or_function(name: str) -> None:
+    config = TrainConfig(env="CartPole-v1", network=name)
+    task = inspect_task(config)
+    with pytest.raises(ConfigError, match=f"^--network {name} is neither a class nor a Python function"):
+        build_model(config, task.observation, task.distribution)
+
+
+@pytest.mark.parametrize("workers", long_after(1, [0, 2]))
+@pytest.mark.parametrize("when", ["step", "reset"])
+def test_an_environment_that_exits_ends_the_run_with_an_error(
+    when: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        f"--env test_security:Exits --env-kwargs when={when} --num-envs 2 --rollout-steps 16 --minibatches 1 --quiet "
+        f"--max-restarts 0 --workers {workers} --stop-at-iteration 3 --hidden-size 8 --run-dir {tmp_path / 'run'}"
+    )
+    monkeypatch.setattr(sys, "argv", ["shmppo", *words.split()])
+    assert train_main() == 1
+    error = capsys.readouterr().err
+    assert f"{when}" in error.splitlines()[-1]
+    assert "raised SystemExit(0)" in error.splitlines()[-1]
+    assert (tmp_path / "run" / "failed_episode.json").exists()
+
+
+def test_a_network_that_exits_ends_the_command_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--network test_security:exiting_network --workers 0 --quiet --run-dir {tmp_path / 'run'}"
+    monkeypatch.setattr(sys, "argv", ["shmppo", *words.split()])
+    assert train_main() == 1
+    assert capsys.readouterr().err == (
+        "error: the environment, network, or callback called sys.exit(0); remove this call\n"
+    )
+
+
+def exiting_network(*_: object) -> None:
+    sys.exit(0)
+
+
+class Exits(Counter):
+    """Calls sys.exit(0) in its tenth step, or in its third reset."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__(4)
+        self.when, self.steps, self.resets = when, 0, 0
+
+    def reset(self, **options: Any) -> Any:
+        self.resets += 1
+        if self.when == "reset" and self.resets == 3:
+            sys.exit(0)
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.when == "step" and self.steps == 10:
+            sys.exit(0)
+        return super().step(action)
+
+
+# --- what a policy and the checks refuse
+
+
+def policy_of(**fields: Any) -> Policy:
+    """A policy with random weights."""
+    config = TrainConfig(**fields, num_envs=2, core="none", encoder_sizes=(8,))
+    task = inspect_task(config)
+    model = build_model(config, task.observation, task.distribution)
+    size = task.observation.normalized_size
+    moments = {"count": torch.tensor(1.0), "mean": torch.zeros(size), "m2": torch.ones(size)}
+    learner = {"model": model.state_dict(), "obs_moments": moments}
+    state = {"config": json.dumps(config.to_json()), "iteration": 0, "learner": learner}
+    assert from_json(json.loads(state["config"])).env == config.env
+    return Policy(trained_from(state), 0)
+
+
+def test_a_policy_refuses_a_previous_action_that_is_no_action() -> None:
+    policy = policy_of(env="CartPole-v1", prev_action=True)
+    obs = np.zeros(4, np.float32)
+    for good in ([0, 0], [1, 0], [0, 1], [0.0, 1.0]):
+        policy.act({"obs": obs, "prev_action": np.array(good)}, None)
+    for bad in ([1, 1], [0, 2], [0, -1], [0.5, 0.5], [0, np.nan]):
+        with pytest.raises(ValueError, match="part 'prev_action' of obs is "):
+            policy.act({"obs": obs, "prev_action": np.array(bad)}, None)
+    with pytest.raises(ValueError, match=r"part 'prev_action' of obs has shape \(3,\)"):
+        policy.act({"obs": obs, "prev_action": np.zeros(3)}, None)
+
+
+@pytest.mark.parametrize("bad", [["a", "b", "c"], [1j, 0, 0], ["0.5", "0", "0"], [None, 0, 0], [b"1", b"0", b"0"]])
+def test_a_policy_refuses_values_that_are_no_real_numbers(bad: list[Any]) -> None:
+    policy = policy_of(env="Pendulum-v1")
+    with pytest.raises(ValueError, match=r"obs has type .*, but it must contain real numbers"):
+        policy.act(np.array(bad), None)
+    with pytest.raises(ValueError, match=r"state has type .*; give what act or initial_state has returned"):
+        policy.act(np.zeros(3), np.array(bad))
+
+
+BOX, BITS = spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)
+ODD: dict[str, tuple[Any, Any, Any]] = {
+    "text": (BOX, ["0.5", "0.5"], 0.0),
+    "complex": (BOX, np.array([0.5j, 0]), 0.0),
+    "objects": (BOX, np.array([0.5, 0], object), 0.0),
+    "bits of text": (BITS, np.array(["1", "0"]), 0.0),
+    "complex bits": (BITS, np.array([1j * 1j + 1, 0]), 0.0),
+    "codes of text": (spaces.MultiDiscrete([2, 2]), np.array(["1", "0"]), 0.0),
+    "reward of text": (BOX, np.zeros(2, np.float32), np.array("1")),
+    "complex reward": (BOX, np.zeros(2, np.float32), np.array(1j)),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_an_environment_whose_values_are_no_real_numbers_is_refused_at_the_start(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, observation, reward = ODD[case]
+    monkeypatch.setattr(Counter, "__init__", lambda self: setattr(self, "observation_space", space))
+    monkeypatch.setattr(Counter, "reset", lambda self, **_: (observation, {}))
+    monkeypatch.setattr(Counter, "step", lambda self, _: (observation, reward, False, False, {}))
+    with pytest.raises(ConfigError, match=r"returned an observation that|returned the reward") as raised:
+        inspect_task(TrainConfig(env="environments:Counter"))
+    assert "\n" not in str(raised.value)
