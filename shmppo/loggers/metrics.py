@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +10,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from shmppo.loggers.checked_rows import (
+    ROW_CHECKSUM,
+    TEXT_COLUMNS,
+    WEIGHTS_HASH,
+    CheckedRows,
+    header_line,
+    read_checked_rows,
+    row_line,
+)
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout
+from shmppo.utils.files import FailedWrites, replaced_file
 from shmppo.utils.phase_timer import PHASES
 
 log = logging.getLogger(__name__)
@@ -50,6 +58,8 @@ GLOSSARY: dict[str, str] = {
     "preempted_steps": "steps that are missing from this rollout because of `--preempt-fraction`, over all ranks",
     "slowest_worker": "index of the worker that needed the most time for its part of the rollout",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
+    WEIGHTS_HASH: "first 16 digits of the SHA-256 of the weights after this iteration",
+    ROW_CHECKSUM: "checksum of this row and of the checksum of the row before",
 }
 """Every column of metrics.csv."""
 
@@ -63,6 +73,7 @@ EVALUATION_GLOSSARY: dict[str, str] = {
     "eval_length_mean": "mean length of the episodes, in steps",
     "eval_episodes": "number of episodes",
     "eval_seconds": "duration of the evaluation in seconds; training continues meanwhile",
+    ROW_CHECKSUM: "checksum of this row and of the checksum of the row before",
 }
 """Every column of eval.csv."""
 
@@ -82,6 +93,7 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "best_checkpoint": "file of the best checkpoint in the run directory; null if there is none",
     "workers": "number of workers of one rank",
     "worker_restarts": "workers that were replaced",
+    "evaluation_given_up": "why the evaluation at the end was given up, null if it was not",
     "num_envs": "number of environments of one rank",
     "ranks": "number of ranks",
     "wall_seconds": "seconds in the training loop",
@@ -92,6 +104,7 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "shared_memory_bytes": "size of the shared buffers",
     "stopped_early": "whether the run ended before `--total-steps`",
     "step_times": "the slowest environment and its step times, with `--step-times`",
+    "checksum": "SHA-256 of all other keys; only in the file",
 }
 """Every key of summary.json."""
 
@@ -109,6 +122,10 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "eval": tuple(name for name in EVALUATION_GLOSSARY if name.startswith("eval_")),
 }  # fmt: skip
 """The group of each metric in trackers, which show `approx_kl` as `policy/approx_kl`."""
+
+TIMED_COLUMNS = TRACKER_GROUPS["time"]
+"""Columns of metrics.csv that depend on the clock. All others are functions of the configuration, except the chained
+ROW_CHECKSUM."""
 
 _TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.items() for name in names}
 
@@ -182,49 +199,60 @@ class EpisodeStatistics:
 class MetricsFile:
     """The file metrics.csv or eval.csv. If the disk is full, rows are kept in memory and written later."""
 
-    def __init__(self, path: Path, iteration: int, columns: Sequence[str] = tuple(GLOSSARY)) -> None:
+    def __init__(
+        self,
+        path: Path,
+        iteration: int,
+        columns: Sequence[str] = tuple(GLOSSARY),
+        failed_writes: FailedWrites | None = None,
+    ) -> None:
         """Open the file.
 
         Args:
             path: the file.
             iteration: number of finished iterations. Rows of later iterations are removed; 0 removes all rows.
-            columns: names of the columns.
+            columns: names of the columns. The last one is ROW_CHECKSUM.
+            failed_writes: records whether rows can be written. None: an own one, which only warns.
 
         Raises:
+            ConfigError: if a row before the last one is damaged, or if the file has other columns.
             OSError: if the file cannot be written.
         """
         self._name = path.name
+        self._failed_writes = failed_writes or FailedWrites()
         self._columns = columns
-        kept = []
+        kept = CheckedRows([], [], torn=False)
         if iteration and path.exists():
-            with open(path, newline="") as file:
-                # The last row may be incomplete.
-                complete = [row for row in csv.DictReader(file) if None not in row.values()]
-                kept = [row for row in complete if int(row["iteration"]) <= iteration]
-        temporary = path.with_suffix(".partial")
-        with open(temporary, "w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(kept)
-        os.replace(temporary, path)
+            kept = read_checked_rows(path, columns)
+            if kept.torn:
+                log.warning("%s: its last row is incomplete and is removed", path)
+            kept = kept.up_to(iteration)
+        with replaced_file(path) as temporary:
+            temporary.write_bytes(b"".join([header_line(columns), *kept.lines]))
+        self._checksum = kept.rows[-1][ROW_CHECKSUM] if kept.rows else ""
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
         self._pending = b""  # text that is not in the file yet
 
-    def write(self, row: dict[str, float]) -> None:
-        """Append a row with a value for every column. If it cannot be written now, log a warning and keep it."""
-        self._pending += (",".join(f"{row[name]:.10g}" for name in self._columns) + "\r\n").encode()
-        try:
-            written = self._file.write(self._pending)
-        except OSError as error:
-            log.warning("%s: the row of iteration %d cannot be written yet: %s", self._name, row["iteration"], error)
-        else:
-            self._pending = self._pending[written:]  # if the disk becomes full, only a part is written
+    def write(self, row: dict[str, float], weights_hash: str = "") -> None:
+        """Append a row. If it cannot be written now, log a warning and keep it.
+
+        Args:
+            row: a value for every column, except those of TEXT_COLUMNS.
+            weights_hash: the value of WEIGHTS_HASH, if the file has this column.
+        """
+        cells = [weights_hash if name in TEXT_COLUMNS else f"{row[name]:.10g}" for name in self._columns[:-1]]
+        line, self._checksum = row_line(cells, self._checksum)
+        self._pending += line
+        self._write_pending()
+
+    def _write_pending(self) -> None:
+        with self._failed_writes.recorded(self._name):
+            while self._pending:  # if the disk becomes full, only a part is written
+                self._pending = self._pending[self._file.write(self._pending) :]
 
     def close(self) -> None:
         """Close the file. If the remaining rows cannot be written, log a warning. They are lost."""
-        try:
-            if self._pending:
-                self._file.write(self._pending)
-        except OSError as error:
-            log.warning("%s: the last rows are not written: %s", self._name, error)
+        self._write_pending()
+        if self._pending:
+            log.warning("%s: the last rows are not written", self._name)
         self._file.close()

@@ -51,6 +51,8 @@ class RunStatus:
     """[W], seconds that each worker took to sample its part of the last rollout."""
     memory: int = 0
     """Bytes used by all processes. 0: unknown."""
+    not_exact: str = ""
+    """Why the run is not exact, if the check of the environment has found it."""
     ended: bool = False
     """Whether no further iteration follows."""
     history: list[float] = field(default_factory=list)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from shmppo.utils.files import replaced_file
+
 STEP_TIMES = "step_times.csv"
 QUANTILES = (0.5, 0.9, 0.99)
 GLOSSARY: dict[str, str] = {
@@ -73,7 +75,7 @@ class StepTimes:
     def write(self, run_dir: Path, worker_of: list[int]) -> None:
         """Write step_times.csv. For `worker_of`, see `rows`."""
         rows = self.rows(worker_of)
-        with open(run_dir / STEP_TIMES, "w", newline="") as file:
+        with replaced_file(run_dir / STEP_TIMES) as temporary, open(temporary, "w", newline="") as file:
             writer = csv.DictWriter(file, list(GLOSSARY))
             writer.writeheader()
             writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)

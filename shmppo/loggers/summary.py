@@ -77,6 +77,8 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         )
     if summary["worker_restarts"]:
         lines.append(f"workers        {summary['worker_restarts']} restarted after a failure")
+    if given_up := summary.get("evaluation_given_up"):
+        lines.append(f"evaluation     {given_up}")
     lines = [wrapped for line in lines for wrapped in _wrap(line)]
     return "\n".join([*lines, "next", *(f"  {command}" for command in _next_commands(config, summary, run_dir))])
 

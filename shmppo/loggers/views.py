@@ -55,7 +55,7 @@ class LineView:
         self._status = status
         self._next_row = 0.0
         self._next_progress = 0.0
-        self._said_stopping = False
+        self._said_stopping = self._said_not_exact = False
 
     def start(self) -> None:
         """See `View.start`."""
@@ -73,6 +73,9 @@ class LineView:
         if (stopping := status.stopping) and not self._said_stopping:
             self._said_stopping = True
             self._print(stopping)
+        if status.not_exact and not self._said_not_exact:
+            self._said_not_exact = True
+            self._print(f"warning: not exact: {status.not_exact}")
         if finished and status.row is not None:
             if force or now >= self._next_row:
                 self._print(row_line(status))
@@ -145,7 +148,9 @@ class TerminalView:
         width = self._panel_width()
         if width < self._width:
             self._erase_wrapped(width)
-        panel = build_panel(self._status, width, self._glyphs, self._warning)
+        not_exact = self._status.not_exact and f"not exact: {self._status.not_exact}"
+        warning = "\n".join(filter(None, [self._warning, not_exact]))
+        panel = build_panel(self._status, width, self._glyphs, warning)
         # The cursor stays in an empty line. There the terminal's "^C" after Ctrl-C wraps no line.
         self._live.update(Group(panel, ""), refresh=True)
         self._width, self._height = width, len(self._console.render_lines(panel))
@@ -202,7 +207,8 @@ class NotebookView:
         status = self._status
         state = row_line(status) if status.row is not None else status.activity
         lines = [f"{status.title}  ({status.directory})", state]
-        lines += [line for line in (status.stopping, workers_warning(status.config)) if line]
+        not_exact = status.not_exact and f"not exact: {status.not_exact}"
+        lines += [line for line in (status.stopping, workers_warning(status.config), not_exact) if line]
         share = min(status.steps / max(status.total_steps, 1), 1.0)
         bar = f'<progress value="{share:.4f}" max="1" style="width: 100%"></progress>'
         text = "<br>".join(html.escape(line) for line in lines)

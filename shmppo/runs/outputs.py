@@ -5,25 +5,27 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import MetricsFile
 from shmppo.loggers.status import RunStatus, workers_warning
-from shmppo.loggers.step_times import StepTimes
+from shmppo.loggers.step_times import STEP_TIMES, StepTimes
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.shared_buffers import Control
-from shmppo.ppo.kl_profile import KLProfile, write_profile
+from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE, KLProfile, write_profile
 from shmppo.ppo.learner import Learner
+from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluator import Evaluator
-from shmppo.runs.run_directory import METRICS, SUMMARY
+from shmppo.runs.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
 from shmppo.utils import machine
-from shmppo.utils.files import warn_on_os_error, write_json
+from shmppo.utils.files import FailedWrites, replaced_file, write_json
 from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Outputs:
     """The outputs of one run. `close` ends them.
 
     Attributes:
+        directory: notices that the directory was removed.
         metrics: the file metrics.csv.
         peak_memory: largest measured memory of all processes together, in bytes. 0 before the first measurement.
     """
@@ -47,6 +50,7 @@ class Outputs:
         loggers: LoggerList,
         stop: StopRequest,
         control: Control,
+        failed_writes: FailedWrites,
     ) -> None:
         """Open metrics.csv and the console. Call this before workers start, so that the console shows their start.
 
@@ -55,10 +59,16 @@ class Outputs:
             run_dir: directory of the run.
             iteration: number of finished iterations. Rows of later iterations are removed from metrics.csv.
             loggers: the callback and the loggers. They are closed with the outputs.
-            stop: the console shows that a signal has made this request.
+            stop: the console shows that a signal has made this request. It also ends the wait for an evaluation.
             control: counters of progress, which the console shows.
+            failed_writes: records which files could not be written.
+
+        Raises:
+            ConfigError: if the directory cannot be written.
         """
-        self._config, self._run_dir, self._loggers = config, run_dir, loggers
+        self._config, self._run_dir, self._loggers, self._stop = config, run_dir, loggers, stop
+        self._failed_writes = failed_writes
+        self.directory = DirectoryGuard(run_dir)
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._evaluator: Evaluator | None = None
         self._memory = self.peak_memory = 0
@@ -66,18 +76,24 @@ class Outputs:
         if warning := workers_warning(config):
             log.warning("%s", warning)
         with ExitStack() as stack:  # closed here if a step fails
-            self.metrics = stack.enter_context(closing(MetricsFile(run_dir / METRICS, iteration)))
+            with config_error_if_unwritable(run_dir):
+                remove_profiles_after(run_dir, iteration)
+                metrics = MetricsFile(run_dir / METRICS, iteration, failed_writes=failed_writes)
+            self.metrics = stack.enter_context(closing(metrics))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
             stack.enter_context(closing(loggers))
             self._open = stack.pop_all()
 
-    def start(self, iteration: int) -> None:
-        """Start the loggers and the evaluator. Call this after everything else has started."""
+    def start(self, iteration: int, check: BackgroundCheck) -> None:
+        """Start the loggers, the evaluator, and the check of the environment. Call this after everything else."""
         self._status.ready = True
         self._loggers.start(self._run_dir, self._config, iteration)
         if self._config.eval_every is not None:
             self._evaluator = Evaluator(self._config, self._run_dir, iteration, self._loggers)
             self._open.callback(self._evaluator.close)
+        self._check = check
+        self._open.callback(check.close)
+        check.start()
 
     def log(self, row: dict[str, float], learner: Learner, step_seconds: np.ndarray) -> bool:
         """Write a finished iteration to all outputs except metrics.csv and the console.
@@ -98,11 +114,19 @@ class Outputs:
         asked_to_stop = self._loggers.asks_to_stop(row)
         if self._evaluator is not None:
             self._evaluator.after(int(row["iteration"]), int(row["env_steps"]), learner)
+        if reason := self._check.poll():
+            self._status.not_exact = reason
         return asked_to_stop
 
     def _write_profile(self, iteration: int, profile: KLProfile) -> None:
-        with warn_on_os_error():
-            write_profile(self._run_dir, iteration, profile)
+        with self._failed_writes.recorded(TABLE):
+            try:
+                write_profile(self._run_dir, iteration, profile)
+            except OSError:
+                for name in (f"{PROFILE_DIRECTORY}/{iteration:06d}.npz", f"{TABLE}.partial"):
+                    with suppress(OSError):
+                        (self._run_dir / name).unlink(missing_ok=True)
+                raise
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], pids: list[int], *, last: bool) -> None:
         """Update the console.
@@ -123,24 +147,47 @@ class Outputs:
         self._memory = machine.proportional_memory([os.getpid(), *pids, *evaluators])
         self.peak_memory = max(self.peak_memory, self._memory)
 
-    def finish(self, summary: dict[str, Any], worker_of: list[int], *, wait: bool) -> None:
+    def finish(self, summary: dict[str, Any], worker_of: list[int]) -> None:
         """Write summary.json and step_times.csv, and call `finish` of the loggers.
 
         Args:
-            summary: the content of summary.json. With --step-times, "step_times" is added.
+            summary: the content of summary.json. With --step-times, "step_times" is added. "evaluation_given_up" is set
+                if the evaluation in progress is given up.
             worker_of: [N], index of the worker of each environment.
-            wait: whether to wait for the evaluation in progress.
         """
         if self._step_times is not None:
-            with warn_on_os_error():
+            with self._failed_writes.recorded(STEP_TIMES):
                 self._step_times.write(self._run_dir, worker_of)
             summary["step_times"] = self._step_times.summary(worker_of)
-        with warn_on_os_error():
-            write_json(self._run_dir / SUMMARY, summary)
-        if self._evaluator is not None:
-            self._evaluator.finish(wait=wait)
+        self._write_summary(summary)  # before the wait for the evaluation, in case that this process is killed
+        if self._evaluator is not None and (given_up := self._evaluator.finish(self._stop)):
+            log.warning("%s", given_up)
+            summary["evaluation_given_up"] = given_up
+            self._write_summary(summary)
         self._loggers.finish(summary)
+
+    def _write_summary(self, summary: dict[str, Any]) -> None:
+        with self._failed_writes.recorded(SUMMARY):
+            write_json(self._run_dir / SUMMARY, with_checksum(summary))
 
     def close(self) -> None:
         """End the evaluator, close the files, and restore the terminal."""
         self._open.close()
+
+
+def remove_profiles_after(run_dir: Path, iteration: int) -> None:
+    """Remove KL profiles of later iterations, which are trained again. Rows of kl.csv are removed as well.
+
+    Raises:
+        OSError: if the files cannot be changed.
+    """
+    for path in (run_dir / PROFILE_DIRECTORY).glob("*.npz"):
+        if path.stem.isdecimal() and int(path.stem) > iteration:
+            path.unlink()
+    table = run_dir / TABLE
+    if table.is_file():
+        header, *rows = table.read_text().splitlines(keepends=True)
+        kept = [row for row in rows if int(row.partition(",")[0]) <= iteration]
+        if len(kept) < len(rows):
+            with replaced_file(table) as temporary:
+                temporary.write_text("".join([header, *kept]))

@@ -2,18 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.parallel.shared_buffers import Field, total_bytes
+from shmppo.parallel.shared_buffers import Field, allocate, total_bytes
+from shmppo.runs.startup import check_temporary_directory
 
 SHARED_MEMORY = "/dev/shm"
 WORKER_BYTES = 20 << 20  # measured private memory of a worker without environments, started by the fork server
 WORKER_FILES = 6  # file descriptors of the learner per worker: two queues, the sentinel, the request to the fork server
 OWN_FILES = 64  # all other file descriptors of the learner
+
+
+_training = threading.Lock()  # held while a run trains in this process
+
+
+@contextlib.contextmanager
+def only_run() -> Iterator[None]:
+    """Let this process train one run at a time, with gradients also if the caller has disabled them.
+
+    The number of torch threads, the handlers of signals and of log records, and the fork server belong to the whole
+    process. A second run in another thread would change them, and the results of the first run with them.
+
+    Raises:
+        ConfigError: if a run trains in this process.
+    """
+    if not _training.acquire(blocking=False):
+        raise ConfigError(
+            "`train` or `resume` was called while another run trains in this process; wait for the end of that run, or "
+            "start this one in another process"
+        )
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        _training.release()
+
+
+def allocate_shared(fields: Iterable[Field]) -> torch.Tensor:
+    """Allocate the shared buffers of a run, see `allocate`. If that fails, nothing is left in /dev/shm.
+
+    Raises:
+        ConfigError: if the system refuses to create the shared memory.
+    """
+    fields = tuple(fields)
+    before = _segments()
+    try:
+        return allocate(fields)
+    except (RuntimeError, OSError) as error:  # torch raises RuntimeError
+        for path in _segments() - before:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(
+            f"shared memory: {total_bytes(fields) / 2**20:.1f} MiB could not be allocated ({reason}); check the free "
+            f"space, inodes, and permissions of {SHARED_MEMORY}, and the limits that ulimit -a shows"
+        ) from error
+
+
+def _segments() -> set[Path]:
+    """Return the files of torch's shared memory that this process has created and not yet removed."""
+    return set(Path(SHARED_MEMORY).glob(f"torch_{os.getpid()}_*"))
 
 
 def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
@@ -26,8 +82,11 @@ def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
         fields: the layout table of its shared buffers.
 
     Raises:
-        ConfigError: if shared memory or memory is too small, or if too few files can be open.
+        ConfigError: if shared memory or memory is too small, if too few files can be open, or if workers cannot be
+            started.
     """
+    if config.num_workers or config.eval_every is not None:
+        check_temporary_directory()
     shared = total_bytes(fields)
     _check_shared_memory(shared)
     _check_memory(config, shared)

@@ -8,16 +8,17 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo.config.trust import SIGNATURE, sign
+from shmppo.errors import ConfigError, SaveError
 from shmppo.runs.run_lock import locked
 from shmppo.utils import machine
-from shmppo.utils.files import write_json
+from shmppo.utils.files import short_path, write_json
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,74 @@ def _make_directory(path: Path, *, unique: bool) -> Path:
     raise AssertionError  # the names are endless
 
 
+@contextlib.contextmanager
+def config_error_if_unwritable(path: Path) -> Iterator[None]:
+    """Raise a ConfigError for an OSError of the body, which opens files in the directory of a run."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}; make space there, or name another directory"
+        ) from error
+
+
+class DirectoryGuard:
+    """Notices that the directory of a running run was removed, moved, or replaced.
+
+    Its open files still accept data then, but the data is lost when they are closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """path: the directory, which contains config.json."""
+        self._path = path
+        self._identity = self._identify()
+        self._description = (path / CONFIG).read_bytes() if (path / CONFIG).is_file() else b""
+
+    def _identify(self) -> tuple[int, int] | None:
+        """Return the numbers of the file system and of the directory on it. None: nothing has this name."""
+        try:
+            status = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_dev, status.st_ino
+
+    def check(self, save: Callable[[], bool] | None) -> None:
+        """End the run if its directory is gone.
+
+        Args:
+            save: saves a checkpoint in a new directory of the same name, and returns whether it was written. None:
+                the directory is not created again.
+
+        Raises:
+            SaveError: if the directory was removed, moved, or replaced.
+        """
+        try:
+            identity = self._identify()
+        except OSError:  # for example a network file system that does not answer now
+            return
+        if identity == self._identity:
+            return
+        short = short_path(self._path)
+        if identity is not None:
+            raise SaveError(f"{short} was replaced by another directory during the run; start the run again")
+        if save is None or not self._create_again() or not save():
+            raise SaveError(f"{short} was removed during the run; start the run again")
+        raise SaveError(
+            f"{short} was removed during the run; it contains a new checkpoint now, so continue with --resume {short}"
+        )
+
+    def _create_again(self) -> bool:
+        """Create the directory with its config.json. Return whether that was possible."""
+        try:
+            self._path.mkdir(parents=True)  # not exist_ok: another run may have created it just now
+            (self._path / CONFIG).write_bytes(self._description)
+        except OSError as error:
+            log.warning("%s cannot be created again: %s", self._path, error)
+            return False
+        log.warning("%s was removed and has been created again", self._path)
+        return True
+
+
 def holds_run(path: Path) -> bool:
     """Return whether a directory contains a run that can be resumed. It must have saved a checkpoint."""
     return (path / CONFIG).exists() and any(path.glob("checkpoint*.pt"))
@@ -97,9 +166,11 @@ def fork_name(run_dir: Path, iteration: int) -> str:
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
-    """Return the content of config.json: the resolved configuration, the versions, and the machine."""
+    """Return the content of config.json: the resolved configuration, its signature, the versions, the machine."""
+    fields = config.to_json()
     return {
-        "config": config.to_json(),
+        "config": fields,
+        SIGNATURE: sign(fields),
         "derived": {name: getattr(config, name) for name in _DERIVED},
         "versions": machine.versions(),
         "processor": machine.processor(),

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from shmppo.errors import ConfigError
+
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
 
@@ -32,6 +34,15 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def integer_variable(name: str, default: int) -> int:
+    """Return the value of an environment variable that torchrun sets. Raises ConfigError if it is not an integer."""
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"the environment variable {name} is {text!r}; it must be an integer") from error
 
 
 def git_revision() -> str | None:
@@ -65,6 +76,17 @@ def proportional_memory(pids: Iterable[int]) -> int:
         except OSError:
             continue
     return total
+
+
+def process_state(pid: int) -> str:
+    """Return the state of a process as one letter, for example "T" if it is stopped, and "Z" if it is a zombie.
+
+    "" if there is no such process, or if the system has no /proc.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def usable_cores() -> int:

@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-_ACTION_NOISE, _MINIBATCHES = 0, 1
+_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK = 0, 1, 2
 
 
 def _philox(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
@@ -38,3 +38,13 @@ def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.
 def minibatch_generator(run_seed: int, block: int, iteration: int, epoch: int) -> np.random.Generator:
     """Return the generator that shuffles the sequences of one block of environments in one epoch of an update."""
     return _philox(run_seed, block, _MINIBATCHES, epoch, iteration)
+
+
+def determinism_check_generator(run_seed: int, index: int) -> np.random.Generator:
+    """Return a generator of the check that an environment is a function of its seed and actions.
+
+    Args:
+        run_seed: seed of the run.
+        index: what the numbers are for, from 0.
+    """
+    return _philox(run_seed, index, _DETERMINISM_CHECK, 0, 0)

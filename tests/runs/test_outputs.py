@@ -1,0 +1,58 @@
+"""Files of a run that is resumed: what later iterations had written is removed, and what does not fit is named."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.ppo.kl_profile import read_profiles
+from shmppo.runs.checkpoint import load_newest_checkpoint, save_checkpoint
+from shmppo.runs.trainer import resume, train
+
+BASE = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 16 * 8, seq_len=8, checkpoint_every=2, kl_profile_every=1,
+)  # fmt: skip
+
+
+def test_profiles_of_iterations_that_are_trained_again_are_removed(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+
+    def fail(row: dict[str, float]) -> None:
+        if row["iteration"] == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):  # after iteration 3, whose checkpoint is not written
+        train(dataclasses.replace(BASE, run_dir=str(run_dir)), callback=fail)
+    assert sorted(read_profiles(run_dir)) == [1, 2, 3]
+
+    def refuse(row: dict[str, float]) -> None:
+        assert sorted(read_profiles(run_dir)) == [1, 2, 3], "written again"
+        raise ZeroDivisionError
+
+    (run_dir / "kl" / "000008.npz").write_bytes(b"of a later iteration")
+    with pytest.raises(ZeroDivisionError):
+        resume(run_dir, callback=refuse)
+    with open(run_dir / "kl.csv") as file:
+        assert [row["iteration"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+
+
+def test_snapshots_of_another_version_are_refused_with_the_versions(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(BASE, env="environments:PutsBack-v0", kl_profile_every=None, run_dir=str(run_dir))
+    train(dataclasses.replace(config, stop_at_iteration=2))
+    state = load_newest_checkpoint(run_dir)
+    assert state["carry"]["snapshot"].shape == (4, 24)
+    state["carry"]["snapshot"] = state["carry"]["snapshot"][:, :16].clone()
+    state["fingerprint"]["gymnasium"] = "0.1"
+    save_checkpoint(run_dir, state)
+    expected = r"snapshots of environments have 16 bytes, but those of this run have 24; .*gymnasium was 0\.1 and is"
+    with pytest.raises(ConfigError, match=expected) as caught:
+        resume(run_dir)
+    assert not re.search("spaces", str(caught.value))
