@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
 from shmppo.runs.policy import PolicyNetwork, TrainedPolicy, load_trained
 
@@ -53,7 +54,12 @@ class ExportedPolicy(nn.Module):
 
 
 def export(
-    run_dir: Path, *, checkpoint: str | int | Path = "last", format: str = "onnx", out: Path | None = None
+    run_dir: Path,
+    *,
+    checkpoint: str | int | Path = "last",
+    format: str = "onnx",
+    out: Path | None = None,
+    trust: Trusted = (),
 ) -> Path:
     """Write the policy of a run to a file.
 
@@ -62,6 +68,7 @@ def export(
         checkpoint: "last", "best", an iteration, or the path of a checkpoint.
         format: "onnx" or "torchscript".
         out: file to write. None: policy.onnx or policy.pt in the run directory.
+        trust: see `shmppo.load_policy`.
 
     Returns:
         The path of the file.
@@ -72,7 +79,7 @@ def export(
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
-    trained = load_trained(run_dir, checkpoint)
+    trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
     leaves = trained.task.observation.leaves
     inputs = {leaf.field: torch.zeros(2, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves}
