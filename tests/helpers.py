@@ -15,11 +15,12 @@ import pytest
 import torch
 from conftest import published
 from gymnasium import spaces
+from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.distributions import DiagonalGaussian
+from shmppo.models.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
 from shmppo.models.observations import observation_spec
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
@@ -135,3 +136,13 @@ def make_run_directory(config: TrainConfig) -> Path:
 def long_after(fast: int, cases: Iterable[Any]) -> list[Any]:
     """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as long."""
     return [case if i < fast else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(cases)]
+
+
+def torch_distribution(distribution: Distribution, params: Tensor) -> torch.distributions.Distribution:
+    """The same distribution as an object of torch.distributions, as a reference for our formulas."""
+    if isinstance(distribution, Categorical):
+        return torch.distributions.Categorical(logits=params)
+    if isinstance(distribution, Bernoulli):
+        return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
+    mean, log_std = params.split(distribution.action_size, -1)
+    return torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)

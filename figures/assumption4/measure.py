@@ -149,7 +149,7 @@ class Policies:
 
     def kl(self, p: torch.Tensor, q: torch.Tensor) -> float:
         """Return the mean KL(p ‖ q) of two policies, given by their parameters."""
-        return float(self._distribution.kl(p, q).mean())
+        return float(self._distribution.kl(p.numpy(), q.numpy()).mean())
 
 
 def measure(config: TrainConfig, run_dir: Path, iteration: int) -> Iterator[dict[str, Any]]:

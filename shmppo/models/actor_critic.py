@@ -8,7 +8,7 @@ same function one step at a time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -127,16 +127,58 @@ class ActorCritic(nn.Module):
         Returns:
             (policy parameters [L, J, P], values [L, J], state after the last step [J, S]).
         """
+        features, after = self.features(obs, state)
+        return *self.heads(features, obs), after
+
+    def features(self, obs: Observations, state: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Compute the features [L, J, F] of each trunk, and the state after the last step [J, S].
+
+        The arguments are those of `forward`.
+        """
         states = state.chunk(len(self.trunks), -1)
         inputs = obs[:-1] if self.has_mask else obs
         outputs = [trunk(inputs, s.contiguous()) for trunk, s in zip(self.trunks, states, strict=True)]
-        params = self.policy_head(outputs[0][0])
+        return [features for features, _ in outputs], torch.cat([after for _, after in outputs], -1)
+
+    def heads(self, features: Sequence[Tensor], obs: Observations) -> tuple[Tensor, Tensor]:
+        """Compute the policy parameters [L, J, P] and the values [L, J].
+
+        Args:
+            features: [L, J, F] of each trunk.
+            obs: [L, J, …] per leaf. The action mask is read, if there is one.
+        """
+        params = self.policy_head(features[0])
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], -1)
         if self.has_mask:
             params = mask_logits(params, obs[-1])
-        values = self.value_head(outputs[-1][0]).squeeze(-1)
-        return params, values, torch.cat([after for _, after in outputs], -1)
+        return params, self.value_head(features[-1]).squeeze(-1)
+
+    def heads_backward(
+        self, features: Sequence[Tensor], grad_params: Tensor, grad_values: Tensor, out: Mapping[str, Tensor]
+    ) -> list[Tensor]:
+        """Compute the derivatives of `heads` by hand: autograd would take longer than the products.
+
+        Args:
+            features: [L, J, F] of each trunk.
+            grad_params: derivative with respect to the policy parameters, [L·J, P]. It must be 0 at masked logits.
+            grad_values: derivative with respect to the values, [L·J].
+            out: where to write the derivatives with respect to the parameters of the heads, by parameter name.
+
+        Returns:
+            The derivatives with respect to the features of each trunk, [L, J, F].
+        """
+        outputs = self.policy_head.out_features
+        grads = (grad_params[:, :outputs], grad_values.unsqueeze(1))
+        for name, grad, x in zip(("policy_head", "value_head"), grads, (features[0], features[-1]), strict=True):
+            torch.mm(grad.t(), x.flatten(0, 1), out=out[f"{name}.weight"])
+            torch.sum(grad, 0, out=out[f"{name}.bias"])
+        if self.log_std is not None:
+            torch.sum(grad_params[:, outputs:], 0, out=out["log_std"])
+        by_policy = grads[0] @ self.policy_head.weight
+        if len(features) == 1:
+            return [torch.addmm(by_policy, grads[1], self.value_head.weight).view_as(features[0])]
+        return [by_policy.view_as(features[0]), (grads[1] @ self.value_head.weight).view_as(features[1])]
 
 
 def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,13 +18,19 @@ from shmppo.utils.torch_utils import aligned_zeros
 
 
 class ActingLinear:
-    """A linear layer for acting: x @ weight + bias into preallocated memory, with the weight transposed."""
+    """A linear layer for acting: x @ weight + bias into preallocated memory, with the weight transposed.
+
+    Attributes:
+        out: [rows, outputs], the result.
+        array: the same memory for NumPy.
+    """
 
     def __init__(self, rows: int, inputs: int, outputs: int, out: Tensor | None = None) -> None:
         """Allocate the memory. out: [rows, outputs], where to write the result; a new tensor if None."""
         self.weight = aligned_zeros(inputs, outputs)
         self.bias = aligned_zeros(outputs)
         self.out = aligned_zeros(rows, outputs) if out is None else out
+        self.array: np.ndarray = self.out.numpy()
 
     def load(self, weights: list[Tensor], biases: list[Tensor]) -> None:
         """Copy weights [outputs, part of the inputs] side by side, and the sum of the biases [outputs]."""
@@ -32,20 +39,28 @@ class ActingLinear:
         for bias in biases[1:]:
             self.bias.add_(bias)
 
+    def halve(self, outputs: int) -> None:
+        """Halve the first outputs. With σ(x) = ½ tanh(½x) + ½, one call of tanh then serves all gates."""
+        self.weight[:, :outputs].mul_(0.5)
+        self.bias[:outputs].mul_(0.5)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [rows, inputs] to [rows, outputs]. The next call overwrites the result."""
         return torch.addmm(self.bias, x, self.weight, out=self.out)
 
 
 class Cell(Protocol):
-    """One layer of a recurrent core, one step at a time, on preallocated memory."""
+    """One layer of a recurrent core, one step at a time, on preallocated memory.
+
+    torch computes the matrix products. All other operations are NumPy's, because their calls take less time.
+    """
 
     def __init__(self, rows: int, inputs: int, hidden: int) -> None: ...
 
     def load(self, core: nn.Module, layer: int) -> None:
         """Copy the parameters of one layer of the torch module."""
 
-    def step(self, x: Tensor, *state: Tensor) -> None:
+    def step(self, x: np.ndarray, *state: np.ndarray) -> None:
         """Process x [rows, inputs] and update the parts of the state [rows, H] in place. The first is the output."""
 
 
@@ -57,33 +72,46 @@ def _layer_parameters(core: nn.Module, layer: int) -> tuple[Tensor, Tensor, Tens
     return w_ih, w_hh, b_ih, b_hh
 
 
+def _sigmoid_of_half(tanh: np.ndarray) -> None:
+    """Replace tanh(½x) by σ(x), in place."""
+    np.multiply(tanh, 0.5, tanh)
+    np.add(tanh, 0.5, tanh)
+
+
 class LstmCell:
-    """One LSTM layer with the gates i, f, g, o of torch.nn.LSTM. One matrix product computes all of them."""
+    """One LSTM layer. One matrix product computes all gates, in the order i, f, o, g."""
 
     def __init__(self, rows: int, inputs: int, hidden: int) -> None:
         self.gates = ActingLinear(rows, inputs + hidden, 4 * hidden)
         self.joined = aligned_zeros(rows, inputs + hidden)
-        self.input, self.previous = self.joined[:, :inputs], self.joined[:, inputs:]
-        self.tanh_c = aligned_zeros(rows, hidden)
-        out = self.gates.out
-        self.if_gates, self.i, self.f = out[:, : 2 * hidden], out[:, :hidden], out[:, hidden : 2 * hidden]
-        self.g, self.o = out[:, 2 * hidden : 3 * hidden], out[:, 3 * hidden :]
+        joined, gates = self.joined.numpy(), self.gates.array
+        self.input, self.previous = joined[:, :inputs], joined[:, inputs:]
+        self.tanh_c: np.ndarray = aligned_zeros(rows, hidden).numpy()
+        self.i, self.f, self.o, self.g = (gates[:, k * hidden : (k + 1) * hidden] for k in range(4))
+        self.sigmoids = gates[:, : 3 * hidden]
 
     def load(self, core: nn.Module, layer: int) -> None:
-        w_ih, w_hh, b_ih, b_hh = _layer_parameters(core, layer)
+        # torch.nn.LSTM has the gates in the order i, f, g, o.
+        w_ih, w_hh, b_ih, b_hh = (
+            torch.cat([part[: 2 * hidden], part[3 * hidden :], part[2 * hidden : 3 * hidden]])
+            for part in _layer_parameters(core, layer)
+            for hidden in (len(part) // 4,)
+        )
         self.gates.load([w_ih, w_hh], [b_ih, b_hh])
+        self.gates.halve(self.sigmoids.shape[1])
 
-    def step(self, x: Tensor, *state: Tensor) -> None:
+    def step(self, x: np.ndarray, *state: np.ndarray) -> None:
         h, c = state
-        self.input.copy_(x)
-        self.previous.copy_(h)
+        self.input[:] = x
+        self.previous[:] = h
         self.gates(self.joined)
-        self.if_gates.sigmoid_()
-        self.g.tanh_()
-        self.o.sigmoid_()
-        c.mul_(self.f).addcmul_(self.i, self.g)
-        torch.tanh(c, out=self.tanh_c)
-        torch.mul(self.o, self.tanh_c, out=h)
+        np.tanh(self.gates.array, self.gates.array)
+        _sigmoid_of_half(self.sigmoids)
+        np.multiply(c, self.f, c)
+        np.multiply(self.i, self.g, self.g)
+        np.add(c, self.g, c)
+        np.tanh(c, self.tanh_c)
+        np.multiply(self.o, self.tanh_c, h)
 
 
 class GruCell:
@@ -93,26 +121,36 @@ class GruCell:
         self.from_input = ActingLinear(rows, inputs, 3 * hidden)
         self.from_state = ActingLinear(rows, hidden, 3 * hidden)
         self.hidden = hidden
-        self.input = aligned_zeros(rows, inputs)
-        self.previous = aligned_zeros(rows, hidden)
+        self.input, self.previous = aligned_zeros(rows, inputs), aligned_zeros(rows, hidden)
+        self.input_array: np.ndarray = self.input.numpy()
+        self.previous_array: np.ndarray = self.previous.numpy()
+        by_input, by_state = self.from_input.array, self.from_state.array
+        self.rz, self.rz_state = by_input[:, : 2 * hidden], by_state[:, : 2 * hidden]
+        self.r, self.z = self.rz[:, :hidden], self.rz[:, hidden:]
+        self.n, self.n_state = by_input[:, 2 * hidden :], by_state[:, 2 * hidden :]
 
     def load(self, core: nn.Module, layer: int) -> None:
         w_ih, w_hh, b_ih, b_hh = _layer_parameters(core, layer)
         self.from_input.load([w_ih], [b_ih])
         self.from_state.load([w_hh], [b_hh])
+        for linear in (self.from_input, self.from_state):
+            linear.halve(2 * self.hidden)
 
-    def step(self, x: Tensor, *state: Tensor) -> None:
+    def step(self, x: np.ndarray, *state: np.ndarray) -> None:
         (h,) = state
-        self.input.copy_(x)
-        self.previous.copy_(h)
-        by_input = self.from_input(self.input)
-        by_state = self.from_state(self.previous)
-        gated = 2 * self.hidden
-        rz = by_input[:, :gated].add_(by_state[:, :gated]).sigmoid_()
-        r, z = rz[:, : self.hidden], rz[:, self.hidden :]
-        n = by_input[:, gated:].addcmul_(r, by_state[:, gated:]).tanh_()
-        torch.sub(self.previous, n, out=self.previous)
-        torch.addcmul(n, z, self.previous, out=h)  # h' = n + z·(h − n)
+        self.input_array[:] = x
+        self.previous_array[:] = h
+        self.from_input(self.input)
+        self.from_state(self.previous)
+        np.add(self.rz, self.rz_state, self.rz)
+        np.tanh(self.rz, self.rz)
+        _sigmoid_of_half(self.rz)
+        np.multiply(self.r, self.n_state, self.n_state)
+        np.add(self.n, self.n_state, self.n)
+        np.tanh(self.n, self.n)
+        np.subtract(self.previous_array, self.n, h)
+        np.multiply(self.z, h, h)
+        np.add(self.n, h, h)  # h' = n + z·(h − n)
 
 
 @dataclass(frozen=True)

@@ -9,48 +9,39 @@ there are A action dimensions, O policy parameters, and Q log_probs (1, or A wit
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.models.actor_critic import ActorCritic, Observations, parameter_views
+from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.models.distributions import Distribution
 from shmppo.models.normalization import leaf_statistics, normalize_leaf
 from shmppo.parallel.shared_buffers import LossCoefficients, LossTerms, Minibatches, ShardResults, SharedBuffers
 from shmppo.ppo.losses import (
     clipped_objective,
-    clipped_objective_grad,
     dimension_clipped_objective,
-    dimension_clipped_objective_grad,
     dual_clipped,
-    dual_clipped_grad,
     kl_estimate,
     unclipped_objective,
     value_loss,
-    value_loss_grad,
 )
 from shmppo.ppo.minibatches import step_indices
 
 
 @dataclass(frozen=True)
 class GradientInputs:
-    """The tensors from which gradients are computed, on one device. The first two axes of the rollout are flattened."""
+    """The tensors that the network reads, on one device. The first two axes of the rollout are flattened."""
 
     obs: tuple[Tensor, ...]
     """[T·N, …] per leaf, as stored."""
-    actions: Tensor
-    """[T·N, A]"""
-    policy_params: Tensor
-    """[T·N, O], of the policy that acted. O is 0 without --objective penalty."""
     sequence_state: Tensor
     """[C·N, S], stored recurrent states."""
-    step_targets: Tensor
-    """[T·N, 3 + Q]: advantage, value target, old value, and old log_prob."""
     obs_mean: Tensor
     """[D]"""
     obs_scale: Tensor
@@ -64,27 +55,25 @@ class GradientInputs:
         rollout, published = buffers.rollout, buffers.published
         return cls(
             obs=tuple(torch.from_numpy(leaf).flatten(0, 1) for leaf in rollout.obs),
-            actions=torch.from_numpy(rollout.actions).flatten(0, 1),
-            policy_params=torch.from_numpy(rollout.policy_params).flatten(0, 1),
             sequence_state=torch.from_numpy(rollout.sequence_state).flatten(0, 1),
-            step_targets=torch.from_numpy(buffers.minibatches.step_targets),
             obs_mean=torch.from_numpy(published.obs_mean),
             obs_scale=torch.from_numpy(published.obs_scale),
             weights=torch.from_numpy(published.weights),
         )
 
 
-class _Outputs(NamedTuple):
-    """The tensors that the loss depends on."""
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of a shard with n steps, as sums over valid steps."""
 
-    log_prob: Tensor
-    """[L, J, Q], of the stored actions."""
-    values: Tensor
-    """[L, J]"""
-    entropy: Tensor
-    """[L, J]. It has no autograd graph if its coefficient is 0."""
-    kl: Tensor | None
-    """KL(old ‖ new) in closed form, [L, J]. None without --objective penalty."""
+    by_params: np.ndarray
+    """Derivative with respect to the policy parameters, [n, O]."""
+    by_values: np.ndarray
+    """Derivative with respect to the values, [n]."""
+    terms: np.ndarray
+    """`LossTerms` as an array."""
+    max_log_ratio: float
+    """Largest |log ratio|."""
 
 
 class ShardGradients:
@@ -115,12 +104,19 @@ class ShardGradients:
         self._minibatches: Minibatches = buffers.minibatches
         self._results: ShardResults = buffers.shard_results
         self._inputs = GradientInputs.of(buffers) if inputs is None else inputs
+        rollout, steps = buffers.rollout, config.rollout_steps * config.num_envs
+        self._actions = rollout.actions.reshape(steps, -1)
+        self._policy_params = rollout.policy_params.reshape(steps, -1)  # of the policy that acted
         flat_gradients = torch.from_numpy(self._results.gradients) if gradients is None else gradients
-        self._parameters = list(model.parameters())
-        self._gradients = [parameter_views(shard, model) for shard in flat_gradients]
+        names = [name for name, _ in model.named_parameters()]
+        self._gradients = [dict(zip(names, parameter_views(shard, model), strict=True)) for shard in flat_gradients]
+        self._trunk_parameters = list(model.trunks.parameters())
+        self._trunk_gradients = [
+            [view for name, view in views.items() if name.startswith("trunks.")] for views in self._gradients
+        ]
         mean, scale = self._inputs.obs_mean, self._inputs.obs_scale
         self._statistics = leaf_statistics(model.observation.normalized_slices, mean, scale, config.normalize_obs)
-        self._device = self._inputs.step_targets.device
+        self._device = self._inputs.weights.device
 
     def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
         """Write the gradients, loss terms, and largest |log ratio| of some shards of a minibatch.
@@ -140,57 +136,40 @@ class ShardGradients:
         steps = int(self._minibatches.steps[epoch, minibatch])
         sequences = self._sequences(epoch, minibatch, shard)
         if not len(sequences):  # the minibatch has fewer sequences than shards
-            torch._foreach_zero_(self._gradients[shard])
+            torch._foreach_zero_(list(self._gradients[shard].values()))
             self._results.loss_terms[shard] = 0.0
             self._results.max_log_ratio[shard] = 0.0
             return
         indices, valid = self._step_indices(sequences)
-        weights, shape = valid.float(), valid.shape  # [L, J]
-        obs = self._observations(indices, shape)
-        targets = self._inputs.step_targets.index_select(0, indices).view(*shape, -1)
-
-        outputs = self._forward(obs, self._initial_states(sequences), indices)
+        obs = self._observations(indices, valid.shape)
+        with self._autocast():
+            features, _ = self._model.features(obs, self._initial_states(sequences))
+        features = [part.float() for part in features]
         with torch.no_grad():
-            output_grads, terms, max_log_ratio = self._loss(outputs, targets, weights, epoch, minibatch)
-        # This scalar has the derivatives `output_grads`. Passing them to autograd as arguments would make torch import
+            params, values = self._model.heads(features, obs)
+            # The loss is computed on the CPU in any case: it is short, and NumPy needs less time for it than torch.
+            host_params, host_values = params.flatten(0, 1).cpu().numpy(), values.flatten().cpu().numpy()
+            loss = self._loss(host_params, host_values, indices, valid.reshape(-1), epoch, minibatch)
+            by_outputs = (self._to_device(loss.by_params / steps), self._to_device(loss.by_values / steps))
+            by_features = self._model.heads_backward(features, *by_outputs, self._gradients[shard])
+        self._trunks_backward(features, by_features, self._trunk_gradients[shard])
+        self._results.loss_terms[shard] = loss.terms / steps
+        self._results.max_log_ratio[shard] = loss.max_log_ratio
+
+    def _trunks_backward(self, features: list[Tensor], by_features: list[Tensor], out: list[Tensor]) -> None:
+        """Write the gradients of the trunks, given the derivatives of the loss with respect to their features."""
+        if not self._trunk_parameters:  # no core, and no layer in the encoder
+            return
+        # This scalar has the derivatives `by_features`. Passing them to autograd as arguments would make torch import
         # sympy, which needs 60 MB per process.
-        pairs = [(out, grad) for out, grad in zip(outputs, output_grads, strict=True) if out is not None]
-        products = [torch.dot(out.flatten(), grad.flatten()) for out, grad in pairs if out.requires_grad]
-        loss = torch.stack(products).sum()
-        gradients = torch.autograd.grad(loss / steps, self._parameters)
-        torch._foreach_copy_(self._gradients[shard], list(gradients))
-        self._results.loss_terms[shard] = terms / steps
-        self._results.max_log_ratio[shard] = max_log_ratio
+        products = [torch.dot(x.flatten(), grad.flatten()) for x, grad in zip(features, by_features, strict=True)]
+        torch._foreach_copy_(out, list(torch.autograd.grad(sum(products[1:], products[0]), self._trunk_parameters)))
 
-    def _forward(self, obs: Observations, states: Tensor, indices: Tensor) -> _Outputs:
-        """Run the network, and compute what the loss depends on.
-
-        Args:
-            obs: [L, J, …] per leaf.
-            states: [J, S], initial recurrent states.
-            indices: [L·J], of the steps.
-        """
-        config, distribution = self._config, self._distribution
-        params, values = self._network(obs, states)
-        actions = self._inputs.actions.index_select(0, indices).view(*params.shape[:2], -1)
-        log_prob = distribution.log_prob(params, actions)
-        if config.ratio == "joint":
-            log_prob = log_prob.sum(-1, keepdim=True)
-        with torch.set_grad_enabled(config.entropy_coef > 0):
-            entropy = distribution.entropy(params)
-        kl = None
-        if config.objective == "penalty":
-            kl = distribution.kl(self._inputs.policy_params.index_select(0, indices).view(params.shape), params)
-        return _Outputs(log_prob, values, entropy, kl)
-
-    def _network(self, obs: Observations, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute policy parameters [L, J, O] and values [L, J]. --autocast bf16 applies to matrix products."""
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Compute matrix products in bfloat16 with --autocast bf16."""
         if self._config.autocast == "none":
-            params, values, _ = self._model(obs, states)
-            return params, values
-        with torch.autocast(states.device.type, torch.bfloat16):
-            params, values, _ = self._model(obs, states)
-        return params.float(), values.float()
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, torch.bfloat16)
 
     @torch.no_grad()
     def policy(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -203,20 +182,28 @@ class ShardGradients:
             (policy parameters [L, J, O], valid bool [L, J]).
         """
         indices, valid = self._step_indices(sequences)
-        return self._network(self._observations(indices, valid.shape), self._initial_states(sequences))[0], valid
+        obs = self._observations(indices, valid.shape)
+        with self._autocast():
+            features, _ = self._model.features(obs, self._initial_states(sequences))
+        params, _ = self._model.heads([part.float() for part in features], obs)
+        return params, torch.from_numpy(valid)
 
-    def _step_indices(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def _step_indices(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices [L·J] of the steps of padded sequences, and whether they are valid, bool [L, J]."""
         config = self._config
         indices, valid = step_indices(
             sequences, sequence_steps=config.sequence_steps, num_envs=config.num_envs, burn_in=config.burn_in
         )
-        return torch.from_numpy(indices.reshape(-1)).to(self._device), torch.from_numpy(valid).to(self._device)
+        return indices.reshape(-1), valid
 
-    def _observations(self, indices: Tensor, shape: torch.Size) -> list[Tensor]:
+    def _observations(self, indices: np.ndarray, shape: tuple[int, ...]) -> list[Tensor]:
         """Return the network's input at the steps with these indices [L·J]: [L, J, …] per leaf."""
+        chosen = self._to_device(indices)
         return [
-            normalize_leaf(leaf.index_select(0, indices), statistics).view(*shape, *leaf.shape[1:])
+            normalize_leaf(leaf.index_select(0, chosen), statistics).view(*shape, *leaf.shape[1:])
             for leaf, statistics in zip(self._inputs.obs, self._statistics, strict=True)
         ]
 
@@ -237,78 +224,72 @@ class ShardGradients:
         return states.masked_fill_(begins_episode.unsqueeze(-1), 0.0)
 
     def _loss(
-        self, outputs: _Outputs, targets: Tensor, weights: Tensor, epoch: int, minibatch: int
-    ) -> tuple[list[Tensor], np.ndarray, float]:
-        """Compute the loss terms and the derivatives of the loss, as sums over valid steps.
+        self, params: np.ndarray, values: np.ndarray, indices: np.ndarray, valid: np.ndarray, epoch: int, minibatch: int
+    ) -> _Loss:
+        """Compute the loss terms and the derivatives of the loss, as sums over valid steps. n = L·J below.
 
         Args:
-            outputs: of the network.
-            targets: [L, J, 3 + Q], from `step_targets`.
-            weights: [L, J], 1 at valid steps and 0 elsewhere.
+            params: [n, O], policy parameters.
+            values: [n].
+            indices: [n], of the steps.
+            valid: bool [n].
             epoch: index of the epoch.
             minibatch: index of the minibatch in the epoch.
-
-        Returns:
-            (derivatives with respect to each element of `outputs`, LossTerms as an array, largest |log ratio|).
         """
-        config = self._config
+        config, distribution = self._config, self._distribution
         coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())
-        value_clip = coefficients.clip_range if config.value_clip else None
         mean, scale = self._minibatches.advantage_scale[epoch, minibatch].tolist()
-        advantages, value_targets, old_values = targets[..., :3].unbind(-1)
-        advantages = (advantages - mean) * scale * weights
+        weights = valid.astype(np.float32)
+        actions, targets = self._actions[indices], self._minibatches.step_targets[indices]
+        advantages = (targets[:, 0] - mean) * scale * weights
+        log_prob = distribution.log_prob(params, actions)
+        if config.ratio == "joint":
+            log_prob = np.add.reduce(log_prob, 1, keepdims=True)
         # Set log ρ of padding to 0 before the exponential. Afterwards, 0 times an infinite ρ would be NaN.
-        log_ratios = (outputs.log_prob - targets[..., 3:]) * weights.unsqueeze(-1)
-        log_ratio = log_ratios.sum(-1)
-        ratio = log_ratio.exp()
-        ratios = ratio.unsqueeze(-1) if config.ratio == "joint" else log_ratios.exp()
-        objective, objective_grad = self._objective(ratios, advantages, coefficients.clip_range)
-        value_arguments = (outputs.values, value_targets, old_values, value_clip)
-        output_grads = [
-            -objective_grad,
-            value_loss_grad(*value_arguments) * weights * config.value_coef,
-            weights * -coefficients.entropy_coef,
-            weights * coefficients.penalty_coef,
-        ]
-        if outputs.kl is None:
-            kl = kl_estimate(log_ratio, ratio)
-        else:
-            kl = outputs.kl * weights
+        log_ratios = (log_prob - targets[:, 3:]) * weights[:, np.newaxis]
+        ratios = np.exp(log_ratios)
+        log_ratio = np.add.reduce(log_ratios, 1)
+        ratio = ratios[:, 0] if config.ratio == "joint" else np.exp(log_ratio)
+        objective, by_log_prob = self._objective(ratios, advantages, coefficients.clip_range)
+        by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
+        value_clip = coefficients.clip_range if config.value_clip else None
+        squared_error, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
+        kl = kl_estimate(log_ratio, ratio)
+        if coefficients.entropy_coef:
+            by_params -= distribution.entropy_grad(params) * (weights * coefficients.entropy_coef)[:, np.newaxis]
+        if config.objective == "penalty":
+            old_params = self._policy_params[indices]
+            kl = distribution.kl(old_params, params) * weights
             objective = objective - coefficients.penalty_coef * kl
-        terms = {
-            "policy_loss": -objective,
-            "value_loss": value_loss(*value_arguments) * weights,
-            "entropy": outputs.entropy * weights,
-            "approx_kl": kl,
-            "clip_fraction": ((ratios - 1).abs() > coefficients.clip_range).float().mean(-1),
-        }
-        sums = torch.stack([terms[name] for name in LossTerms._fields]).flatten(1).sum(-1)
-        # One transfer from the device for all numbers.
-        numbers = torch.cat([sums, log_ratio.abs().max().view(1)]).double().cpu().numpy()
-        return output_grads, numbers[:-1], float(numbers[-1])
+            by_params += distribution.kl_grad(old_params, params) * (weights * coefficients.penalty_coef)[:, np.newaxis]
+        terms = LossTerms(
+            policy_loss=-float(np.add.reduce(objective)),
+            value_loss=float(np.dot(squared_error, weights)),
+            entropy=float(np.dot(distribution.entropy(params), weights)),
+            approx_kl=float(np.add.reduce(kl)),
+            clip_fraction=np.count_nonzero(np.abs(ratios - 1) > coefficients.clip_range) / ratios.shape[1],
+        )
+        largest = float(np.maximum.reduce(np.abs(log_ratio)))
+        return _Loss(by_params, by_values * weights * config.value_coef, np.array(terms), largest)
 
-    def _objective(self, ratios: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-        """Compute the objective per step [L, J], to be maximized, and its derivative with respect to log π.
+    def _objective(self, ratios: np.ndarray, advantages: np.ndarray, clip: float) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the objective per step [n], to be maximized, and its derivative with respect to log π.
 
         Args:
-            ratios: [L, J, Q].
-            advantages: [L, J], 0 at steps that are not valid.
+            ratios: [n, Q].
+            advantages: [n], 0 at steps that are not valid.
             clip: ε.
 
         Returns:
-            (objective [L, J], derivative [L, J] or, per action dimension, [L, J, Q]).
+            (objective [n], derivative [n] or, per action dimension, [n, Q]).
         """
         config = self._config
         if config.ratio == "per-dimension":
-            objective = dimension_clipped_objective(ratios, advantages, clip)
-            gradient = dimension_clipped_objective_grad(ratios, advantages, clip)
+            objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
         elif config.objective == "clip":
-            ratio = ratios.squeeze(-1)
-            objective = clipped_objective(ratio, advantages, clip)
-            gradient = clipped_objective_grad(ratio, advantages, clip)
+            objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
         else:
-            objective = gradient = unclipped_objective(ratios.squeeze(-1), advantages)
+            objective, gradient = unclipped_objective(ratios[:, 0], advantages)
         if config.dual_clip is not None:
-            gradient = dual_clipped_grad(gradient, objective, advantages, config.dual_clip)
-            objective = dual_clipped(objective, advantages, config.dual_clip)
+            objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
         return objective, gradient

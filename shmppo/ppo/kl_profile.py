@@ -186,7 +186,7 @@ class KLRecorder:
 
     def _kl(self, p: Tensor, q: Tensor) -> float:
         """Compute the mean KL(p ‖ q) over the probe, in nats."""
-        return float(self._distribution.kl(p, q).mean())
+        return float(self._distribution.kl(p.numpy(), q.numpy()).mean())
 
 
 def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:

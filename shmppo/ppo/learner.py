@@ -215,7 +215,7 @@ class Learner:
         norms: list[float] = []
         kls: list[float] = []
         drifts: list[float] = []
-        sync_seconds = 0.0
+        sync_seconds = first_log_ratio = 0.0
         for epoch, minibatch in np.ndindex(self.config.epochs, self.config.minibatches):
             if self.config.refresh_states and epoch and not minibatch:
                 drifts.append(gradients.refresh_states(self.version, timer))
@@ -224,6 +224,7 @@ class Learner:
             timer.switch("reduce")
             statistics = self._reduce()
             self._check(statistics, epoch, minibatch)
+            first_log_ratio = statistics.max_log_ratio if not kls else first_log_ratio
             kls.append(statistics.terms.approx_kl)
             if self.config.target_kl is not None and kls[-1] > self.config.target_kl:
                 break
@@ -241,7 +242,7 @@ class Learner:
             **LossTerms(*means.tolist())._asdict(),
             approx_kl_last_epoch=float(np.mean(kls[-self.config.minibatches :])),
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
-            first_log_ratio=steps[0].max_log_ratio if steps else 0.0,
+            first_log_ratio=first_log_ratio,
             optimizer_steps=float(len(steps)),
             state_drift=sum(drifts) / max(len(drifts), 1),
             learning_rate=rate,

@@ -24,7 +24,7 @@ from shmppo.models.cores import CORES, ActingLinear, Cell
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
 from shmppo.models.encoders import LeafEncoder, TanhLayers
-from shmppo.models.normalization import leaf_statistics, normalize_leaf
+from shmppo.models.normalization import leaf_statistics, normalize_array
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
 
@@ -70,7 +70,8 @@ class _ActingMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         for linear in self.linears:
-            x = linear(x).tanh_()
+            x = linear(x)
+            np.tanh(linear.array, linear.array)
         return x
 
 
@@ -108,7 +109,8 @@ class _ActingTrunk:
         self.encoders = [_acting_encoder(encoder, rows) for encoder in trunk.encoder_list]
         self.encoded = aligned_zeros(rows, trunk.encoded)
         self.cells: list[Cell] = []
-        self.states: list[list[list[Tensor]]] = [[] for _ in range(batches)]  # [batch][layer][part]: [B, H]
+        self.states: list[list[list[np.ndarray]]] = [[] for _ in range(batches)]  # [batch][layer][part]: [B, H]
+        self.outputs: list[Tensor] = []  # of the last layer, by batch
         if trunk.core is None:
             return
         hidden, cell = trunk.features, CORES[trunk.core_name].cell
@@ -116,7 +118,8 @@ class _ActingTrunk:
             self.cells.append(cell(rows, trunk.encoded if layer == 0 else hidden, hidden))
             starts = [(part * trunk.layers + layer) * hidden for part in range(trunk.parts)]
             for batch in range(batches):
-                self.states[batch].append([states[batch, :, start : start + hidden] for start in starts])
+                self.states[batch].append([states[batch, :, start : start + hidden].numpy() for start in starts])
+        self.outputs = [states[batch, :, starts[0] : starts[0] + hidden] for batch in range(batches)]
 
     def load(self) -> None:
         for encoder in self.encoders:
@@ -131,10 +134,13 @@ class _ActingTrunk:
         else:
             parts = [encoder(leaf) for encoder, leaf in zip(self.encoders, obs, strict=True)]
             x = torch.cat(parts, 1, out=self.encoded)
+        if not self.cells:
+            return x
+        inputs = x.numpy()
         for cell, state in zip(self.cells, self.states[batch], strict=True):
-            cell.step(x, *state)
-            x = state[0]
-        return x
+            cell.step(inputs, *state)
+            inputs = state[0]
+        return self.outputs[batch]
 
 
 class _ActingCustomNetwork:
@@ -264,7 +270,6 @@ class Actor:
             noise_steps: number of steps of noise that `load_noise` takes.
         """
         self._distribution = distribution
-        self._obs = [torch.from_numpy(leaf) for leaf in obs]
         rows, count = config.inference_rows, len(obs[0])
         self._slices = inference_slices(low, low + count, rows)
         # The last batch is scratch memory for `values_of`.
@@ -273,20 +278,21 @@ class Actor:
         # Batches are adjacent in memory, so the rows of this range are contiguous.
         first_row = low % rows
         self.states: np.ndarray = self._network.state.flatten(0, 1)[first_row : first_row + count].numpy()
-        self._noise = torch.zeros(len(self._slices), noise_steps, rows, distribution.noise_size)
+        self._noise = np.zeros((len(self._slices), noise_steps, rows, distribution.noise_size), np.float32)
         spec = model.observation
-        self._obs_mean, self._obs_scale = torch.zeros(spec.normalized_size), torch.ones(spec.normalized_size)
+        self._obs_mean = np.zeros(spec.normalized_size, np.float32)
+        self._obs_scale = np.ones(spec.normalized_size, np.float32)
         self._statistics = leaf_statistics(
             spec.normalized_slices, self._obs_mean, self._obs_scale, config.normalize_obs
         )
+        self._targets = [leaf.numpy() for leaf in self._network.obs]
         self._inputs = [
             [
                 (leaf[batch.own], statistics, target[batch.index, batch.rows])
-                for leaf, statistics, target in zip(self._obs, self._statistics, self._network.obs, strict=True)
+                for leaf, statistics, target in zip(obs, self._statistics, self._targets, strict=True)
             ]
             for batch in self._slices
         ]
-        self._noise_by_batch = [self._noise[batch.index].unbind(0) for batch in self._slices]
 
     def load(self, obs_mean: np.ndarray, obs_scale: np.ndarray) -> None:
         """Copy the current weights of the model, and the statistics that normalize observations.
@@ -296,14 +302,12 @@ class Actor:
             obs_scale: [D], 1 / standard deviation.
         """
         self._network.load()
-        self._obs_mean.copy_(torch.from_numpy(obs_mean))
-        self._obs_scale.copy_(torch.from_numpy(obs_scale))
+        self._obs_mean[:], self._obs_scale[:] = obs_mean, obs_scale
 
     def load_noise(self, noise: np.ndarray) -> None:
         """Copy the noise of the next steps, float32 [noise_steps, own, noise_size]."""
-        source = torch.from_numpy(noise)
         for batch in self._slices:
-            self._noise[batch.index, :, batch.rows] = source[:, batch.own]
+            self._noise[batch.index, :, batch.rows] = noise[:, batch.own]
 
     def act(self, actions: np.ndarray, params: np.ndarray, values: np.ndarray, step: int | None = 0) -> None:
         """Act on the current observations, and update the recurrent states. Call it in inference mode.
@@ -315,14 +319,12 @@ class Actor:
             step: index of the step whose noise is used, 0 … noise_steps − 1. None: take the most likely actions.
         """
         network, distribution = self._network, self._distribution
-        for batch, inputs, noise in zip(self._slices, self._inputs, self._noise_by_batch, strict=True):
+        for batch, inputs, noise in zip(self._slices, self._inputs, self._noise, strict=True):
             for obs, statistics, target in inputs:
-                normalize_leaf(obs, statistics, out=target)
+                normalize_array(obs, statistics, target)
             network.step(batch.index)
-            chosen = (
-                distribution.mode(network.params) if step is None else distribution.sample(network.params, noise[step])
-            )
-            actions[batch.own] = chosen.numpy()[batch.rows]
+            chosen = distribution.mode(self._params) if step is None else distribution.sample(self._params, noise[step])
+            actions[batch.own] = chosen[batch.rows]
             params[batch.own] = self._params[batch.rows]
             values[batch.own] = self._values[batch.rows, 0]
 
@@ -330,10 +332,10 @@ class Actor:
         """Update the recurrent states with the current observations, without acting. Call it in inference mode."""
         for batch, inputs in zip(self._slices, self._inputs, strict=True):
             for obs, statistics, target in inputs:
-                normalize_leaf(obs, statistics, out=target)
+                normalize_array(obs, statistics, target)
             self._network.step(batch.index)
 
-    def values_of(self, obs: Sequence[Tensor]) -> np.ndarray:
+    def values_of(self, obs: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the values of observations with the current recurrent states. The states do not change.
 
         Call it in inference mode.
@@ -347,9 +349,9 @@ class Actor:
         values, scratch = np.empty(len(self.states), np.float32), len(self._slices)
         for batch in self._slices:
             self._network.state[scratch] = self._network.state[batch.index]
-            for leaf, statistics, target in zip(obs, self._statistics, self._network.obs, strict=True):
-                target[scratch].zero_()
-                normalize_leaf(leaf[batch.own], statistics, out=target[scratch, batch.rows])
+            for leaf, statistics, target in zip(obs, self._statistics, self._targets, strict=True):
+                target[scratch] = 0
+                normalize_array(leaf[batch.own], statistics, target[scratch, batch.rows])
             self._network.step(scratch)
             values[batch.own] = self._values[batch.rows, 0]
         return values

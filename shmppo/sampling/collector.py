@@ -281,10 +281,10 @@ class Collector:
         truncated = [end for end in ended if not end.terminated and not end.failed]
         if truncated:
             timer.switch("inference")
-            finals = [torch.from_numpy(leaf).clone() for leaf in self._envs.obs]
+            finals = [leaf.copy() for leaf in self._envs.obs]
             for end in truncated:
                 for leaf, final in zip(finals, end.final, strict=True):
-                    leaf[end.i] = torch.from_numpy(final)
+                    leaf[end.i] = final
             values = self._actor.values_of(finals)
             for end in truncated:
                 rollout.bootstrap[t, end.i] = values[end.i]
@@ -298,7 +298,7 @@ class Collector:
         valid_steps: number of steps in this rollout. Later steps are stale. Their rewards and flags are set to zero.
         """
         rollout, distribution = self._rollout, self._task.distribution
-        values = self._actor.values_of([torch.from_numpy(leaf) for leaf in self._envs.obs])
+        values = self._actor.values_of(self._envs.obs)
         np.copyto(rollout.bootstrap[valid_steps - 1], values, where=~self._first)
         rollout.valid_steps[:] = valid_steps
         for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
@@ -306,12 +306,11 @@ class Collector:
         if self._config.objective == "penalty":
             rollout.policy_params[:] = self._params
         for i in range(len(self._first)):
-            params = torch.from_numpy(self._params[:, i].copy())
-            actions = torch.from_numpy(rollout.actions[:, i].copy())
-            log_prob = distribution.log_prob(params, actions)
+            # Contiguous copies: a reduction may round differently with other strides.
+            log_prob = distribution.log_prob(self._params[:, i].copy(), rollout.actions[:, i].copy())
             if self._config.ratio == "joint":
-                log_prob = log_prob.sum(-1, keepdim=True)
-            rollout.log_prob[:, i] = log_prob.numpy()
+                log_prob = np.add.reduce(log_prob, 1, keepdims=True)
+            rollout.log_prob[:, i] = log_prob
             for leaf, part in zip(rollout.obs, self._normalized, strict=False):
                 if part is not None:
                     mean, m2 = column_moments(leaf[:valid_steps, i])

@@ -41,7 +41,7 @@ def _outputs(network: ActingNetwork, inputs: list[Tensor], rows: slice) -> Tenso
         stored[batch, rows] = values[rows]
     noise[rows] = inputs[-1][rows]
     network.step(batch)
-    actions = network.distribution.sample(network.params, noise)
+    actions = torch.from_numpy(network.distribution.sample(network.params.numpy(), noise.numpy()))
     outputs = torch.cat([network.params, network.values, network.state[batch], actions], 1)[rows].clone()
     for stored in memory:
         stored[batch].zero_()

@@ -49,7 +49,7 @@ class ExportedPolicy(nn.Module):
         if not self._recurrent:
             inputs = (*inputs, inputs[0].new_zeros(inputs[0].shape[0], 0))
         params, value, after = self.network(*inputs)
-        action = self._distribution.to_env_tensor(self._distribution.mode(params))
+        action = self._distribution.best_action(params)
         return (action, params, value, after) if self._recurrent else (action, params, value)
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
+from helpers import torch_distribution
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.losses import clipped_objective, dimension_clipped_objective, dual_clipped
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -35,6 +35,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
     "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
 }
+
+
+def log_prob_of(policy: torch.distributions.Distribution, actions: Tensor) -> Tensor:
+    """The log-probability of each action dimension, [..., A]."""
+    if isinstance(policy, torch.distributions.Independent):
+        return policy.base_dist.log_prob(actions)
+    return policy.log_prob(actions[..., 0]).unsqueeze(-1)
 
 
 def plain_loss(
@@ -63,22 +70,25 @@ def plain_loss(
             before = old_model(obs, state)[0][warm:]
         params, values = (out[warm:] for out in model(obs, state)[:2])
         actions = torch.from_numpy(rollout.actions[span, n].copy())
-        log_prob = distribution.log_prob(params[:, 0], actions)
-        log_ratio = log_prob - distribution.log_prob(before[:, 0], actions)
+        policy, old_policy = (torch_distribution(distribution, p[:, 0]) for p in (params, before))
+        log_ratio = log_prob_of(policy, actions) - log_prob_of(old_policy, actions)
         scaled = torch.from_numpy(((advantages[span, n] - mean) / (std + 1e-8)).astype(np.float32))
         target = torch.from_numpy(advantages[span, n] + rollout.value[span, n])
         ratio = log_ratio.sum(-1).exp()
+        low, high = 1 - config.clip, 1 + config.clip
         if config.objective == "penalty":
-            objective = ratio * scaled - 3.0 * distribution.kl(before[:, 0], params[:, 0])
+            objective = ratio * scaled - 3.0 * torch.distributions.kl_divergence(old_policy, policy)
         elif config.ratio == "per-dimension":
-            objective = dimension_clipped_objective(log_ratio.exp(), scaled, config.clip)
+            ratios = log_ratio.exp()
+            bounded = torch.where(scaled.unsqueeze(-1) > 0, ratios.clamp(max=high), ratios.clamp(min=low))
+            objective = scaled * bounded.prod(-1)
         else:
-            objective = clipped_objective(ratio, scaled, config.clip)
+            objective = torch.min(ratio * scaled, ratio.clamp(low, high) * scaled)
         if config.dual_clip is not None:
-            objective = dual_clipped(objective, scaled, config.dual_clip)
+            objective = torch.where(scaled < 0, torch.max(objective, config.dual_clip * scaled), objective)
         total = total - objective.sum()
         total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
-        total = total - config.entropy_coef * distribution.entropy(params[:, 0]).sum()
+        total = total - config.entropy_coef * policy.entropy().sum()
     return total
 
 

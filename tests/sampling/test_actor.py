@@ -94,12 +94,12 @@ def test_an_actor_normalizes_samples_and_updates_its_states() -> None:
     np.testing.assert_allclose(params, expected_params[0], atol=2e-6)
     np.testing.assert_allclose(values, expected_values[0], atol=2e-6)
     np.testing.assert_allclose(actor.states, after, atol=2e-6)
-    sampled = DISTRIBUTION.sample(torch.from_numpy(params), torch.from_numpy(noise[1]))
+    sampled = DISTRIBUTION.sample(params, noise[1])
     np.testing.assert_allclose(actions, sampled, atol=2e-6)
 
     actor.states[:] = before
     actor.act(actions, params, values, None)
-    np.testing.assert_allclose(actions, DISTRIBUTION.mode(torch.from_numpy(params)), atol=2e-6)
+    np.testing.assert_allclose(actions, DISTRIBUTION.mode(params), atol=2e-6)
     states = actor.states.copy()
     actor.states[:] = before
     actor.advance()
@@ -111,9 +111,9 @@ def test_values_of_other_observations_do_not_change_the_states() -> None:
     rng = np.random.default_rng(1)
     actor, model = make_actor(rng.random((13, OBS_SIZE), np.float32))
     actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
-    other = torch.from_numpy(rng.random((13, OBS_SIZE), np.float32))
+    other = rng.random((13, OBS_SIZE), np.float32)
     values = actor.values_of([other])
     np.testing.assert_array_equal(actor.states, before)
     np.testing.assert_allclose(
-        values, model([(other.unsqueeze(0) - 0.5) * 2], torch.from_numpy(before))[1][0], atol=2e-6
+        values, model([(torch.from_numpy(other).unsqueeze(0) - 0.5) * 2], torch.from_numpy(before))[1][0], atol=2e-6
     )

@@ -17,7 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
 from shmppo.export import main
-from shmppo.models.distributions import distribution_for
+from shmppo.models.action_spaces import distribution_for
 from shmppo.runs.policy import load_policy, load_trained
 from shmppo.runs.trainer import train
 from shmppo.tools.export import ExportedPolicy, export
@@ -109,11 +109,10 @@ SPACES = [
 def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.Space, squash: bool) -> None:
     distribution = distribution_for(space, "here", squash=squash)
     params = torch.randn(5, distribution.num_params, generator=torch.Generator().manual_seed(0)) * 3
-    rows = distribution.mode(params)
-    actions = distribution.to_env(rows.numpy())
+    actions = distribution.to_env(distribution.mode(params.numpy()))
     parts = [action if isinstance(action, tuple) else (action,) for action in actions]
     given = [np.concatenate([np.ravel(part) for part in action]) for action in parts]
-    tensor = distribution.to_env_tensor(rows)
+    tensor = distribution.best_action(params)
     np.testing.assert_allclose(tensor.reshape(5, -1).numpy(), np.stack(given), atol=1e-6)
 
 
