@@ -41,7 +41,11 @@ COMMANDS = {
         "measure speed and the time of each phase", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
     ),
     "export": Command("export a policy as ONNX or TorchScript", "shmppo.export:main", "shmppo.export:ExportConfig"),
+    "check-env": Command(
+        "check whether an environment is reproducible", "shmppo.check_env:main", "shmppo.check_env:CheckEnvConfig"
+    ),
     "replay": Command("replay an episode that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"),
+    "verify": Command("check or compare runs", "shmppo.verify:main", "shmppo.verify:VerifyConfig"),
 }
 VARIANTS = {"train --resume RUN_DIR": "shmppo.config.flags:ResumeConfig", "plot kl": "shmppo.plot:KLPlot"}
 """`module:attribute` of the options of commands whose flags depend on their first words."""

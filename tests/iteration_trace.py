@@ -112,8 +112,8 @@ def traced_files() -> set[str]:
         if published == TRACED_ITERATION + 1:
             TRACER.start()
 
-    def traced_write(metrics: MetricsFile, row: dict[str, float]) -> None:
-        write(metrics, row)
+    def traced_write(metrics: MetricsFile, row: dict[str, float], weights_hash: str = "") -> None:
+        write(metrics, row, weights_hash)
         TRACER.stop()
 
     Learner.publish_statistics = traced_publish  # type: ignore[method-assign]

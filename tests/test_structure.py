@@ -20,7 +20,7 @@ PACKAGES = {
     "bench", "config", "envs", "loggers", "models", "parallel", "plotting", "ppo", "runs", "sampling", "tools",
     "train", "utils",
 }  # fmt: skip
-COMMANDS = {"evaluate", "export", "plot", "replay", "tune"}
+COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "tune", "verify"}
 """Commands that are modules. `train` is a package, and `bench` has a `__main__`."""
 OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
 PUBLIC = {

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.config.schemas import CONFIG_FILE, read_object
 from shmppo.errors import ConfigError
+from shmppo.loggers.checked_rows import TEXT_COLUMNS
 
 POINTS = 200
 """Points of the common grid of an aggregate."""
@@ -54,16 +56,23 @@ class Run:
 def read_columns(path: Path) -> dict[str, np.ndarray]:
     """Read a CSV file of numbers with a header; returns its columns by name.
 
-    An incomplete last line is skipped, because a training run may still be writing it.
+    An incomplete last line is skipped, because a training run may still be writing it. So are columns of text.
 
     Raises:
-        ConfigError: if the file has no complete row.
+        FileNotFoundError: if it does not exist.
+        ConfigError: if the file has no complete row, or if it is damaged.
     """
-    with open(path, newline="") as file:
-        rows = [row for row in csv.DictReader(file) if None not in row.values()]
-    if not rows:
-        raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        if not rows:
+            raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
+        names = [name for name in rows[0] if name not in TEXT_COLUMNS]
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or name another run") from error
 
 
 def read_run(run_dir: Path) -> Run:
@@ -75,12 +84,8 @@ def read_run(run_dir: Path) -> Run:
     metrics, config = run_dir / "metrics.csv", run_dir / "config.json"
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")
-    try:
-        fields = json.loads(config.read_text())["config"] if config.is_file() else {}
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{config} is damaged ({error}); restore it, or remove it to plot the run without its configuration"
-        ) from error
+    advice = "restore it, or remove it to plot the run without its configuration"
+    fields = read_object(config, CONFIG_FILE, advice)["config"] if config.is_file() else {}
     columns = read_columns(metrics)
     return Run(run_dir, fields, columns, _read_evaluations(run_dir / "eval.csv", columns))
 

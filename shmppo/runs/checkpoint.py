@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
+from shmppo.config.schemas import config_digest
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.utils.files import FailedWrites, replaced_file, user_path
 
 NAME = "checkpoint.pt"
 BEST = "checkpoint-best.pt"
@@ -37,8 +39,10 @@ class CheckpointSchedule:
         saved_at: iteration of the last checkpoint that was written. −1 before the first one.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
-        self._config, self._run_dir = config, run_dir
+    def __init__(self, config: TrainConfig, run_dir: Path, failed_writes: FailedWrites) -> None:
+        """Read the digest of config.json, which each checkpoint contains. Raises ConfigError if it is damaged."""
+        self._config, self._run_dir, self._failed_writes = config, run_dir, failed_writes
+        self._config_digest = config_digest(run_dir / "config.json")
         self._due_at = 0.0
         self.saved_at = -1
 
@@ -68,11 +72,13 @@ class CheckpointSchedule:
             copies = [BEST] if best else []
             if self._is_kept(state["iteration"]):
                 copies.append(kept_name(state["iteration"]))
-            save_checkpoint(self._run_dir, state, keep=self._config.keep_checkpoints, copies=copies)
+            content = {**state, "config_digest": self._config_digest}
+            save_checkpoint(self._run_dir, content, keep=self._config.keep_checkpoints, copies=copies)
         except OSError as error:
-            log.warning("no checkpoint was written, the one before is kept: %s", error)
+            self._failed_writes.failed(NAME, error, "no checkpoint was written, the one before is kept")
             self._due_at = time.monotonic() + min(RETRY_SECONDS, 60 * minutes)
             return False
+        self._failed_writes.succeeded(NAME)
         self.saved_at = state["iteration"]
         self._due_at = time.monotonic() + 60 * minutes
         return True
@@ -101,16 +107,15 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copi
         OSError: if the checkpoint cannot be written. The existing checkpoints are kept.
     """
     path = run_dir / NAME
-    temporary = path.with_suffix(".partial")
-    write_checkpoint(temporary, state)
-    for name in copies:
-        _duplicate(temporary, run_dir / name)
-    for age in range(keep - 1, 1, -1):
-        if (run_dir / file_name(age - 1)).exists():
-            os.replace(run_dir / file_name(age - 1), run_dir / file_name(age))
-    if keep > 1 and path.exists():
-        _duplicate(path, run_dir / file_name(1))
-    os.replace(temporary, path)
+    with replaced_file(path) as temporary:
+        write_checkpoint(temporary, state)
+        for name in copies:
+            _duplicate(temporary, run_dir / name)
+        for age in range(keep - 1, 1, -1):
+            if (run_dir / file_name(age - 1)).exists():
+                os.replace(run_dir / file_name(age - 1), run_dir / file_name(age))
+        if keep > 1 and path.exists():
+            _duplicate(path, run_dir / file_name(1))
     directory = os.open(run_dir, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -120,13 +125,12 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copi
 
 def _duplicate(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it if the file system has no hard links."""
-    temporary = target.with_suffix(".partial")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(source, temporary)
-    except OSError:
-        shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
+    with replaced_file(target) as temporary:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
 
 
 def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
@@ -146,7 +150,7 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
             damaged = damaged or error
     if damaged is not None:
         raise damaged
-    raise _no_checkpoint(run_dir)
+    raise no_checkpoint(run_dir)
 
 
 def load_selected_checkpoint(run_dir: Path, which: str | int | Path = "last") -> dict[str, Any]:
@@ -165,12 +169,12 @@ def load_selected_checkpoint(run_dir: Path, which: str | int | Path = "last") ->
     if text == "last":
         return load_newest_checkpoint(run_dir)
     if is_file_name(which):
-        path = next((path for path in (Path(text).expanduser(), run_dir / text) if path.is_file()), None)
+        path = next((path for path in (user_path(text, "--checkpoint"), run_dir / text) if path.is_file()), None)
         if path is None:
             raise ConfigError(f"--checkpoint {text} is not a file; name last, best, an iteration, or a checkpoint file")
         return load_checkpoint(path)
     if not _newest_first(run_dir):
-        raise _no_checkpoint(run_dir)
+        raise no_checkpoint(run_dir)
     if text == "best":
         if not (run_dir / BEST).is_file():
             raise ConfigError(
@@ -184,6 +188,11 @@ def load_selected_checkpoint(run_dir: Path, which: str | int | Path = "last") ->
 def is_file_name(which: str | int | Path) -> bool:
     """Return whether a choice of a checkpoint (see `load_selected_checkpoint`) is the path of a file."""
     return str(which) not in ("last", "best") and not str(which).isdecimal()
+
+
+def signing_directories(run_dir: Path, which: str | int | Path) -> list[Path]:
+    """Return the directories that may contain the signature of a checkpoint (see `load_selected_checkpoint`)."""
+    return [run_dir, user_path(str(which), "--checkpoint").parent] if is_file_name(which) else [run_dir]
 
 
 def _load_iteration(run_dir: Path, iteration: int) -> dict[str, Any]:
@@ -226,7 +235,7 @@ def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[s
         except ConfigError as error:
             log.warning("%s", error)
             reason = str(error)
-    by_rank = process_group.gather_objects((sorted(found), reason or str(_no_checkpoint(run_dir))))
+    by_rank = process_group.gather_objects((sorted(found), reason or str(no_checkpoint(run_dir))))
     common = set(found).intersection(*(iterations for iterations, _ in by_rank))
     if not common:
         reasons = [text for iterations, text in by_rank if not iterations]
@@ -253,7 +262,7 @@ def _newest_first(run_dir: Path) -> list[Path]:
     return [ages[age] for age in sorted(ages)] + [kept[iteration] for iteration in sorted(kept, reverse=True)]
 
 
-def _no_checkpoint(run_dir: Path) -> ConfigError:
+def no_checkpoint(run_dir: Path) -> ConfigError:
     """Say why a directory has no checkpoint."""
     if not run_dir.exists():
         reason = "does not exist; name the directory of a run"

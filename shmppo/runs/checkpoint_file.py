@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ import torch
 
 from shmppo.errors import ConfigError
 
-FORMAT = 4
+FORMAT = 5
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "config": str, "config_digest": str, "fingerprint": dict, "inexact_reasons": list, "iteration": int,
+    "env_steps": int, "learner": dict, "carry": dict, "actions": dict, "episodes": dict, "seconds": torch.Tensor,
+    "sync_seconds": (int, float), "best_return": (int, float), "failed_episodes": int,
+}  # fmt: skip
+"""Keys that a run needs to resume, and the types of their values."""
+LEARNER_KEYS: dict[str, type | tuple[type, ...]] = {
+    "model": dict, "optimizer": dict, "version": int, "schedule": dict, "obs_moments": dict, "return_moments": dict,
+    "discounted_return": torch.Tensor,
+}  # fmt: skip
 _MAGIC = b"shmppo checkpoint\n"
 _DIGEST = 64  # characters of a SHA-256
 
@@ -58,6 +69,27 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"use the version of shmppo that wrote it ({state.get('fingerprint', {}).get('shmppo', 'unknown')})"
         )
     return state
+
+
+def check_keys(state: Mapping[str, Any], where: Path) -> None:
+    """Check that a checkpoint has everything that a run needs to resume.
+
+    Args:
+        state: content of the checkpoint.
+        where: the checkpoint or its run directory, for the error message.
+
+    Raises:
+        ConfigError: if a key is missing, or if a value has another type.
+    """
+    learner = state.get("learner")
+    parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [("", state, KEYS)]
+    if isinstance(learner, dict):
+        parts.append(("learner.", learner, LEARNER_KEYS))
+    for prefix, part, keys in parts:
+        for name, kind in keys.items():
+            if not isinstance(part.get(name), kind):
+                problem = f"has a {prefix}{name} of another type" if name in part else f"lacks {prefix}{name}"
+                raise ConfigError(f"the checkpoint of {where} {problem}; use another checkpoint (--checkpoint)")
 
 
 def _content(path: Path) -> Any:

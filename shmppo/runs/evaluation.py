@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from shmppo.config.trust import Trusted
 from shmppo.envs.handles import GymnasiumHandle
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
@@ -76,6 +77,7 @@ def evaluate(
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
     progress: Progress | None = None,
+    trust: Trusted = (),
 ) -> Evaluation:
     """Play episodes with the policy of a run. Torch uses one thread meanwhile.
 
@@ -88,9 +90,11 @@ def evaluate(
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         progress: called after each step.
+        trust: modules to import although another user or machine made the run, as in `shmppo.load_policy`.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if a number is below 1, or if the video cannot be recorded.
+        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a number is below 1,
+            or if the video cannot be recorded.
         EnvError: if an environment raises.
     """
     for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
@@ -98,7 +102,7 @@ def evaluate(
             raise ConfigError(f"{flag} is {number}; it must be at least 1")
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with torch_threads(1), nullcontext() if video is None else VideoRecorder(video) as recorder:
-        trained = load_trained(run_dir, checkpoint)
+        trained = load_trained(run_dir, checkpoint, trust)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
             progress=progress,

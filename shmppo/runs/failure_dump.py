@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import EnvError, TrainingError, WorkerError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.runs.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, LOG
 from shmppo.sampling.action_log import ActionLog
-from shmppo.utils.files import short_path, write_json
+from shmppo.utils.files import replaced_file, short_path, write_json
 from shmppo.utils.rng import episode_seed
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def write_failed_episode(
         "actions": episode_actions.tolist(),
         "message": str(error),
     }
-    write_json(run_dir / FAILED_EPISODE, content)
+    write_json(run_dir / FAILED_EPISODE, with_checksum(content))
     file = shlex.quote(short_path(run_dir / FAILED_EPISODE))
     error.add_hint(f"To repeat the episode that failed: python -m shmppo.replay {file}")
 
@@ -106,6 +107,7 @@ def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCr
         "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
     }
     try:
-        torch.save(content, run_dir / FAILED_MINIBATCH)
+        with replaced_file(run_dir / FAILED_MINIBATCH) as temporary:
+            torch.save(content, temporary)
     except RuntimeError as torch_error:  # torch raises it instead of an OSError
         raise OSError(f"{run_dir / FAILED_MINIBATCH}: {torch_error}") from torch_error

@@ -8,11 +8,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.schemas import config_digest
 from shmppo.errors import ConfigError
+from shmppo.loggers.checked_rows import header_line, read_checked_rows
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
 from shmppo.runs.checkpoint import BEST
-from shmppo.runs.checkpoint_file import load_checkpoint
-from shmppo.runs.run_directory import EVALUATIONS, METRICS
+from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.runs.run_directory import CONFIG, EVALUATIONS, METRICS
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:
@@ -26,15 +29,19 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
         checkpoint: content of the checkpoint. Its best return is reset if the best checkpoint is newer.
     """
     iteration = checkpoint["iteration"]
-    for name in (METRICS, EVALUATIONS, TABLE):
+    for name, columns in ((METRICS, GLOSSARY), (EVALUATIONS, EVALUATION_GLOSSARY)):
         if (source / name).is_file():
-            _copy_rows(source / name, target / name, iteration)
+            kept = read_checked_rows(source / name, tuple(columns)).up_to(iteration)
+            (target / name).write_bytes(b"".join([header_line(tuple(columns)), *kept.lines]))
+    if (source / TABLE).is_file():
+        _copy_rows(source / TABLE, target / TABLE, iteration)
     for path in (source / PROFILE_DIRECTORY).glob("*.npz"):
         if int(path.stem) <= iteration:
             (target / PROFILE_DIRECTORY).mkdir(exist_ok=True)
             shutil.copyfile(path, target / PROFILE_DIRECTORY / path.name)
     if _iteration_of(source / BEST) <= iteration:
-        shutil.copyfile(source / BEST, target / BEST)
+        digest = config_digest(target / CONFIG)
+        write_checkpoint(target / BEST, load_checkpoint(source / BEST) | {"config_digest": digest})
     else:
         checkpoint["best_return"] = -math.inf
 

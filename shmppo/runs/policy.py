@@ -13,16 +13,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.config.trust import Trust, Trusted
+from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
 from shmppo.models.normalization import RunningMoments, leaf_statistics, normalize_leaf
-from shmppo.models.observations import ObservationError
-from shmppo.runs.checkpoint import check_shapes, load_selected_checkpoint
+from shmppo.models.observations import NUMBERS, ObservationError
+from shmppo.runs.checkpoint import check_shapes, load_selected_checkpoint, signing_directories
 from shmppo.sampling.actor import Actor
+from shmppo.utils.files import user_path
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,21 @@ class TrainedPolicy:
         return scale
 
 
-def load_trained(run_dir: Path, checkpoint: str | int | Path = "last") -> TrainedPolicy:
+def load_trained(run_dir: Path, checkpoint: str | int | Path = "last", trust: Trusted = ()) -> TrainedPolicy:
     """Load the policy from a checkpoint of a run.
 
     Args:
         run_dir: directory of the run.
         checkpoint: see `load_selected_checkpoint`.
+        trust: see `shmppo.load_policy`.
 
     Raises:
-        ConfigError: if there is no such checkpoint, or as in `trained_from`.
+        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or as in `trained_from`.
     """
-    return trained_from(load_selected_checkpoint(run_dir, checkpoint))
+    state = load_selected_checkpoint(run_dir, checkpoint)
+    fields = from_json(json.loads(state["config"])).to_json()
+    Trust.of(trust).check(fields, run_dir, signing_directories(run_dir, checkpoint))
+    return trained_from(state)
 
 
 def trained_from(state: dict[str, Any]) -> TrainedPolicy:
@@ -163,6 +171,7 @@ class Policy:
         self._params = np.zeros((1, self._distribution.num_params), np.float32)
         self._value = np.zeros(1, np.float32)
         self._generator = np.random.default_rng(seed)
+        self._action_space = _action_space(trained.config) if trained.config.prev_action else None
 
     def initial_state(self) -> np.ndarray:
         """Return the recurrent state at the start of an episode, float32 [S]. S is 0 without a recurrent core."""
@@ -182,10 +191,12 @@ class Policy:
             (action for the environment's `step`, recurrent state for the next step).
 
         Raises:
-            ValueError: if the observation does not belong to the space on which the policy was trained, or if the state
-                has another shape. Both must be finite.
+            ValueError: if the observation does not belong to the space on which the policy was trained, if its previous
+                action is not one of the action space, or if the state has another shape or type. Both must be finite.
         """
         state = self.initial_state() if state is None else np.asarray(state)
+        if state.dtype.kind not in NUMBERS:
+            raise ValueError(f"state has type {state.dtype}; give what act or initial_state has returned")
         if state.shape != self._actor.states.shape[1:]:
             raise ValueError(f"state has shape {state.shape}; give what act or initial_state has returned")
         for leaf, row in zip(self._leaves, self._obs, strict=True):
@@ -198,6 +209,7 @@ class Policy:
                 raise
         if not all(np.isfinite(values).all() for values in (state, *self._obs)):
             raise ValueError("obs or state is not finite; correct the observation")
+        self._check_prev_action()
         if self.config.hidden_indices:
             self._obs[0][0, list(self.config.hidden_indices)] = 0.0
         self._actor.states[0] = state
@@ -206,7 +218,36 @@ class Policy:
         self._actor.act(self._action, self._params, self._value, None if deterministic else 0)
         return self._distribution.to_env(self._action)[0], self._actor.states[0].copy()
 
+    def _check_prev_action(self) -> None:
+        """Raise ValueError if the previous action in the observation is neither zero nor an action."""
+        if self._action_space is None:
+            return
+        keys = ("obs", "prev_action") if self.config.action_masks else ("prev_action",)
+        given = next(row[0] for leaf, row in zip(self._leaves, self._obs, strict=True) if leaf.keys == keys)
+        if not given.any():  # the start of an episode
+            return
+        try:
+            same = spaces.flatten(self._action_space, spaces.unflatten(self._action_space, given))
+        except (ValueError, IndexError):  # no part of a one-hot vector is 1
+            same = given + 1
+        if not np.array_equal(np.asarray(same, given.dtype), given):
+            raise ValueError(
+                f"part 'prev_action' of obs is {given.tolist()}, which is no flattened action of {self._action_space}; "
+                "use gymnasium.spaces.flatten"
+            )
 
-def load_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0) -> Policy:
+
+def _action_space(config: TrainConfig) -> spaces.Space[Any]:
+    """Return the action space of the environment."""
+    env = make_environment(config)
+    try:
+        return env.action_space
+    finally:
+        close_environment(env, f"--env {config.env_id}")
+
+
+def load_policy(
+    run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0, trust: Trusted = ()
+) -> Policy:
     """See `shmppo.load_policy`."""
-    return Policy(load_trained(Path(run_dir).expanduser(), checkpoint), seed)
+    return Policy(load_trained(user_path(run_dir, "run_dir"), checkpoint, trust), seed)

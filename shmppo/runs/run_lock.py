@@ -47,8 +47,7 @@ def locked(run_dir: Path) -> Iterator[None]:
             log.warning("%s cannot be locked: %s; do not start a second run in it", run_dir, error)
         with contextlib.suppress(OSError):  # on a full disk
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            os.write(file.fileno(), f"{os.getpid()}\n".encode())  # not into the buffer, which `close` would write again
         yield
 
 

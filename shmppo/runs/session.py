@@ -20,6 +20,7 @@ from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
+from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.checkpoint import BEST, CheckpointSchedule
 from shmppo.runs.failure_dump import write_failed_episode, write_failed_minibatch
 from shmppo.runs.outputs import Outputs
@@ -31,7 +32,7 @@ from shmppo.sampling.pool import CollectTimes, InProcessPool, Pool, partition
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
-from shmppo.utils.files import warn_on_os_error
+from shmppo.utils.files import FailedWrites, warn_on_os_error
 from shmppo.utils.phase_timer import PhaseTimer, as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -47,6 +48,7 @@ class Session:
         buffers: the shared buffers.
         process_group: the ranks.
         run_dir: directory of the run.
+        failed_writes: the files that could not be written.
         stop: this rank's request to stop.
         stopping: whether any rank has requested to stop.
         timer: measures the phases of the learner.
@@ -88,7 +90,8 @@ class Session:
         self.stopping = False
         self.timer = PhaseTimer()
         self.state = TrainState(config, task, buffers)
-        self.checkpoints = CheckpointSchedule(config, run_dir)
+        self.failed_writes = FailedWrites()
+        self.checkpoints = CheckpointSchedule(config, run_dir, self.failed_writes)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
@@ -102,7 +105,9 @@ class Session:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
-        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control)
+        self.outputs = Outputs(
+            config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, self.failed_writes
+        )
         stack.callback(self.outputs.close)
         workers = None
         if config.num_workers:
@@ -127,7 +132,7 @@ class Session:
             self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self._agree()
         self.save()  # so that the run can be resumed from now on
-        self.outputs.start(self.state.iteration)
+        self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state))
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""
@@ -197,13 +202,23 @@ class Session:
 
         Raises:
             RankError: if the weights differ between ranks, or a rank has failed.
+            SaveError: if the directory of the run was removed.
         """
+        self._check_directory()
         if self.outputs.log(row, self.learner, self.buffers.timings.step_seconds):
             self.stop.make()
         if self._agree():
+            self._check_directory()
             self.save()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
+
+    def _check_directory(self) -> None:
+        """End the run with a SaveError if its directory was removed. Save the weights in a new directory, if possible.
+
+        With several ranks, only checkpoints that all ranks save at the same iteration are usable.
+        """
+        self.outputs.directory.check(self.save if self.process_group.size == 1 else None)
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
@@ -212,17 +227,20 @@ class Session:
         self.stopping, due = self.process_group.agree((self.stop.made, due), self.buffers.published.weights, iteration)
         return due
 
-    def save(self) -> None:
-        """Save a checkpoint. If the disk is full, log a warning and continue."""
+    def save(self) -> bool:
+        """Save a checkpoint. If the disk is full, warn and continue. Return whether it was written."""
         state = self.state
         best = state.mean_return > state.best_return
         content = state.to_checkpoint(self.learner)
-        if self.checkpoints.save(content, best=best):
+        saved = self.checkpoints.save(content, best=best)
+        if saved:
             state.best_return = content["best_return"]
+        return saved
 
     def finish(self) -> dict[str, Any]:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
+        self._check_directory()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
         if self.checkpoints.saved_at != state.iteration:
@@ -249,6 +267,7 @@ class Session:
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,
             "workers": config.num_workers,
             "worker_restarts": self.pool.restarts,
+            "evaluation_given_up": None,
             "num_envs": config.num_envs,
             "ranks": config.ranks,
             "wall_seconds": wall,
@@ -260,5 +279,5 @@ class Session:
             "stopped_early": state.iteration < config.iterations,
         }
         worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
-        self.outputs.finish(summary, worker_of, wait=not self.stop.made)
+        self.outputs.finish(summary, worker_of)
         return RunSummary(summary)

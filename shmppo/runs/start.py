@@ -23,6 +23,8 @@ from shmppo.runs.fork import copy_history
 from shmppo.runs.run_directory import create_run_directory
 from shmppo.runs.run_lock import locked
 from shmppo.runs.train_state import carry_shapes
+from shmppo.utils import machine
+from shmppo.utils.files import user_path
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     """
     if config.init_from is None:
         return None
-    path = Path(config.init_from).expanduser().absolute()
+    path = user_path(config.init_from, "--init-from").absolute()
     with process_group.config_errors_on_all_ranks():
         state = load_checkpoint(path) if path.is_file() else load_newest_checkpoint(path)
         weights = InitialWeights(path, from_json(json.loads(state["config"])), state["iteration"], state["learner"])
@@ -96,6 +98,28 @@ def origin(path: Path, iteration: int, learner: dict[str, Any]) -> dict[str, Any
         "iteration": iteration,
         "weights_sha256": weights_sha256(learner["model"].values()),
     }
+
+
+def _check_snapshots(checkpoint: dict[str, Any], expected: tuple[int, ...]) -> None:
+    """Raise ConfigError if snapshots have another size than in a checkpoint.
+
+    Args:
+        checkpoint: its content.
+        expected: shape of the snapshots in the shared buffers, [N, bytes].
+    """
+    before, now = checkpoint["carry"]["snapshot"].shape[1], expected[1]
+    versions = machine.versions()
+    changed = ", ".join(
+        f"{name} was {old} and is {versions[name]}"
+        for name, old in checkpoint["fingerprint"].items()
+        if versions.get(name, old) != old
+    )
+    require(
+        before == now,
+        f"checkpoint: its snapshots of environments have {before} bytes, but those of this run have {now}; use the "
+        f"version of the environment with which the run was started ({changed or 'the libraries are the same'}), or "
+        "start a new run with --init-from",
+    )
 
 
 @dataclass(frozen=True)
@@ -118,9 +142,10 @@ class Start:
             fields: the layout table of the shared buffers.
 
         Raises:
-            ConfigError: if a shape differs.
+            ConfigError: if a shape or the size of a snapshot differs.
         """
         if self.checkpoint is not None:
+            _check_snapshots(self.checkpoint, carry_shapes(fields)["snapshot"])
             check_shapes("carry", self.checkpoint["carry"], carry_shapes(fields))
             shapes = parameter_shapes(config, task.observation, task.distribution)
             check_shapes("parameter", self.checkpoint["learner"]["model"], shapes)

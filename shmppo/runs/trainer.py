@@ -12,38 +12,52 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.trust import Trust, Trusted, named_code
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError
+from shmppo.loggers.checked_rows import HASH_DIGITS
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
-from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
+from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.ppo.device_gradients import DeviceGradients, check_device
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import GradientSource, Learner
 from shmppo.ppo.minibatches import build_minibatches
-from shmppo.runs.preflight import check_resources
+from shmppo.runs.iteration_record import IterationRecorder
+from shmppo.runs.preflight import allocate_shared, check_resources, only_run
+from shmppo.runs.process_checks import refuse_daemonic_process, refuse_forked_process
 from shmppo.runs.resume import ResumeRequest, prepare_resume
-from shmppo.runs.run_directory import LOG, default_name, directory_of, holds_run
+from shmppo.runs.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.runs.session import Session
 from shmppo.runs.start import Start, load_initial_weights
 from shmppo.runs.video import check_video
 from shmppo.sampling.pool import Pool, partition
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
+from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
+from shmppo.utils.machine import integer_variable
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import is_importing_main
 
 
-def _train_iterations(session: Session, gradients: GradientSource) -> None:
-    """Train until the last iteration or a request to stop: rollout → minibatches → update → metrics."""
+def _train_iterations(session: Session, gradients: GradientSource, recorder: IterationRecorder | None = None) -> None:
+    """Train until the last iteration or a request to stop: rollout → minibatches → update → metrics.
+
+    Args:
+        session: of the run.
+        gradients: computes the gradients of minibatches.
+        recorder: records the data of one iteration, for `shmppo.verify`.
+    """
     config, state, timer = session.config, session.state, session.timer
     learner, pool, process_group = session.learner, session.pool, session.process_group
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
+        if recorder is not None:
+            recorder.begin(iteration, learner, session.buffers)
         timer.switch("publish")
         learner.publish_statistics()
         learner.publish()
@@ -63,13 +77,16 @@ def _train_iterations(session: Session, gradients: GradientSource) -> None:
             coefficients=coefficients,
             process_group=process_group,
         )
+        if recorder is not None:
+            recorder.add_rollout(rollout, advantages, minibatches)
         timer.switch("other")
         statistics = learner.update(iteration, minibatches, gradients, timer)
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, process_group)
         learner.update_obs_normalizer(rollout)
         state.reset_lost(pool.pop_lost(), learner)
+        weights_hash = learner.weights_sha256()[:HASH_DIGITS]
         row = state.finish_iteration(rollout, times, statistics, coefficients, explained, timer.reset(), process_group)
-        session.outputs.metrics.write(row)
+        session.outputs.metrics.write(row, weights_hash)
         session.after_iteration(row, times)
 
 
@@ -109,10 +126,11 @@ class PoolGradients:
 
 
 class Receivers(NamedTuple):
-    """The receivers of metrics: the user's callback and loggers."""
+    """The receivers of metrics: the user's callback and loggers. `shmppo.verify` also records one iteration."""
 
     callback: Callback | None
     loggers: Sequence[Logger]
+    recorder: IterationRecorder | None = None
 
     def of_rank(self, config: TrainConfig) -> LoggerList:
         """Return the receivers of this rank: on rank 0 all of them and the configured trackers, on other ranks none.
@@ -125,18 +143,26 @@ class Receivers(NamedTuple):
         return LoggerList(self.callback, [*self.loggers, *make_trackers(config)])
 
 
-def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
-    """See `shmppo.train`."""
+def train(
+    config: TrainConfig,
+    *,
+    callback: Callback | None = None,
+    loggers: Sequence[Logger] = (),
+    recorder: IterationRecorder | None = None,
+) -> dict[str, Any]:
+    """See `shmppo.train`. recorder: records one iteration."""
     refuse_imported_script()
+    refuse_forked_process()
     if config.run_dir is not None:
-        config = dataclasses.replace(config, run_dir=os.path.expanduser(config.run_dir))
+        config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
     if config.init_from is not None:
-        config = dataclasses.replace(config, init_from=str(Path(config.init_from).expanduser().absolute()))
-    receivers = Receivers(callback, loggers)
-    with connect(config.rank_timeout) as process_group:
+        config = dataclasses.replace(config, init_from=str(user_path(config.init_from, "--init-from").absolute()))
+    receivers = Receivers(callback, loggers, recorder)
+    with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
-            return _resume(process_group, ResumeRequest(Path(str(config.run_dir)), {}), receivers)
+            own = Trust(tuple(name.module for name in named_code(config.to_json())))  # the caller names this code
+            return _resume(process_group, ResumeRequest(Path(str(config.run_dir)), {}, trust=own), receivers)
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
@@ -153,27 +179,30 @@ def resume(
     new_run_dir: str | Path | None = None,
     callback: Callback | None = None,
     loggers: Sequence[Logger] = (),
+    trust: Trusted = (),
+    recorder: IterationRecorder | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """See `shmppo.resume`."""
-    run_dir = Path(run_dir).expanduser()
+    """See `shmppo.resume`. recorder: records one iteration."""
+    run_dir = user_path(run_dir, "--resume")
     refuse_imported_script()
+    refuse_forked_process()
     try:
-        config = load_config(directory_of(run_dir, int(os.environ.get("RANK", "0"))))
+        config = load_config(directory_of(run_dir, integer_variable("RANK", 0)))
     except ConfigError:  # loading the checkpoint raises a better error later
         config = TrainConfig()
-    target = Path(new_run_dir).expanduser() if new_run_dir is not None else None
-    with connect(changes.get("rank_timeout", config.rank_timeout)) as process_group:
+    target = user_path(new_run_dir, "--run-dir") if new_run_dir is not None else None
+    with only_run(), connect(changes.get("rank_timeout", config.rank_timeout)) as process_group:
         if target is not None and any(process_group.gather_objects(_is_restart(target))):
-            request = ResumeRequest(target, changes)
+            request = ResumeRequest(target, changes, trust=Trust.of(trust))
         else:
-            request = ResumeRequest(run_dir, changes, checkpoint, target)
-        return _resume(process_group, request, Receivers(callback, loggers))
+            request = ResumeRequest(run_dir, changes, checkpoint, target, Trust.of(trust))
+        return _resume(process_group, request, Receivers(callback, loggers, recorder))
 
 
 def _is_restart(run_dir: Path) -> bool:
     """Whether torchrun has restarted this process (--max-restarts) after the run had saved a checkpoint."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and holds_run(run_dir)
+    return integer_variable("TORCHELASTIC_RESTART_COUNT", 0) > 0 and holds_run(run_dir)
 
 
 def _resume(process_group: ProcessGroup, request: ResumeRequest, receivers: Receivers) -> dict[str, Any]:
@@ -208,15 +237,22 @@ def _run(
             task = inspect_task(config)
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
             fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
+            refuse_daemonic_process(config)
             check_resources(config, fields)
             start.check(config, task, fields)
+            buffers = SharedBuffers(fields, allocate_shared(fields))
             run_dir = start.open_directory(config, stack)
-        buffers = SharedBuffers(fields, allocate(fields))
-        stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
+        with config_error_if_unwritable(run_dir):
+            stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
         stack.enter_context(torch_threads(config.learner_threads))
         session = stack.enter_context(Session(config, task, buffers, run_dir, start, loggers, process_group))
-        _train_iterations(session, PoolGradients(config, task, session.learner, buffers, session.pool))
-        return session.finish()
+        gradients: GradientSource = PoolGradients(config, task, session.learner, buffers, session.pool)
+        if receivers.recorder is not None:
+            gradients = receivers.recorder.recorded(gradients, buffers)
+        _train_iterations(session, gradients, receivers.recorder)
+        summary = session.finish()
+    session.failed_writes.check(run_dir, summary)  # now that all files are closed
+    return summary
 
 
 def refuse_imported_script() -> None:

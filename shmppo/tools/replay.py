@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 
+from shmppo.config.checks import require
+from shmppo.config.schemas import FAILED_EPISODE_FILE, read_object
 from shmppo.config.train_config import from_json
+from shmppo.config.trust import Trust, Trusted
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 
 
-def replay(file: Path) -> int:
+def replay(file: Path, trust: Trusted = ()) -> int:
     """Reset the environment with the episode's seed and repeat its actions. The last action is the one that failed.
 
     Args:
-        file: failed_episode.json of a run.
+        file: failed_episode.json of a run. The config.json beside it has the signature.
+        trust: see `shmppo.load_policy`.
 
     Returns:
         The number of steps, if all of them succeed.
 
     Raises:
-        ConfigError: if the file cannot be read.
+        ConfigError: if the file cannot be read, or if it names code that is not trusted.
         EnvError: if the environment fails again: it raises, or returns an observation or reward that is invalid.
     """
     if not file.exists():
         raise ConfigError(f"{file} does not exist; name the failed_episode.json of a run")
+    content = read_object(file, FAILED_EPISODE_FILE, "name the failed_episode.json of a run")
     try:
-        content = json.loads(file.read_text())
-        config, index, episode = from_json(content["config"]), content["env_index"], content["episode"]
-        actions = np.array(content["actions"], np.float32)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"{file} is not a recorded episode ({error}); name the failed_episode.json of a run"
-        ) from error
+        config = from_json(content["config"])
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    index, episode, actions = content["env_index"], content["episode"], np.array(content["actions"], np.float32)
+    require(
+        index < config.num_envs,
+        f"{file}: env_index is {index}, but the run has {config.num_envs} environments; restore it",
+    )
+    Trust.of(trust).check(config.to_json(), file, [file.absolute().parent])
     task = inspect_task(config)
+    size = task.distribution.action_size
+    require(
+        actions.ndim == 2 and actions.shape[1] == size,
+        f"{file} has actions that do not fit {config.env_id}, whose actions have {size} numbers each; restore it",
+    )
     batch = SyncVectorEnv(dataclasses.replace(config, skip_bad_episodes=False), task, index, index + 1)
     reward, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
     batch.reset_all(episode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.runs import preflight
-from shmppo.runs.preflight import available_memory, check_resources
+from shmppo.runs.preflight import allocate_shared, available_memory, check_resources
+from shmppo.runs.startup import SOCKET_NAME, SOCKET_PATH, check_address_space
 
 
 def check(config: TrainConfig) -> None:
@@ -62,3 +64,37 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 300))
     with pytest.raises(ConfigError, match=r"open files: 40 workers need about 304 descriptors but the limit is 300"):
         check(config)
+
+
+def test_shared_memory_that_cannot_be_allocated_is_refused_and_leaves_no_file() -> None:
+    fields = fields_of(TrainConfig(), inspect_task(TrainConfig()))
+    before = set(os.listdir("/dev/shm"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(
+            ConfigError, match=r"shared memory: .* MiB could not be allocated \(.*File too large \(27\)"
+        ):
+            allocate_shared(fields)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert set(os.listdir("/dev/shm")) - before == set()
+
+
+@pytest.mark.parametrize(("workers", "eval_every"), [(2, None), (0, 5)])
+def test_a_temporary_directory_whose_path_is_too_long_for_sockets_is_refused(
+    workers: int, eval_every: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = "/" + "x" * (SOCKET_PATH - SOCKET_NAME)
+    monkeypatch.setattr("tempfile.tempdir", directory)
+    with pytest.raises(ConfigError, match=r"TMPDIR: /x+ has more than 71 characters.*; set TMPDIR to a shorter"):
+        check(TrainConfig(workers=workers, num_envs=4, eval_every=eval_every))
+    check(TrainConfig(workers=0, num_envs=4))
+    monkeypatch.setattr("tempfile.tempdir", directory[:-1])
+    check(TrainConfig(workers=workers, num_envs=4, eval_every=eval_every))
+
+
+def test_too_little_address_space_is_refused_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (600 << 20, resource.RLIM_INFINITY))
+    with pytest.raises(ConfigError, match=r"address space: torch needs more than 1024 MiB but the limit is 600 MiB"):
+        check_address_space()

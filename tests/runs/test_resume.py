@@ -22,6 +22,7 @@ from shmppo.config.resumable import RESUMABLE
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.runs.checkpoint import BEST, load_newest_checkpoint, load_selected_checkpoint
 
@@ -37,7 +38,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     config = dataclasses.replace(BASE, checkpoint_every=1, keep_every=2, kl_profile_every=2, run_dir=str(run_dir))
     train(config)
-    (run_dir / "eval.csv").write_text("iteration,eval_return_mean\n2,20.5\n4,21.5\n")
+    evaluations = MetricsFile(run_dir / "eval.csv", 0, tuple(EVALUATION_GLOSSARY))
+    for iteration in (2, 4):
+        evaluations.write(dict.fromkeys(EVALUATION_GLOSSARY, 20.5) | {"iteration": iteration})
+    evaluations.close()
     return run_dir
 
 
@@ -49,7 +53,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
     """The rows of a table without measured times."""
     with open(path, newline="") as file:
         return [
-            {name: value for name, value in row.items() if "second" not in name and "wait" not in name}
+            {k: v for k, v in row.items() if "second" not in k and "wait" not in k and k != "row_checksum"}
             for row in csv.DictReader(file)
         ]
 

@@ -169,7 +169,7 @@ def test_the_package_is_a_command() -> None:
 
 
 def test_there_are_seven_commands() -> None:
-    assert set(cli.COMMANDS) == {"train", "evaluate", "plot", "tune", "bench", "export", "replay"}
+    assert set(cli.COMMANDS) == {"train", "evaluate", "plot", "tune", "bench", "export", "replay", "verify"}
 
 
 @pytest.mark.parametrize("name", [n if n == "train" else pytest.param(n, marks=pytest.mark.long) for n in cli.COMMANDS])

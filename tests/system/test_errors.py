@@ -16,7 +16,7 @@ from conftest import TESTS
 from shmppo.errors import ConfigError, EnvError, run_command
 
 PACKAGE = TESTS.parent / "shmppo"
-RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError")
+RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError", "SaveError")
 WAYS_OUT = re.compile(
     r"; |\b(must|use|name|lower|raise|choose|install|correct|wrap|supported|give)\b"
     r"|\b(continue|resume|see|put|add|check|write|leave)\b"

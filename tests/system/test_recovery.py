@@ -16,7 +16,7 @@ import pytest
 from helpers import Saboteur, long_after
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, WorkerError
+from shmppo.errors import ConfigError, SaveError, WorkerError
 from shmppo.runs.checkpoint import NAME, file_name, load_newest_checkpoint, save_checkpoint
 from shmppo.runs.checkpoint_file import write_checkpoint
 from shmppo.runs.trainer import resume, train
@@ -241,7 +241,10 @@ def test_on_a_full_disk_the_run_continues_and_keeps_the_checkpoint_before(
 
     monkeypatch.setattr(os, "fsync", full)
     config = dataclasses.replace(BASE, workers=0, stop_at_iteration=4, checkpoint_every=2, run_dir=str(run_dir))
-    assert train(config)["iterations"] == 4
+    with pytest.raises(SaveError, match=r"^checkpoint\.pt of .* could not be written") as caught:
+        train(config)
+    assert caught.value.summary is not None
+    assert caught.value.summary["iterations"] == 4
     assert load_newest_checkpoint(run_dir)["iteration"] == 2
     assert "no checkpoint was written, the one before is kept" in (run_dir / "run.log").read_text()
 

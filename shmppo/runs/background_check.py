@@ -1,0 +1,76 @@
+"""The check of the environment in the background of a run (--check-determinism)."""
+
+from __future__ import annotations
+
+import logging
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.check_process import CheckProcess
+from shmppo.envs.determinism_check import Finding
+from shmppo.envs.spec import Task
+from shmppo.runs.train_state import TrainState
+
+IRREPRODUCIBLE = "the environment is not a function of its seed and its actions:"
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundCheck:
+    """Checks in another process that the environment is a function of its seed and its actions.
+
+    If it is not, the run becomes inexact. If the check fails, or if the run ends before it, the log says so.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:
+        """Prepare the check.
+
+        Args:
+            config: of the run.
+            task: description of the environment.
+            state: gets the reason if the environment is not reproducible.
+        """
+        self._config, self._task, self._state = config, task, state
+        self._process: CheckProcess | None = None
+
+    def start(self) -> None:
+        """Start the process. Does nothing without a check, on other ranks, or if the environment is known already."""
+        config, reasons = self._config, self._state.inexact_reasons
+        known = self._task.inexact_reason is not None or any(text.startswith(IRREPRODUCIBLE) for text in reasons)
+        if not config.check_determinism or config.rank > 0 or known:
+            return
+        try:
+            self._process = CheckProcess(config, self._task, config.check_determinism)
+        except Exception as error:  # whatever prevents the check must not prevent the run
+            _log_problem(repr(error))
+
+    def poll(self) -> str | None:
+        """Return the reason if the check has just found that the environment is not reproducible, else None."""
+        if self._process is None or (finding := self._process.poll()) is None:
+            return None
+        self._process.close()
+        self._process = None
+        if finding.difference is not None:
+            reason = irreproducible(finding)
+            self._state.mark_inexact(reason)
+            return reason
+        if finding.problem is not None:
+            _log_problem(f"{finding.problem} after {finding.steps} checked steps")
+        else:
+            log.info("the environment gave the same bits in %d checked steps", finding.steps)
+        return None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            _log_problem("the run ended before the check")
+            self._process.close()
+            self._process = None
+
+
+def irreproducible(finding: Finding) -> str:
+    """Return the reason why a run is inexact, for a finding with a difference."""
+    return f"{IRREPRODUCIBLE} {finding.difference}"
+
+
+def _log_problem(problem: str) -> None:
+    log.warning("the environment was not checked for reproducibility: %s", problem)

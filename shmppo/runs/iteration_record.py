@@ -1,0 +1,233 @@
+"""Record the data of one iteration, and find the first field in which two records differ. `shmppo.verify` uses this.
+
+The fields are compared in the order in which an iteration computes them: the state at its start, the steps of the
+rollout, the advantages, the minibatches, and the gradients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
+from shmppo.ppo.gae import last_steps
+from shmppo.ppo.learner import GradientSource, Learner
+from shmppo.utils.phase_timer import PhaseTimer
+
+LARGEST_VALUE = 256
+"""Bytes of a field per step and environment. Of a larger field, only digests are kept."""
+_START_FIELDS = {
+    "model": "weights at the start",
+    "optimizer": "optimizer state at the start",
+    "schedule": "adaptive learning rate and β at the start",
+    "obs_moments": "statistics of observations at the start",
+    "return_moments": "statistics of rewards at the start",
+    "discounted_return": "discounted returns at the start",
+}
+"""Keys of `Learner.state`, and the names of these fields."""
+_UPDATE_FIELDS = ("weights before", "gradients")
+_STEP_FIELDS = (
+    "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
+    "ended_length", "bootstrap",
+)  # fmt: skip
+"""Fields of `Rollout` in the order in which a step computes them. The observation comes before them."""
+
+
+class Difference(NamedTuple):
+    """The first difference between two records."""
+
+    field: str
+    place: str
+    """Where in the field; "" if the field has no parts."""
+    values: tuple[str, str]
+    """Its values in the two records, or digests of them."""
+
+
+class IterationRecorder:
+    """Records one iteration of a run.
+
+    Attributes:
+        start: digests of the state at the start of the iteration.
+        steps: fields of the rollout by name, each [T, N, …]. Steps that are not valid are zero.
+        plan: digest of the minibatches.
+        updates: digests of the weights before a minibatch, and of its gradient, by (epoch, minibatch, field).
+    """
+
+    def __init__(self, iteration: int) -> None:
+        """iteration: number of finished iterations before the one to record."""
+        self._iteration = iteration
+        self._active = False
+        self.start: dict[str, str] = {}
+        self.steps: dict[str, np.ndarray] = {}
+        self.plan = ""
+        self.updates: dict[tuple[int, int, int], str] = {}
+        self._leaves: list[str] = []
+
+    def begin(self, iteration: int, learner: Learner, buffers: SharedBuffers) -> None:
+        """Record the state at the start of an iteration, if it is the one to record."""
+        self._active = iteration == self._iteration
+        if self._active:
+            state, carry = learner.state(), buffers.carries[iteration % 2]
+            state["optimizer"] = state["optimizer"]["state"]  # without the options, which take effect later
+            self.start = {title: _digest(_leaves(state[name])) for name, title in _START_FIELDS.items()}
+            self.start["recurrent state at the start"] = _digest([carry.state])
+            self.start["episodes at the start"] = _digest([carry.first, carry.episode, carry.episode_length])
+            self._leaves = [leaf.field for leaf in learner.model.observation.leaves]
+
+    def add_rollout(self, rollout: Rollout, advantages: np.ndarray, minibatches: Minibatches) -> None:
+        """Record the rollout, its advantages [T, N], and its minibatches."""
+        if not self._active:
+            return
+        steps = len(rollout.reward)
+        valid = np.arange(steps)[:, None] < rollout.valid_steps
+        ended = rollout.terminated | rollout.truncated
+        written = {  # other elements of these fields are not written, and contain data of earlier rollouts
+            "ended_return": ended,
+            "ended_length": ended,
+            "bootstrap": rollout.truncated | last_steps(rollout.valid_steps, steps),
+        }
+        arrays = dict(zip(self._leaves, rollout.obs, strict=True))
+        arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
+        self.steps = {name: _compact(array, valid & written.get(name, True)) for name, array in arrays.items()}
+        self.plan = _digest(_used_parts(minibatches))
+
+    def recorded(self, gradients: GradientSource, buffers: SharedBuffers) -> GradientSource:
+        """Return a source of gradients that also records their sum over the shards of each minibatch."""
+        return _RecordedGradients(self, gradients, buffers)
+
+    def add_gradient(self, epoch: int, minibatch: int, buffers: SharedBuffers) -> None:
+        """Record the gradient of a minibatch, and the weights for which it was computed."""
+        if self._active:
+            shards = buffers.shard_results.gradients
+            total = shards[0].copy()
+            for shard in shards[1:]:
+                total += shard
+            for field, array in enumerate((buffers.published.weights, total)):
+                self.updates[epoch, minibatch, field] = _digest([array])
+
+
+class _RecordedGradients:
+    """See `IterationRecorder.recorded`."""
+
+    def __init__(self, recorder: IterationRecorder, gradients: GradientSource, buffers: SharedBuffers) -> None:
+        self._recorder, self._gradients, self._buffers = recorder, gradients, buffers
+
+    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+        """See `GradientSource.compute`."""
+        seconds = self._gradients.compute(version, epoch, minibatch, timer)
+        self._recorder.add_gradient(epoch, minibatch, self._buffers)
+        return seconds
+
+    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
+        """See `GradientSource.refresh_states`."""
+        return self._gradients.refresh_states(version, timer)
+
+
+def first_difference(one: IterationRecorder, other: IterationRecorder) -> Difference | None:
+    """Return the first field in which two records differ, or None."""
+    return (
+        _first_of(one.start, other.start)
+        or _first_step(one.steps, other.steps)
+        or _first_of({"minibatches": one.plan}, {"minibatches": other.plan})
+        or _first_update(one.updates, other.updates)
+    )
+
+
+def _first_of(one: Mapping[str, str], other: Mapping[str, str]) -> Difference | None:
+    for name, value in one.items():
+        if other[name] != value:
+            return Difference(name, "", (value, other[name]))
+    return None
+
+
+def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Difference | None:
+    """Find the earliest step at which a field differs, its first such field, and the first such environment.
+
+    Advantages come last, because they depend on later steps.
+    """
+    found: list[tuple[int, int, str]] = []
+    for index, name in enumerate(list(dict.fromkeys([*one, *other]))):
+        before, now = one.get(name), other.get(name)
+        if before is None or now is None or before.shape != now.shape:
+            shapes = [str(None if array is None else array.shape) for array in (before, now)]
+            return Difference(name, "shape", (shapes[0], shapes[1]))
+        steps = np.flatnonzero(_differs(before, now).any(axis=1))
+        if len(steps) and (name != "advantages" or not found):
+            found.append((int(steps[0]), index, name))
+    if not found:
+        return None
+    t, _, name = min(found)
+    n = int(np.flatnonzero(_differs(one[name], other[name])[t])[0])
+    return Difference(name, f"step {t} of environment {n}", (_text(one[name][t, n]), _text(other[name][t, n])))
+
+
+def _first_update(
+    one: Mapping[tuple[int, int, int], str], other: Mapping[tuple[int, int, int], str]
+) -> Difference | None:
+    for key in sorted(one.keys() | other.keys()):
+        values = (one.get(key, "none"), other.get(key, "none"))
+        if values[0] != values[1]:
+            epoch, minibatch, field = key
+            return Difference(_UPDATE_FIELDS[field], f"minibatch {minibatch} of epoch {epoch}", values)
+    return None
+
+
+def _differs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return for each step and environment whether any byte differs, [T, N]."""
+    different: np.ndarray = (_bytes(one) != _bytes(other)).any(axis=-1)
+    return different
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """Return the bytes of an array [T, N, …] as [T, N, bytes]."""
+    steps, envs = array.shape[:2]
+    return np.ascontiguousarray(array).reshape(steps, envs, -1).view(np.uint8)
+
+
+def _compact(array: np.ndarray, written: np.ndarray) -> np.ndarray:
+    """Copy a field [T, N, …]. Elements that were not written become 0. A large element becomes its digest."""
+    steps, envs = array.shape[:2]
+    flat = array.reshape(steps, envs, -1)
+    if flat.shape[2] * flat.itemsize > LARGEST_VALUE:
+        digests = [int(_digest([row]), 16) for step in flat for row in step]
+        flat = np.array(digests, np.uint64).reshape(steps, envs, 1)
+    return np.where(written[:, :, None], flat, np.zeros((), flat.dtype))
+
+
+def _used_parts(minibatches: Minibatches) -> Iterator[np.ndarray]:
+    """Yield what the update reads of the minibatches. The memory behind these parts contains earlier minibatches."""
+    used = int(minibatches.bounds[0, -1, -1])
+    yield from (minibatches.sequences[:used], minibatches.order[:, :used], minibatches.bounds, minibatches.steps)
+    yield from (minibatches.advantage_scale, minibatches.coefficients)
+
+
+def _leaves(value: Any) -> Iterator[np.ndarray]:
+    """Yield the arrays and numbers in the state of a learner."""
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from _leaves(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _leaves(part)
+    elif isinstance(value, torch.Tensor):
+        yield value.detach().cpu().numpy()
+    else:
+        yield np.frombuffer(repr(value).encode(), np.uint8)
+
+
+def _digest(arrays: Iterable[np.ndarray]) -> str:
+    """Return the first 16 digits of the SHA-256 of the bytes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _text(values: np.ndarray) -> str:
+    """Show at most four values of one step of one environment, with all their digits."""
+    parts = [repr(value.item()) if values.dtype != np.float32 else str(value) for value in values[:4]]
+    return " ".join([*parts, "..."] if len(values) > 4 else parts)

@@ -1,0 +1,63 @@
+"""Check an environment without training: Gymnasium's API, and whether it is a function of its seed and its actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.check_process import CheckProcess
+from shmppo.envs.determinism_check import Finding
+from shmppo.envs.inspection import inspect_task
+from shmppo.envs.spec import Task
+
+
+class Report(NamedTuple):
+    """The result of the check."""
+
+    text: str
+    """The result in lines of name and value."""
+    reproducible: bool
+    """Whether all steps were checked and gave the same bits."""
+
+
+def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
+    """Inspect an environment as a run does, and compare two instances of it.
+
+    Args:
+        fields: of `TrainConfig`: those of the task.
+        steps: number of steps to compare.
+
+    Raises:
+        ConfigError: if the environment cannot be made or breaks Gymnasium's API, or if an option is invalid.
+    """
+    config = TrainConfig(**fields, workers=0)
+    task = inspect_task(config)
+    finding = Finding(0, task.inexact_reason)
+    if task.inexact_reason is None:
+        with closing(CheckProcess(config, task, steps, niceness=0)) as process:
+            finding = process.wait()
+    return Report(_text(config, task, finding), finding.difference is None and finding.problem is None)
+
+
+def _text(config: TrainConfig, task: Task, finding: Finding) -> str:
+    """Describe the environment and the finding."""
+    if finding.difference is not None:
+        verdict = f"no: {finding.difference}"
+    elif finding.problem is not None:
+        verdict = f"not known: {finding.problem} (after {finding.steps:,} steps that gave the same bits)"
+    else:
+        verdict = f"yes: {finding.steps:,} steps gave the same bits in two processes"
+    restored = "a snapshot" if task.snapshot is not None else "a replay of its actions"
+    lines = {
+        "environment": config.env_id,
+        "observation": ", ".join(
+            f"{leaf.field} {leaf.kind} {list(leaf.env_shape)}" for leaf in task.observation.leaves
+        ),
+        "stepped by": task.backend,
+        "restored by": restored if task.seeding == "episode" else "a new episode",
+        "valid": "yes: reset and step follow Gymnasium's API",
+        "reproducible": verdict,
+    }
+    return "\n".join(f"{name:<15}{value}" for name, value in lines.items())

@@ -1,0 +1,232 @@
+"""Check that a run can be reproduced, or find the first difference between two runs, by executing iterations again."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shmppo.config.checks import require
+from shmppo.config.resumable import different_fields
+from shmppo.config.run_options import ReportOptions
+from shmppo.config.trust import Trust, Trusted
+from shmppo.loggers.checked_rows import ROW_CHECKSUM, WEIGHTS_HASH
+from shmppo.loggers.metrics import GLOSSARY, TIMED_COLUMNS
+from shmppo.runs import trainer
+from shmppo.runs.integrity import Checkpoint, Rows, RunFiles, check_run
+from shmppo.runs.iteration_record import IterationRecorder, first_difference
+from shmppo.runs.run_directory import METRICS
+from shmppo.utils.files import short_path
+
+COMPARED = tuple(name for name in GLOSSARY if name not in (*TIMED_COLUMNS, ROW_CHECKSUM, "state_drift"))
+"""Columns of metrics.csv that are the same in two runs of one configuration.
+
+After the replacement of a worker, state_drift is too small."""
+_REPORT: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)}
+_QUIET: dict[str, Any] = _REPORT | {
+    "quiet": True, "check_determinism": 0, "checkpoint_every": None, "checkpoint_minutes": 1e6, "keep_every": None,
+    "keep_checkpoints": 1,
+}  # fmt: skip
+"""Options that do not change the weights, and what they are while iterations are executed again."""
+
+Progress = Callable[[str], None]
+"""Called with a sentence before something that takes time."""
+
+
+class Verdict(NamedTuple):
+    """The result of a verification."""
+
+    equal: bool
+    text: str
+    """One or more lines."""
+
+
+def verify_run(
+    run_dir: Path,
+    *,
+    from_iteration: int | None = None,
+    iterations: int = 10,
+    workers: int | None = None,
+    trust: Trusted = (),
+    progress: Progress = print,
+) -> Verdict:
+    """Check the files of a run, execute a part of it again, and compare it with metrics.csv.
+
+    Args:
+        run_dir: directory of the run, which must have ended.
+        from_iteration: number of finished iterations at the start of the part. The execution begins at the nearest
+            checkpoint before. None: at the newest checkpoint that has iterations after it.
+        iterations: length of the part. 0: only check the files.
+        workers: number of workers. None: as in the run.
+        trust: see `shmppo.load_policy`.
+        progress: gets the progress.
+
+    Raises:
+        ConfigError: if a file is damaged, or if the iterations do not exist.
+    """
+    require(iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
+    files = check_run(run_dir)
+    name, last = short_path(run_dir), files.last_iteration
+    if not iterations:
+        return Verdict(True, f"{name}: all files are undamaged ({last} iterations)")
+    require(last > 0, f"{run_dir} has finished no iteration; use --iterations 0 to check only its files")
+    _require_one_rank(files)
+    if from_iteration is None:
+        start = _checkpoint_before(files, last)
+        first = start.iteration if start is not None else 0
+    else:
+        require(
+            0 <= from_iteration < last,
+            f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations; use 0 … {last - 1}",
+        )
+        first = from_iteration
+        start = _checkpoint_before(files, first + 1)
+    end = min(first + iterations, last)
+    rows = _execute(files, start, end, workers, trust, progress)
+    for iteration in sorted(rows):
+        columns = _different_columns(files.rows.get(iteration), rows[iteration])
+        if columns:
+            return Verdict(False, _mismatch(files, iteration, columns, rows[iteration]))
+    begin = min(rows)
+    return Verdict(True, f"{name}: all files are undamaged; iterations {begin} to {end} gave the same results again")
+
+
+def compare_runs(
+    run_dirs: tuple[Path, Path], *, workers: int | None = None, trust: Trusted = (), progress: Progress = print
+) -> Verdict:
+    """Find the first iteration in which two runs differ. Execute it again for both, and find the first field.
+
+    Args:
+        run_dirs: directories of the runs, which must have ended.
+        workers, trust, progress: see `verify_run`.
+
+    Raises:
+        ConfigError: if a file is damaged, or if no iteration is common to both.
+    """
+    one, other = (check_run(run_dir) for run_dir in run_dirs)
+    for files in (one, other):
+        _require_one_rank(files)
+    names = [short_path(run_dir) for run_dir in run_dirs]
+    common = sorted(one.rows.keys() & other.rows.keys())
+    require(bool(common), f"{run_dirs[0]} and {run_dirs[1]} have no iteration in common; name other runs")
+    differing = ((i, _different_columns(one.rows[i], other.rows[i])) for i in common)
+    iteration, columns = next(((i, found) for i, found in differing if found), (0, []))
+    if not columns:
+        lengths = "" if one.rows.keys() == other.rows.keys() else "; one of them has more"
+        return Verdict(True, f"{names[0]} and {names[1]} are equal in all {len(common)} common iterations{lengths}")
+    lines = [f"{names[0]} and {names[1]} differ first in iteration {iteration}: {', '.join(columns)}"]
+    options = different_fields(one.newest.config, other.newest.config)
+    if options:
+        lines.append(f"their configurations differ in {', '.join(options)}")
+    lines += [f"{name} is not exact: {'; '.join(f.newest.inexact_reasons)}" for name, f in
+              zip(names, (one, other), strict=True) if f.newest.inexact_reasons]  # fmt: skip
+    recorders = (IterationRecorder(iteration - 1), IterationRecorder(iteration - 1))
+    reproduced = []
+    for files, recorder in zip((one, other), recorders, strict=True):
+        start = _checkpoint_before(files, iteration)
+        rows = _execute(files, start, iteration, workers, trust, progress, recorder)
+        wrong = next((i for i in sorted(rows) if _different_columns(files.rows.get(i), rows[i])), None)
+        reproduced.append(wrong is None)
+        if wrong is not None:
+            columns = _different_columns(files.rows.get(wrong), rows[wrong])
+            lines.append(_mismatch(files, wrong, columns, rows[wrong]))
+    lines.append(_first_field(recorders, reproduced, names))
+    return Verdict(False, "\n".join(lines))
+
+
+def _first_field(
+    recorders: tuple[IterationRecorder, IterationRecorder], reproduced: list[bool], names: list[str]
+) -> str:
+    """Say in which field two executions of an iteration differ, or which of the runs does not match this machine."""
+    found = first_difference(*recorders)
+    if found is not None:
+        place = f" ({found.place})" if found.place else ""
+        return f"first field: {found.field}{place}: {found.values[0]} and {found.values[1]}"
+    if all(reproduced):
+        return "first field: weights; everything before the optimizer steps is equal"
+    wrong = [name for name, matches in zip(names, reproduced, strict=True) if not matches]
+    return f"executed again, both give the same data, so {' and '.join(wrong)} did not compute what this machine does"
+
+
+def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -> list[str]:
+    """Return the columns in which two rows differ, the weights first. A missing row differs in the weights."""
+    if recorded is None:
+        return [WEIGHTS_HASH]
+    columns = [name for name in COMPARED if recorded[name] != found[name]]
+    return sorted(columns, key=lambda name: name != WEIGHTS_HASH)
+
+
+def _mismatch(files: RunFiles, iteration: int, columns: list[str], found: dict[str, str]) -> str:
+    """Describe an iteration that gave another result when it was executed again."""
+    name, recorded = short_path(files.run_dir), files.rows.get(iteration, {})
+    values = [f"{column} is {found[column]}, but {METRICS} has {recorded.get(column, 'no row')}" for column in columns]
+    text = f"{name} does not match this machine: executed again, iteration {iteration} differs: {values[0]}"
+    if len(values) > 1:
+        text += f" (and {len(values) - 1} more columns)"
+    if files.newest.inexact_reasons:
+        text += f"\n{name} is not exact: {'; '.join(files.newest.inexact_reasons)}"
+    return text
+
+
+def _require_one_rank(files: RunFiles) -> None:
+    """Raise ConfigError for a run with several ranks."""
+    ranks = files.newest.config.ranks
+    require(
+        ranks == 1,
+        f"{files.run_dir} has {ranks} ranks, whose iterations cannot be executed again by one process; use "
+        "--iterations 0 with one run to check only its files",
+    )
+
+
+def _checkpoint_before(files: RunFiles, iteration: int) -> Checkpoint | None:
+    """Return the last checkpoint before an iteration has finished. None: the start of the run."""
+    earlier = [checkpoint for checkpoint in files.checkpoints if checkpoint.iteration < iteration]
+    return earlier[-1] if earlier else None
+
+
+def _execute(
+    files: RunFiles,
+    start: Checkpoint | None,
+    end: int,
+    workers: int | None,
+    trust: Trusted,
+    progress: Progress,
+    recorder: IterationRecorder | None = None,
+) -> Rows:
+    """Execute a run again in a temporary directory. Return its new rows of metrics.csv.
+
+    Args:
+        files: of the run.
+        start: the checkpoint to begin with. None: the start of the run.
+        end: the last iteration.
+        workers: number of workers. None: as in the run.
+        trust: see `shmppo.load_policy`.
+        progress: gets the progress.
+        recorder: records an iteration.
+
+    Raises:
+        KeyboardInterrupt: if a signal stopped the execution.
+    """
+    first = start.iteration if start is not None else 0
+    progress(f"executing iterations {first + 1} to {end} of {short_path(files.run_dir)} again")
+    # A resume may have changed these options between the checkpoint and the end.
+    later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
+    changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
+    changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
+    changes |= {} if workers is None else {"workers": workers, "learning": "auto"}
+    Trust.of(trust).check(later.to_json(), files.run_dir, [files.run_dir])
+    with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
+        target = Path(directory) / "run"
+        if start is None:
+            config = dataclasses.replace(later, run_dir=str(target), **changes)
+            trainer.train(config, recorder=recorder)
+        else:
+            trainer.resume(
+                files.run_dir, checkpoint=start.path, new_run_dir=target, trust=trust, recorder=recorder, **changes
+            )
+        rows = check_run(target).rows
+    if max(rows) < end:
+        raise KeyboardInterrupt
+    return {iteration: row for iteration, row in rows.items() if iteration > first}

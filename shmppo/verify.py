@@ -1,0 +1,72 @@
+"""Check that a run can be reproduced, or compare two runs: `python -m shmppo.verify RUN_DIR [RUN_DIR]`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from shmppo.config.command_line import parse, program
+from shmppo.config.help import Page
+from shmppo.config.trust import Modules, Trust
+from shmppo.errors import ConfigError, run_command
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """The flags of `python -m shmppo.verify`."""
+
+    run_dirs: tyro.conf.Positional[tuple[Path, ...]]
+    """One run to execute a part of it again, or two runs to compare. They must have ended."""
+    from_iteration: int | None = None
+    """Number of finished iterations at the start of the part. The execution begins at the nearest checkpoint before it;
+    see --keep-every of train. None: at the newest checkpoint that has iterations after it."""
+    iterations: int = 10
+    """Number of iterations to execute again. 0: only check the files."""
+    workers: int | None = None
+    """Number of worker processes. It does not change the result. None: as in the run."""
+    trust: Modules = ()
+    """A module or package that may be imported although another user or machine made the run. Give the flag once per
+    module. Runs of this user on this machine need no flag."""
+
+
+def main() -> int:
+    """Run the command. Return 0 if everything is equal, 1 if something differs, and 2 if a file is damaged."""
+    different: list[bool] = []
+    return run_command(lambda: different.append(not _verify())) or int(any(different))
+
+
+def _verify() -> bool:
+    """Print what was found. Return whether everything is equal."""
+    page = Page(
+        program("verify"),
+        "Check the files of a run, and execute a part of it again. With two runs, find the first difference.",
+        examples=("RUN_DIR", "RUN_DIR --from-iteration 100 --iterations 20", "RUN_DIR ANOTHER_RUN_DIR"),
+    )
+    options = parse(VerifyConfig, sys.argv[1:], page)
+    if len(options.run_dirs) not in (1, 2):
+        raise ConfigError(f"{len(options.run_dirs)} run directories are given; name one or two")
+    if len(options.run_dirs) == 2 and (options.from_iteration, options.iterations) != (None, 10):
+        raise ConfigError("--from-iteration and --iterations are for one run; leave them out to compare two runs")
+    from shmppo.tools.verify import compare_runs, verify_run
+
+    trust = Trust(options.trust, ask=True)
+    run_dirs = [path.expanduser() for path in options.run_dirs]
+    if len(run_dirs) == 2:
+        verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=trust)
+    else:
+        verdict = verify_run(
+            run_dirs[0],
+            from_iteration=options.from_iteration,
+            iterations=options.iterations,
+            workers=options.workers,
+            trust=trust,
+        )
+    print(verdict.text)
+    return verdict.equal
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The check of the environment in the background of a run (--check-determinism)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import summary_of, worker_processes
+from helpers import long_after
+
+from shmppo import TrainConfig, resume, train
+from shmppo.envs.check_process import CheckProcess
+from shmppo.runs.background_check import IRREPRODUCIBLE
+
+pytestmark = pytest.mark.usefixtures("background_check")
+SMALL = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8, workers=0,
+    total_steps=4 * 64, quiet=True,
+)  # fmt: skip
+DIFFERS = f"{IRREPRODUCIBLE} observation[2] differs at step 1 of episode 0"
+
+
+def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
+    """The processes of the check that run."""
+    found = []
+    for process in (learner or psutil.Process()).children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and "check_process" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for_the_check(row: dict[str, float]) -> bool:
+    """A callback that lets the check end before the run continues."""
+    deadline = time.monotonic() + 200
+    while checking():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return False
+
+
+def log_of(run_dir: Path) -> str:
+    return (run_dir / "run.log").read_text()
+
+
+@pytest.mark.parametrize("workers", long_after(1, [0, 2]))
+def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
+    workers: int, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(SMALL, env="hidden_state:StringSet", workers=workers, quiet=False)
+    summary = train(dataclasses.replace(config, run_dir=str(run_dir)), callback=wait_for_the_check)
+    assert (summary["exact"], summary["inexact_reasons"]) == (False, [DIFFERS])
+    assert summary_of(run_dir)["inexact_reasons"] == [DIFFERS]
+    assert log_of(run_dir).count(f"WARNING not exact: {DIFFERS}") == 1
+    assert capfd.readouterr().out.count(f"warning: not exact: {DIFFERS}") == 1
+    summary = resume(run_dir, total_steps=6 * 64, anneal_steps=4 * 64, quiet=True)
+    assert summary["inexact_reasons"][0] == DIFFERS
+    assert log_of(run_dir).count(DIFFERS) == 1, "it is not checked again"
+    assert "was not checked" not in log_of(run_dir)
+
+
+def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> None:
+    summary = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")))
+    assert summary["exact"]
+    assert "not checked for reproducibility: the run ended before the check" in log_of(tmp_path / "run")
+    assert not checking()
+
+
+@pytest.mark.long
+def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
+    hashes = set()
+    for steps in (0, 10, 200):
+        run_dir = tmp_path / str(steps)
+        config = dataclasses.replace(SMALL, check_determinism=steps, run_dir=str(run_dir))
+        summary = train(config, callback=wait_for_the_check)
+        assert summary["exact"]
+        hashes.add(summary["weights_sha256"])
+        assert (f"the same bits in {steps} checked steps" in log_of(run_dir)) == (steps > 0)
+    assert len(hashes) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["GlobalCounter", "Clock", "GlobalRandom", "ProcessId", "LateHistory"])
+def test_each_kind_of_hidden_state_is_found_in_a_run(name: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, env=f"hidden_state:{name}", run_dir=str(tmp_path / "run"))
+    (reason,) = train(config, callback=wait_for_the_check)["inexact_reasons"]
+    assert reason.startswith(f"{IRREPRODUCIBLE} observation[2] differs at step ")
+
+
+PROBLEMS = {
+    "raise": r"step raised ValueError('not here')",
+    "exit": "its process ended with exit code 3",
+    "print": None,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", PROBLEMS)
+def test_a_check_that_fails_does_not_harm_the_run(how: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", run_dir=str(run_dir))
+    config = dataclasses.replace(config, env_kwargs={"how": how, "owner": os.getpid()})
+    summary = train(config, callback=wait_for_the_check)
+    assert (summary["exact"], summary["iterations"]) == (True, 4)
+    problem = PROBLEMS[how]
+    assert problem is None or problem in log_of(run_dir)
+    assert ("not checked" in log_of(run_dir)) == (problem is not None)
+
+
+@pytest.mark.long
+def test_a_check_that_hangs_ends_with_the_run(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", run_dir=str(tmp_path / "run"))
+    config = dataclasses.replace(config, env_kwargs={"how": "hang", "owner": os.getpid()})
+    deadline = time.monotonic() + 200
+
+    def both_run(row: dict[str, float]) -> bool:
+        while len(checking()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return False
+
+    assert train(config, callback=both_run)["exact"]
+    assert not worker_processes()
+    assert "the run ended before the check" in log_of(tmp_path / "run")
+
+
+def test_a_check_that_cannot_start_does_not_harm_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(check: CheckProcess, *arguments: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(CheckProcess, "__init__", fail)
+    assert train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")))["exact"]
+    assert "not checked for reproducibility: OSError('no more processes')" in log_of(tmp_path / "run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.usefixtures("environments_importable")
+def test_the_check_ends_when_the_run_is_killed(number: int, stopped: bool, tmp_path: Path) -> None:
+    """Also a check that is stopped, and one that hangs in a step."""
+    command = [
+        sys.executable, "-m", "shmppo.train", "--env", "hidden_state:FailsElsewhere", "--env-kwargs", "how=sleepless",
+        "owner=0", "--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--total-steps", "100000000",
+        "--check-determinism", "100000000", "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "0",
+    ]  # fmt: skip
+    learner = psutil.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 200
+    while len(processes := checking(learner)) < 2:
+        assert learner.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if stopped:
+        for process in processes:
+            process.suspend()
+    learner.send_signal(number)
+    assert learner.wait(100) == (0 if number == signal.SIGTERM else -number)
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert not alive
+
+
+@pytest.mark.long
+def test_an_environment_of_the_main_script_is_checked_with_workers_only(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time, gymnasium\n"
+        "from shmppo import TrainConfig, train\n"
+        f"sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]\n"
+        "print('imported', flush=True)\n"
+        "gymnasium.register('OfScript-v0', entry_point='hidden_state:ProcessId')\n"
+        "if __name__ == '__main__':\n"
+        "    from test_background_check import SMALL, wait_for_the_check\n"
+        "    import dataclasses\n"
+        "    for workers in (0, 1):\n"
+        "        config = dataclasses.replace(SMALL, env='OfScript-v0', workers=workers, run_dir=f'run-{workers}')\n"
+        "        print(train(config, callback=wait_for_the_check)['exact'])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert [line for line in result.stdout.split() if line != "imported"] == ["True", "False"]
+    assert "OfScript-v0 is not registered" in log_of(tmp_path / "run-0")

@@ -1,0 +1,260 @@
+"""`python -m shmppo.verify`: runs that can be reproduced, planted differences, exit codes, and bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmppo import verify
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.loggers.checked_rows import WEIGHTS_HASH, read_checked_rows, row_line
+from shmppo.loggers.metrics import GLOSSARY
+from shmppo.parallel.shared_buffers import Rollout
+from shmppo.ppo.learner import Learner
+from shmppo.runs.checkpoint import NAME, load_newest_checkpoint
+from shmppo.runs.checkpoint_file import write_checkpoint
+from shmppo.runs.trainer import PoolGradients, train
+from shmppo.tools.verify import compare_runs, verify_run
+from shmppo.utils.phase_timer import PhaseTimer
+
+BASE = TrainConfig(
+    env="Pendulum-v1", hide_obs=(), num_envs=4, rollout_steps=16, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 16 * 6, seq_len=8, keep_every=2, check_determinism=0,
+)  # fmt: skip
+PLANTED = 7
+"""Value of --max-restarts of the run that has the planted difference. The option does not change the weights."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 iterations that kept the checkpoints of 2, 4, and 6. The tests do not change it."""
+    run_dir = tmp_path_factory.mktemp("verify") / "run"
+    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
+    return run_dir
+
+
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, list[str], list[str]]:
+    """Run the command in this process; returns its exit code, and its lines on stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["verify", *map(str, arguments)])
+    code = verify.main()
+    captured = capsys.readouterr()
+    return code, captured.out.splitlines(), captured.err.splitlines()
+
+
+# --- one run
+
+
+def test_a_run_is_reproduced_from_the_nearest_checkpoint(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in trained.iterdir()}
+    code, output, _ = command(monkeypatch, capsys, trained)
+    assert (code, output[0]) == (0, f"executing iterations 5 to 6 of {trained} again")
+    assert output[1] == f"{trained}: all files are undamaged; iterations 5 to 6 gave the same results again"
+    code, output, _ = command(monkeypatch, capsys, trained, "--from-iteration", 3, "--iterations", 1)
+    assert (code, output[0]) == (0, f"executing iterations 3 to 4 of {trained} again")
+    assert {path.name: path.read_bytes() for path in trained.iterdir()} == before, "verify only reads"
+
+
+def test_a_run_is_reproduced_from_its_start_and_only_files_are_checked_without_iterations(trained: Path) -> None:
+    said: list[str] = []
+    verdict = verify_run(trained, from_iteration=0, iterations=100, progress=said.append)
+    assert verdict.equal
+    assert said == [f"executing iterations 1 to 6 of {trained} again"]
+    assert verify_run(trained, iterations=0) == (True, f"{trained}: all files are undamaged (6 iterations)")
+
+
+@pytest.mark.long
+def test_a_run_is_reproduced_with_workers(trained: Path, tmp_path: Path) -> None:
+    assert verify_run(trained, from_iteration=1, workers=2).equal
+    train(dataclasses.replace(BASE, workers=2, run_dir=str(tmp_path / "workers")))
+    assert verify_run(tmp_path / "workers", from_iteration=3).equal
+    assert compare_runs((trained, tmp_path / "workers")).equal
+
+
+def rewritten(run_dir: Path, change: Callable[[int, dict[str, str]], None]) -> Path:
+    """Change the rows of metrics.csv, and make their checksums right again."""
+    columns, checksum, lines = tuple(GLOSSARY), "", []
+    for row in read_checked_rows(run_dir / "metrics.csv", columns).rows:
+        change(int(row["iteration"]), row)
+        line, checksum = row_line([row[name] for name in columns[:-1]], checksum)
+        lines.append(line)
+    (run_dir / "metrics.csv").write_bytes(",".join(columns).encode() + b"\r\n" + b"".join(lines))
+    return run_dir
+
+
+def wrong_at_5(iteration: int, row: dict[str, str]) -> None:
+    if iteration == 5:
+        row[WEIGHTS_HASH] = "0" * 16
+
+
+def test_a_row_that_this_machine_does_not_reproduce_is_named(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = rewritten(Path(shutil.copytree(trained, tmp_path / "wrong")), wrong_at_5)
+    code, output, _ = command(monkeypatch, capsys, wrong)
+    true_hash = read_checked_rows(trained / "metrics.csv", tuple(GLOSSARY)).rows[4][WEIGHTS_HASH]
+    assert (code, output[-1]) == (
+        1,
+        f"{wrong} does not match this machine: executed again, iteration 5 differs: weights_hash is {true_hash}, but "
+        "metrics.csv has 0000000000000000",
+    )
+    code, output, _ = command(monkeypatch, capsys, trained, wrong)
+    assert code == 1
+    assert f"{trained} and {wrong} differ first in iteration 5: weights_hash" in output
+    assert output[-1] == (f"executed again, both give the same data, so {wrong} did not compute what this machine does")
+
+
+# --- two runs
+
+
+def test_equal_runs_are_equal_and_a_shorter_one_is_compared_as_far_as_it_goes(trained: Path, tmp_path: Path) -> None:
+    train(dataclasses.replace(BASE, stop_at_iteration=4, run_dir=str(tmp_path / "short")))
+    verdict = compare_runs((trained, tmp_path / "short"))
+    assert verdict.equal
+    assert verdict.text.endswith("are equal in all 4 common iterations; one of them has more")
+
+
+def test_another_option_is_named(trained: Path, tmp_path: Path) -> None:
+    train(dataclasses.replace(BASE, learning_rate=2e-3, run_dir=str(tmp_path / "fast")))
+    verdict = compare_runs((trained, tmp_path / "fast"), progress=lambda _: None)
+    first, options, field = verdict.text.splitlines()
+    assert not verdict.equal
+    assert f"differ first in iteration 1: {WEIGHTS_HASH}, " in first
+    assert options == "their configurations differ in --learning-rate"
+    assert field.startswith("first field: adaptive learning rate and β at the start: ")
+
+
+FIELDS = ("obs", "actions", "log_prob", "value", "reward", "advantages", "gradients", "weights before", "weights")
+
+
+class Planted:
+    """A difference of 1e-4 in one field of one iteration, if --max-restarts is PLANTED."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.field = FIELDS[seed % len(FIELDS)]
+        self.iteration = int(rng.integers(6))
+        self.t, self.n = int(rng.integers(BASE.rollout_steps)), int(rng.integers(BASE.num_envs))
+        self.epoch, self.minibatch = int(rng.integers(BASE.epochs)), int(rng.integers(BASE.minibatches))
+        if self.field == "weights before" and (self.epoch, self.minibatch) == (0, 0):
+            self.minibatch = 1
+
+    @property
+    def place(self) -> str:
+        """How the difference is reported."""
+        if self.field in ("gradients", "weights before"):
+            return f"{self.field} (minibatch {self.minibatch} of epoch {self.epoch})"
+        return self.field if self.field == "weights" else f"{self.field} (step {self.t} of environment {self.n})"
+
+    def _applies(self, learner: Learner) -> bool:
+        # The version of the weights grows by 1 per iteration, and by 1 per minibatch.
+        iteration = (learner.version - 1) // (1 + BASE.epochs * BASE.minibatches)
+        return learner.config.max_restarts == PLANTED and iteration == self.iteration
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
+        advantages, update, compute = Learner.advantages, Learner.update, PoolGradients.compute
+        learners: list[Learner] = []
+
+        def changed_advantages(learner: Learner, rollout: Rollout) -> np.ndarray:
+            learners[:] = [learner]
+            applies = self._applies(learner)
+            if applies and self.field in FIELDS[:5]:
+                array = rollout.obs[0] if self.field == "obs" else getattr(rollout, self.field)
+                array[self.t, self.n] += 1e-4
+            result = advantages(learner, rollout)
+            if applies and self.field == "advantages":
+                result[self.t, self.n] += 1e-4
+            return result
+
+        def changed_compute(source: Any, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+            here = (epoch, minibatch) == (self.epoch, self.minibatch)
+            applies = here and self._applies(learners[0])
+            if applies and self.field == "weights before":
+                learners[0]._buffers.published.weights[0] += 1e-4
+            seconds = compute(source, version, epoch, minibatch, timer)
+            if applies and self.field == "gradients":
+                learners[0]._buffers.shard_results.gradients[0, 0] += 1e-4
+            return seconds
+
+        def changed_update(learner: Learner, *arguments: Any) -> Any:
+            applies = self._applies(learner)
+            statistics = update(learner, *arguments)
+            if applies and self.field == "weights":
+                learner._buffers.published.weights[0] += 1e-4
+            return statistics
+
+        monkeypatch.setattr(Learner, "advantages", changed_advantages)
+        monkeypatch.setattr(Learner, "update", changed_update)
+        monkeypatch.setattr(PoolGradients, "compute", changed_compute)
+
+
+@pytest.mark.parametrize("seed", [1, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 27))])
+def test_a_planted_difference_is_found(
+    seed: int, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = Planted(seed)
+    planted.install(monkeypatch)
+    other = tmp_path / "other"
+    train(dataclasses.replace(BASE, max_restarts=PLANTED, run_dir=str(other)))
+    code, output, _ = command(monkeypatch, capsys, trained, other)
+    assert code == 1
+    assert f"{trained} and {other} differ first in iteration {planted.iteration + 1}: weights_hash" in "\n".join(output)
+    assert output[-1].partition(":")[2].partition(":")[0].partition(";")[0].strip() == planted.place, output
+
+
+# --- bad input
+
+
+def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases: dict[tuple[object, ...], str] = {
+        (): "error: 0 run directories are given; name one or two",
+        (trained, trained, trained): "error: 3 run directories are given; name one or two",
+        (tmp_path / "none",): f"error: {tmp_path / 'none'} does not exist; name the directory of a run",
+        (trained, "--from-iteration", 6): f"error: --from-iteration is 6, but {trained} has finished 6 iterations; use",
+        (trained, "--iterations", -1): "error: --iterations is -1; it must be at least 0",
+        (trained, trained, "--iterations", 2): "error: --from-iteration and --iterations are for one run; leave them",
+    }
+    for arguments, message in cases.items():
+        code, output, errors = command(monkeypatch, capsys, *arguments)
+        assert (code, output, len(errors)) == (2, [], 1), arguments
+        assert errors[0].startswith(message)
+
+
+def test_damaged_files_are_refused_and_listed(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    (run_dir / "summary.json").write_text("[]")
+    (run_dir / NAME).write_bytes(b"torn")
+    code, _, errors = command(monkeypatch, capsys, run_dir)
+    assert code == 2
+    assert [line.partition(" is damaged")[0] for line in errors] == [
+        f"{run_dir / 'summary.json'}",
+        f"error: {run_dir / NAME}",
+    ]
+
+
+def test_a_run_with_several_ranks_is_refused(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    state = load_newest_checkpoint(run_dir)
+    state["config"] = state["config"].replace('"ranks": 1', '"ranks": 2')
+    write_checkpoint(run_dir / NAME, state)
+    shutil.copyfile(run_dir / NAME, run_dir / "checkpoint-iteration-000006.pt")
+    for call in (lambda: verify_run(run_dir), lambda: compare_runs((run_dir, run_dir))):
+        with pytest.raises(ConfigError, match=rf"^{run_dir} has 2 ranks, whose iterations cannot be executed again by"):
+            call()
+    assert verify_run(run_dir, iterations=0).equal
