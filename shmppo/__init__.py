@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import shmppo.train  # noqa: F401
 from shmppo.config.presets import preset
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, EnvError, RankError, ShmppoError, TrainingError, WorkerError
+from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.version import __version__
 
 if TYPE_CHECKING:
+    from shmppo.config.trust import Trusted
     from shmppo.loggers.trackers import Callback, Logger
     from shmppo.runs.policy import Policy
 
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigError",
     "EnvError",
     "RankError",
+    "SaveError",
     "ShmppoError",
     "TrainConfig",
     "TrainingError",
@@ -56,6 +58,7 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
     Raises:
         ConfigError: if the configuration cannot run. It is raised before any process starts.
         WorkerError, EnvError, TrainingError, RankError: if the run cannot continue. All its processes have ended.
+        SaveError: if files of the run could not be written, or if its directory was removed.
     """
     from shmppo.runs import trainer
 
@@ -69,6 +72,7 @@ def resume(
     new_run_dir: str | Path | None = None,
     callback: Callback | None = None,
     loggers: Sequence[Logger] = (),
+    trust: Trusted = (),
     **changes: Any,
 ) -> dict[str, Any]:
     """Continue a run from its newest checkpoint in the same directory, or from an older one in a new directory.
@@ -79,6 +83,7 @@ def resume(
         new_run_dir: a directory to continue in. It gets the metrics up to the checkpoint. None: `run_dir` for the
             newest checkpoint, otherwise RUN_DIR-from-ITERATION.
         callback, loggers: see `train`.
+        trust: modules to import although another user or machine made the run, see `load_policy`.
         changes: fields of the configuration to change, for example total_steps or workers. Only the fields in
             `shmppo.config.resumable.RESUMABLE` can change. The others would change the weights.
 
@@ -86,17 +91,26 @@ def resume(
         The content of summary.json.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if a change is refused, or if the run has finished.
-        WorkerError, EnvError, TrainingError, RankError: see `train`.
+        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a change is refused,
+            or if the run has finished.
+        WorkerError, EnvError, TrainingError, RankError, SaveError: see `train`.
     """
     from shmppo.runs import trainer
 
     return trainer.resume(
-        run_dir, checkpoint=checkpoint, new_run_dir=new_run_dir, callback=callback, loggers=loggers, **changes
+        run_dir,
+        checkpoint=checkpoint,
+        new_run_dir=new_run_dir,
+        callback=callback,
+        loggers=loggers,
+        trust=trust,
+        **changes,
     )
 
 
-def load_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0) -> Policy:
+def load_policy(
+    run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0, trust: Trusted = ()
+) -> Policy:
     """Load the policy from a checkpoint of a run.
 
     Args:
@@ -104,10 +118,13 @@ def load_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last", s
         checkpoint: "last" for the newest checkpoint, "best" for the one with the highest mean return, the number of an
             iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
+        trust: names of modules and packages. A run directory that this user has not made on this machine may import
+            only these for its environment, wrappers, and network.
 
     Raises:
-        ConfigError: if there is no such checkpoint, or if the environment cannot be made.
+        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or if the environment
+            cannot be made.
     """
     from shmppo.runs import policy
 
-    return policy.load_policy(run_dir, checkpoint=checkpoint, seed=seed)
+    return policy.load_policy(run_dir, checkpoint=checkpoint, seed=seed, trust=trust)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -107,6 +108,25 @@ class RankError(ShmppoError):
     """The ranks cannot continue together. The message names the ranks that are missing or that differ."""
 
 
+class SaveError(ShmppoError):
+    """Files of the run could not be written, or its directory was removed. The message says what is lost.
+
+    Attributes:
+        summary: content of summary.json if the run has trained to its end, otherwise None.
+    """
+
+    def __init__(self, message: str, summary: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
+class CommandEnd(SystemExit):
+    """The end of a command that has only printed something, such as its help text.
+
+    `run_command` reports any other SystemExit as an error, because code of the user has raised it.
+    """
+
+
 class _StandardOutput(io.FileIO):
     """A standard stream that discards what it gets after its reader has ended or its terminal was closed."""
 
@@ -151,6 +171,13 @@ def _text_stream(
     )
 
 
+def print_warning(text: str) -> None:
+    """Print a warning to stderr, if it can be written."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the file is closed
+        if sys.stderr is not None:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
 def print_error(error: ShmppoError) -> None:
     """Print an error to stderr: details and hints first, the message as the last line."""
     print(*filter(None, [error.details, *error.hints]), f"error: {error}", sep="\n", file=sys.stderr)
@@ -170,7 +197,8 @@ def run_command(
         raised: types of errors to raise instead of printing them.
 
     Returns:
-        0 on success, the exit code of the error, or 130 after a KeyboardInterrupt.
+        0 on success, the exit code of the error, 1 after another SystemExit than `CommandEnd`, or 130 after a
+        KeyboardInterrupt.
     """
     protect_standard_streams()
     try:
@@ -182,6 +210,18 @@ def run_command(
         if not isinstance(error, ConfigError) or os.environ.get("LOCAL_RANK", "0") == "0":
             print_error(error)
         return error.exit_code
+    except CommandEnd:
+        raise
+    except SystemExit as error:
+        print_error(
+            ShmppoError(f"the environment, network, or callback called sys.exit({error.code!r}); remove this call")
+        )
+        return ShmppoError.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))
+        return ConfigError.exit_code
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED

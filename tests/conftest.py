@@ -64,6 +64,26 @@ def worker_processes() -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key that signs run directories out of the home directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture
+def background_check() -> None:
+    """Let runs in this process check their environment (--check-determinism)."""
+
+
+@pytest.fixture(autouse=True)
+def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save each run in this process the two interpreters of the check. Commands that tests start do check."""
+    if "background_check" not in request.fixturenames:
+        monkeypatch.setattr("shmppo.runs.background_check.BackgroundCheck.start", lambda check: None)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     yield

@@ -26,7 +26,10 @@ MEAN_WORDS, P95_WORDS = 18.0, 32
 """Limits of the mean and of the 95th percentile of the words per sentence, for each group of texts."""
 GROUPS = ("docstrings", "attribute docstrings", "comments", "messages", "documentation")
 
-RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError", "require", "require_fields", "print")
+RAISED = (
+    "ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError", "SaveError", "require", "require_fields",
+    "print", "print_warning",
+)  # fmt: skip
 LOGGED = ("debug", "info", "warning", "warn", "error", "exception", "critical", "log")
 
 BANNED = {

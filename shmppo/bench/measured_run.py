@@ -48,9 +48,8 @@ def measured_run(config: TrainConfig, iterations: int) -> MeasuredRun:
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         steps = iterations * config.batch_steps
-        summary = train(
-            dataclasses.replace(config, total_steps=steps, stop_at_iteration=None, run_dir=str(run_dir), quiet=True)
-        )
+        changes: dict[str, Any] = {"stop_at_iteration": None, "quiet": True, "check_determinism": 0}
+        summary = train(dataclasses.replace(config, total_steps=steps, run_dir=str(run_dir), **changes))
         if summary["iterations"] < iterations:
             raise KeyboardInterrupt
         times = read_columns(run_dir / "step_times.csv") if config.step_times else {}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
@@ -103,6 +104,11 @@ class GymnasiumHandle(EnvHandle):
     def render(self) -> Any:
         """Return the environment's rendering of its current state."""
         return self._env.render()
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of the environment."""
+        return self._env.action_space
 
     @property
     def unwrapped(self) -> Any:

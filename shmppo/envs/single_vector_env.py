@@ -25,7 +25,7 @@ def open_vector_env(config: TrainConfig, count: int, render_mode: str | None = N
         BaseException: whatever its own code raises.
     """
     arguments = dict(config.env_kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
-    factory = imported_factory(config.env_id) if ":" in config.env_id else None
+    factory = imported_factory(config.env_id, vector=True) if ":" in config.env_id else None
     if factory is not None:
         envs = factory(num_envs=count, **arguments)
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shmppo.envs.checker import Seeding
 from shmppo.envs.snapshots import SnapshotSpec
-from shmppo.models.distributions import Distribution
 from shmppo.models.observations import ObservationSpec
+
+if TYPE_CHECKING:  # it imports torch, which stepping an environment does not need
+    from shmppo.models.distributions import Distribution
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
@@ -46,6 +47,11 @@ class UserVectorEnv(BatchVectorEnv):
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
         self._waiting = np.zeros(high - low, bool)  # whether the next step only resets the environment
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one environment."""
+        return cast(gymnasium.Space[Any], self._envs.single_action_space)
 
     def reset_all(self, episode: int) -> None:
         self._reset(self._all, [episode] * len(self._all))

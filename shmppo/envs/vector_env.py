@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
@@ -190,6 +191,11 @@ class SyncVectorEnv(VectorEnv):
         self._skip_failed = config.skip_bad_episodes
         self._store = self._store_vector if self.observation.is_single_vector else self._store_leaves
         self._step_functions = [handle.step for handle in self.handles]
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one environment."""
+        return self.handles[0].action_space
 
     def reset_all(self, episode: int) -> None:
         for i in range(len(self.handles)):

@@ -10,6 +10,7 @@ hashed, and replayed like every other leaf.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -29,11 +30,21 @@ def first_allowed_action(space: Any, observation: dict[str, Any]) -> Any:
         space: a Discrete or MultiDiscrete action space.
         observation: an observation of `ActionMaskWrapper`.
     """
-    mask = observation[MASK_KEY]
+    return allowed_action(space, observation[MASK_KEY], np.argmax)
+
+
+def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], Any]) -> Any:
+    """Return an action that a mask allows.
+
+    Args:
+        space: a Discrete or MultiDiscrete action space.
+        mask: 0 or 1 for each choice of each action dimension, concatenated.
+        choose: returns the index of a choice from the mask of one dimension.
+    """
     if isinstance(space, spaces.Discrete):
-        return int(space.start) + int(np.argmax(mask))
+        return int(space.start) + int(choose(mask))
     sizes = space.nvec.reshape(-1)
-    choices = [int(np.argmax(part)) for part in np.split(mask, np.cumsum(sizes)[:-1])]
+    choices = [int(choose(part)) for part in np.split(mask, np.cumsum(sizes)[:-1])]
     return np.reshape(choices, space.nvec.shape) + space.start
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shmppo.config.train_config import TrainConfig
@@ -28,25 +28,42 @@ def main(default: TrainConfig | None = None) -> int:
 
 
 def _train_or_resume(arguments: list[str], default: TrainConfig | None) -> None:
+    from shmppo.errors import SaveError
+
+    try:
+        _print_summary(_summary_of(arguments, default))
+    except SaveError as error:
+        if error.summary is not None:
+            _print_summary(error.summary)
+        raise
+
+
+def _summary_of(arguments: list[str], default: TrainConfig | None) -> dict[str, Any]:
+    """Train or resume. Return the content of summary.json."""
     from shmppo.config.flags import option_value, parse_config, parse_resume
 
     if option_value(arguments, "--resume") is None:
         script = None if default is None else f"python {sys.argv[0]}"
         config = parse_config(arguments, script=script, default=default)
-        from shmppo.runs.startup import check_early, early_fork_server, startup_line
+        from shmppo.runs.startup import check_address_space, check_early, early_fork_server, startup_line
 
+        check_address_space()
         with early_fork_server(config):
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
                 check_early(config)
                 from shmppo.runs.trainer import train
-            summary = train(config)
-    else:
-        run_dir, changes = parse_resume(arguments)
-        from shmppo.runs.startup import startup_line
+            return train(config)
+    run_dir, changes = parse_resume(arguments)
+    from shmppo.runs.startup import check_address_space, startup_line
 
-        with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet="quiet" in changes):
-            from shmppo.runs.trainer import resume
-        summary = resume(run_dir, **changes)
+    check_address_space()
+    with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet="quiet" in changes):
+        from shmppo.runs.trainer import resume
+    return resume(run_dir, **changes)
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    """Print the summary of a run, except with --quiet."""
     if not summary["config"]["quiet"]:
         from shmppo.config.train_config import from_json
         from shmppo.loggers.summary import summary_text

@@ -21,7 +21,7 @@ MESSAGES = {
     "json.nothing:make": "there is no module json.nothing; install it",
     "environments:np": "np in environments is a module; name a class",
     "environments:Nothing-v7": "is not registered; check the id in environments",
-    "sys:exit": r"could not be made: SystemExit\(\)",
+    "sys:exit": "is neither a class nor a Python function, but a builtin_function_or_method; name one of them",
     "environments.Counter": r"is not registered \(did you mean environments:Counter\?\); for an id",
     "json.decoder.JSONDecoder": r"\(did you mean json.decoder:JSONDecoder\?\)",
     "json.nothing.Maze": r"is not registered; for an id",

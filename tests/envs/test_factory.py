@@ -67,7 +67,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"env": "CartPole-v1", "wrappers": ("environments:BrokenWrapper",)},
         r"^--env CartPole-v1 could not be made: TypeError\('not an argument'\) at .*environments.py:\d+$",
     ),
-    ({"env": "builtins:dict"}, r"--env builtins:dict returned dict, not a gymnasium.Env"),
+    (
+        {"env": "builtins:dict"},
+        r"--env builtins:dict is a class, but not a subclass of gymnasium's Env; name such a class, or a function",
+    ),
     (
         {"env": "environments:Counter", "env_kwargs": {"size": 1}},
         r"--env environments:Counter could not be made: .*unexpected keyword argument 'size'",

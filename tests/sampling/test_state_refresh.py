@@ -20,6 +20,7 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import cut_sequences, step_indices
 from shmppo.runs.trainer import resume, train
+from shmppo.sampling.actor import Actor
 from shmppo.sampling.state_refresh import StateRefresh
 from shmppo.utils.phase_timer import PhaseTimer
 
@@ -104,6 +105,35 @@ def test_a_refresh_computes_the_states_of_the_present_weights_and_their_drift(bu
     drift = buffers.rollout.state_drift.sum(axis=0)
     assert drift[1] == sum(change.size for change in changed)
     np.testing.assert_allclose(drift[0], sum(float(np.square(change).sum()) for change in changed), rtol=1e-4)
+
+
+def test_a_refresh_that_is_repeated_after_a_failure_measures_the_whole_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drift(fails_at: int) -> tuple[str, np.ndarray]:
+        buffers, learner = sixth_rollout(CONFIG)
+        with torch.no_grad():
+            for parameter in learner.model.parameters():
+                parameter.mul_(1.1)
+        calls, advance = 0, Actor.advance
+
+        def failing(actor: Actor, *arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fails_at:
+                raise ZeroDivisionError
+            return advance(actor, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Actor, "advance", failing)
+            if fails_at:
+                with pytest.raises(ZeroDivisionError):
+                    refresh(CONFIG, buffers, learner, 0, 5)
+            refresh(CONFIG, buffers, learner, 0, 5)
+        return memory_digest(buffers), buffers.rollout.state_drift.copy()
+
+    whole, again = drift(fails_at=0), drift(fails_at=12)
+    assert again[0] == whole[0]
+    np.testing.assert_array_equal(again[1], whole[1])
+    assert (whole[1] > 0).all()
 
 
 def test_any_division_of_the_environments_refreshes_to_the_same_bytes() -> None:

@@ -1,0 +1,63 @@
+"""Check an environment: `python -m shmppo.check_env ENV`. Does it follow Gymnasium's API, and is it reproducible?"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from shmppo.config.checks import at_least_1, require_fields
+from shmppo.config.command_line import parse, program
+from shmppo.config.help import Page
+from shmppo.config.options import TaskOptions
+from shmppo.errors import run_command
+
+
+@dataclass(frozen=True)
+class CheckEnvConfig(TaskOptions):
+    """The flags of `python -m shmppo.check_env`."""
+
+    env: tyro.conf.Positional[str] = dataclasses.field()
+    """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a
+    function."""
+    steps: int = 1000
+    """Steps for which two instances in two processes must give the same bits."""
+    action_masks: bool = False
+    """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions."""
+    total_steps: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = 200_000
+
+
+def main() -> int:
+    """Run the command. Return 0 if the environment is reproducible, 1 if it is not, and the code of an error."""
+    reproducible = True
+
+    def check() -> None:
+        nonlocal reproducible
+        reproducible = _check_env()
+
+    return run_command(check) or int(not reproducible)
+
+
+def _check_env() -> bool:
+    page = Page(
+        program("check-env"),
+        "Check that an environment follows Gymnasium's API and is a function of its seed and its actions.",
+        examples=("Pendulum-v1", "my_module:make --env-kwargs size=9 --steps 5000"),
+        common=("env", "env_kwargs", "wrappers", "env_backend", "steps"),
+    )
+    options = parse(CheckEnvConfig, sys.argv[1:], page)
+    require_fields(options, ("steps",), at_least_1, "be at least 1")
+    fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    steps = fields.pop("steps")
+    from shmppo.tools.check_env import check_environment
+
+    report = check_environment(fields, steps)
+    print(report.text)
+    return report.reproducible
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The check that an environment is a function of its seed and actions: what it finds, and that it raises no alarm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from environments import ACTION_SPACES, SPACES
+from helpers import long_after
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.determinism_check import Finding, compare, make_request, outcomes_beside_another
+from shmppo.envs.inspection import inspect_task
+
+
+def check(steps: int = 200, **fields: Any) -> Finding:
+    """Run both sides of the check in this process. So neither the process id nor the hash seed differs."""
+    config = TrainConfig(workers=0, **fields)
+    request = make_request(config, inspect_task(config), steps)
+    return compare(request, outcomes_beside_another(request))
+
+
+FOUND = {
+    "GlobalCounter": (1, "observation[2] differs at step 1 of episode 0"),
+    "Clock": (1, "observation[2] differs at step 1 of episode 0"),
+    "GlobalRandom": (1, "observation[2] differs at step 1 of episode 0"),
+    "GlobalNumpyRandom": (1, "observation[2] differs at step 1 of episode 0"),
+    "SeededInReset": (1, "observation[2] differs at step 1 of episode 0"),
+    "LateHistory": (79, "observation[2] differs at step 40 of episode 0"),
+    "KeepsBuffer": (1, "observation[1] differs at the reset of episode 0"),
+    "Snapshots": (14, "observation[2] differs at step 7 of episode 1 after a restoration from a snapshot"),
+}
+"""For each environment the smallest number of steps that finds it, and what the check then says."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_hidden_state_is_found_with_as_many_steps_as_documented(name: str) -> None:
+    steps, difference = FOUND[name]
+    env = f"hidden_state:{name}"
+    assert check(steps, env=env).difference == difference
+    assert steps == 1 or check(steps - 1, env=env) == Finding(steps - 1)
+    assert check(env=env).difference, "with the default number of steps"
+
+
+@pytest.mark.parametrize("what", ["terminated", "truncated", "reward"])
+def test_the_flag_or_the_reward_that_differs_is_named(what: str) -> None:
+    difference = check(env="hidden_state:Flags", env_kwargs={"what": what}).difference
+    assert difference is not None
+    assert difference.startswith(what)
+    assert " of episode 0" in difference
+
+
+def test_a_difference_that_32_bits_cannot_show_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(range(10_000))
+    monkeypatch.setattr("hidden_state.SmallBits.hidden", lambda env: 1 + 1e-14 * next(numbers))
+    difference = check(env="hidden_state:SmallBits").difference
+    assert difference is not None
+    assert "before it is rounded to 32 bits" in difference
+
+
+def test_the_part_of_the_observation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig(workers=0, env="environments:Shaped", env_kwargs={"space": "dict"})
+    request = make_request(config, inspect_task(config), 10)
+    monkeypatch.setattr("environments.Shaped._observe", lambda env: SPACES["dict"].sample())  # not seeded
+    difference = compare(request, outcomes_beside_another(request)).difference
+    assert difference is not None
+    assert "observation 'camera'[" in difference
+    assert difference.endswith(" differ at the reset of episode 0")
+
+
+def test_an_environment_that_raises_ends_the_check_without_an_alarm() -> None:
+    finding = check(env="hidden_state:RaisesLate")
+    assert finding.difference is None
+    assert 0 < finding.steps < 30
+    assert finding.problem is not None
+    assert "too late" in finding.problem
+    difference = check(env="hidden_state:RaisesAfterHistory").difference
+    assert difference == "what the environment raises differs at step 5 of episode 0"
+
+
+CLASSIC = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
+MUJOCO = ["HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5", "Ant-v5", "Walker2d-v5", "Swimmer-v5", "Reacher-v5"]
+SEEDED: list[dict[str, Any]] = [
+    *({"env": env} for env in CLASSIC),
+    {"env": "CartPole-v1", "episode_seeding": "once"},
+    {"env": "CartPole-v1", "prev_action": True, "prev_reward": True},
+    {"env": "Pendulum-v1", "hide_obs": (2,)},
+    *({"env": f"environments:{name}-v0"} for name in ("Counter", "CounterTruncated", "PutsBack")),
+    {"env": "environments:SlowCartPole", "step_times": True},
+    *({"env": "environments:Echo", "env_kwargs": {"actions": name}} for name in ACTION_SPACES),
+    *({"env": "environments:Shaped", "env_kwargs": {"space": name}} for name in SPACES),
+    *(
+        {"env": "environments:Masked", "env_kwargs": {"sizes": sizes}, "action_masks": True}
+        for sizes in ([4], [3, 5])
+    ),
+    *({"env": f"environments:FailsSometimes-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),
+    *({"env": f"environments:FailsAtReset-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),
+    *({"env": f"vector_environments:{name}", "env_backend": "vector"} for name in ("Walk", "SameStep")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", SEEDED, ids=str)
+def test_an_environment_that_is_a_function_of_its_seed_raises_no_alarm(fields: dict[str, Any]) -> None:
+    assert check(**fields) == Finding(200)
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+@pytest.mark.parametrize("env", long_after(2, MUJOCO))
+def test_mujoco_raises_no_alarm(env: str, backend: str) -> None:
+    assert check(env=env, env_backend=backend) == Finding(200)
+
+
+@pytest.mark.long
+def test_the_check_raises_no_alarm_for_minigrid() -> None:
+    pytest.importorskip("minigrid")
+    for name in ("Empty-5x5", "MemoryS9", "DoorKey-6x6"):
+        env = f"minigrid:MiniGrid-{name}-v0"
+        assert check(1000, env=env, wrappers=("minigrid.wrappers:ImgObsWrapper",)) == Finding(1000)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])
+def test_few_steps_are_possible(steps: int) -> None:
+    assert check(steps, env="CartPole-v1") == Finding(steps)
+
+
+def test_a_run_draws_no_number_of_the_check() -> None:
+    config = TrainConfig(workers=0)
+    request = make_request(config, inspect_task(config), 10)
+    assert request.config.seed != config.seed
+    assert request == make_request(config, request.task, 10)

@@ -1,0 +1,213 @@
+"""Environments that are no functions of their seeds. Named in a configuration as `hidden_state:Id`."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from environments import Counter
+from gymnasium import spaces
+
+
+class Hidden(Counter):
+    """A `Counter` of 50 steps that also observes a hidden number, which subclasses define."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+
+    def __init__(self) -> None:
+        super().__init__(length=50)
+
+    def hidden(self) -> float:
+        """The number that the environment observes."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        observation, extra = super().reset(seed=seed, options=options)
+        return np.append(observation, 0.0), extra
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, *rest = super().step(action)
+        return np.append(observation, self.hidden()), *rest  # type: ignore[return-value]
+
+
+class GlobalCounter(Hidden):
+    """(a) Observes the number of steps of all environments of the process."""
+
+    steps = 0
+
+    def hidden(self) -> float:
+        GlobalCounter.steps += 1
+        return GlobalCounter.steps
+
+
+class Clock(Hidden):
+    """(b) Observes the time."""
+
+    def hidden(self) -> float:
+        return time.time() % 1000
+
+
+class GlobalRandom(Hidden):
+    """(c) Uses the generator of the module `random`."""
+
+    def hidden(self) -> float:
+        return random.random()
+
+
+class GlobalNumpyRandom(Hidden):
+    """(d) Uses the generator of the module `numpy.random`, which it seeds itself when it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        np.random.seed(0)  # noqa: NPY002 (that is what this environment is for)
+
+    def hidden(self) -> float:
+        return np.random.random()  # noqa: NPY002
+
+
+class ProcessId(Hidden):
+    """(e) Observes the process id."""
+
+    def hidden(self) -> float:
+        return os.getpid()
+
+
+class StringSet(Hidden):
+    """(f) Observes the order of a set of texts, which depends on the hash seed of Python."""
+
+    names = ("left", "right", "up", "down", "take", "drop", "wait", "open", "close", "look")
+
+    def hidden(self) -> float:
+        return float("".join(str(self.names.index(name)) for name in set(self.names)))
+
+
+class LateHistory(Hidden):
+    """(g) From step 40 of an episode on, observes how many episodes this instance has begun."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def hidden(self) -> float:
+        return self.episodes if self.t >= 40 else 0.0
+
+
+class SeededInReset(Hidden):
+    """(h) Seeds `numpy.random` in each reset. It is a function of its seed only while it is alone in its process."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        np.random.seed(seed)  # noqa: NPY002
+        return super().reset(seed=seed, options=options)
+
+    def hidden(self) -> float:
+        return np.random.random()  # noqa: NPY002
+
+
+class SmallBits(Hidden):
+    """(i) Observes a difference that 32-bit floats cannot show."""
+
+    def hidden(self) -> float:
+        return 1.0 + os.getpid() * 1e-14
+
+
+class Snapshots(Hidden):
+    """(j) Its snapshots lack a part of the state, which shows three steps after the restoration."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.recent = [0.0] * 4
+        return super().reset(seed=seed or 0, options=options)
+
+    def hidden(self) -> float:
+        self.recent = [*self.recent[1:], float(self.t)]
+        return self.recent[0]
+
+    def get_state(self) -> np.ndarray:
+        return np.array([*self.buffer, self.t, self.recent[1]])
+
+    def set_state(self, state: np.ndarray) -> None:
+        self.buffer[:], self.t, self.recent[1] = state[:2], int(state[2]), state[3]
+
+
+class KeepsBuffer(Counter):
+    """(k) Its reset does not clear what the last step of the episode before has written."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.t = 0
+        return self.buffer, {}
+
+
+class Flags(Hidden):
+    """(l) Ends episodes at random, and shows it only by the flag `what`, or by the reward."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def hidden(self) -> float:
+        return 0.0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, reward, terminated, truncated, extra = super().step(action)
+        lucky = random.random() < 0.2
+        reward += 1e-9 * lucky * (self.what == "reward")
+        flags = {"terminated": terminated, "truncated": truncated}
+        flags |= {self.what: flags.get(self.what, False) or lucky}
+        return observation, reward, flags["terminated"], flags["truncated"], extra
+
+
+class RaisesLate(Hidden):
+    """Raises at step 30 of each episode."""
+
+    def hidden(self) -> float:
+        if self.t == 30:
+            raise ValueError("too late")
+        return 0.0
+
+
+class RaisesAfterHistory(LateHistory):
+    """Raises at step 5 of the fourth episode of the instance."""
+
+    def hidden(self) -> float:
+        if (self.episodes, self.t) == (4, 5):
+            raise ValueError("four")
+        return 0.0
+
+
+class FailsElsewhere(Hidden):
+    """Raises, exits, hangs, or prints in every process but `owner`."""
+
+    def __init__(self, how: str, owner: int) -> None:
+        super().__init__()
+        self.how, self.owner = how, owner
+
+    def hidden(self) -> float:
+        if os.getpid() != self.owner:
+            if self.how == "raise":
+                raise ValueError("not here")
+            if self.how == "exit":
+                os._exit(3)
+            if self.how == "hang":
+                time.sleep(1000)
+            if self.how == "print":
+                print("x" * 100_000, flush=True)
+        return 0.0
+
+
+class NotMade(Counter):
+    """Can be made only in the process `owner`."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__()
+        if os.getpid() != owner:
+            raise ValueError("only one instance is allowed")
+
+
+def in_main_only() -> gymnasium.Env[np.ndarray, int]:
+    """Make a `Counter`. A test registers it in its own process only."""
+    return Counter()

@@ -1,0 +1,76 @@
+"""The command check-env: its exit code and its output, with real processes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from helpers import long_after
+
+from shmppo import check_env
+
+DIFFERS = "observation[2] differs at step 1 of episode 0"
+FOUND = {
+    "StringSet": DIFFERS,
+    "ProcessId": DIFFERS,
+    "GlobalCounter": DIFFERS,
+    "Clock": DIFFERS,
+    "GlobalRandom": DIFFERS,
+    "GlobalNumpyRandom": DIFFERS,
+    "LateHistory": "observation[2] differs at step 40 of episode 0",
+}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["shmppo check-env", *arguments])
+    return check_env.main()
+
+
+@pytest.mark.parametrize("name", long_after(1, FOUND))
+def test_an_environment_with_hidden_state_is_not_reproducible(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, f"hidden_state:{name}", "--steps", "100") == 1
+    output = capsys.readouterr().out
+    assert "\nvalid          yes: " in output
+    assert output.endswith(f"\nreproducible   no: {FOUND[name]}\n")
+
+
+@pytest.mark.parametrize("env", long_after(0, ["CartPole-v1", "HalfCheetah-v5", "environments:PutsBack-v0"]))
+def test_an_environment_that_is_a_function_of_its_seed_is_reproducible(
+    env: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, env, "--seed", "3") == 0
+    assert capsys.readouterr().out.endswith("\nreproducible   yes: 1,000 steps gave the same bits in two processes\n")
+
+
+@pytest.mark.long
+def test_a_vector_environment_and_action_masks_are_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, "vector_environments:Walk", "--env-backend", "vector", "--steps", "100") == 0
+    assert run(monkeypatch, "environments:Masked", "--action-masks", "--steps", "100") == 0
+
+
+def test_an_environment_that_accepts_no_seed_is_not_reproducible(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "environments:RefusesSeeds-v0") == 1
+    assert "reproducible   no: the environment raises on reset(seed=…)" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_an_environment_that_fails_in_the_check_has_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "hidden_state:RaisesLate") == 1
+    assert "reproducible   not known: step raised ValueError('too late')" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [("Nothing-v0",), ("CartPole-v1", "--steps", "0"), ("CartPole-v1", "--stpes")])
+def test_bad_input_ends_with_code_2(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert captured.err.startswith("error: ")
