@@ -54,7 +54,7 @@ PRINT_COMPLETION, WRITE_COMPLETION = "--tyro-print-completion", "--tyro-write-co
 
 def usage() -> str:
     """Return the help text of `shmppo --help`."""
-    lines = [f"  {name:<10}{command.meaning}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<11}{command.meaning}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "usage: shmppo COMMAND [flags]",

@@ -81,6 +81,11 @@ class WorkerError(ShmppoError):
             # Python prints the cause above this error, as it does for an exception of this process.
             self.__cause__ = OriginalError(f"\n{details}")
 
+    @property
+    def raised(self) -> bool:
+        """Whether the user's code has raised an exception. If not, the worker died or stopped responding."""
+        return self.env_index is not None or bool(self.details)
+
 
 class OriginalError(Exception):
     """The exception of a worker as text: the traceback of the user's code."""

@@ -12,6 +12,7 @@ from shmppo.config.command_line import parse, program
 from shmppo.config.help import Page
 from shmppo.config.trust import Modules, Trust
 from shmppo.errors import ConfigError, run_command
+from shmppo.utils.files import user_path
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _verify() -> bool:
     from shmppo.tools.verify import compare_runs, verify_run
 
     trust = Trust(options.trust, ask=True)
-    run_dirs = [path.expanduser() for path in options.run_dirs]
+    run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
     if len(run_dirs) == 2:
         verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=trust)
     else:

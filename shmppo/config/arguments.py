@@ -114,10 +114,10 @@ def _check_values(name: str, flag: Flag, values: Sequence[str], following: str) 
         example = " or ".join(f"{name} {choice}" for choice in choices(flag.kind)) or f"{name} {flag.metavar}"
         dash = f"; write a value that begins with a hyphen as {name}={following}" if following else ""
         raise ConfigError(f"{name} needs a value: {example}{dash}")
-    optional = types.NoneType in typing.get_args(flag.kind)
+    if types.NoneType in typing.get_args(flag.kind) and list(values) == ["None"]:
+        return
     for value in values:
-        if not (optional and value == "None"):
-            _check_value(name, flag.kind, value)
+        _check_value(name, flag.kind, value)
 
 
 def _check_value(name: str, kind: Any, value: str) -> None:

@@ -42,6 +42,15 @@ def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], 
         require(value is None or holds(value), f"{flag(name)} is {value}; it must {rule}")
 
 
+def shown(value: Any) -> str:
+    """Return a value as one line of at most 200 characters, for an error message."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an integer of more than 4300 digits, or an object of the user
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def flag(name: str) -> str:
     """Return the command-line flag of a field."""
     return "--" + name.replace("_", "-")

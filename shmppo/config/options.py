@@ -22,6 +22,7 @@ from shmppo.config.checks import (
     positive,
     require,
     require_fields,
+    shown,
 )
 
 
@@ -105,7 +106,8 @@ class TaskOptions:
         except (TypeError, ValueError):
             same = False
         require(
-            same, f"--env-kwargs is {self.env_kwargs}; its values must be numbers, text, lists, or mappings of them"
+            same,
+            f"--env-kwargs is {shown(self.env_kwargs)}; its values must be numbers, text, lists, or mappings of them",
         )
         if self.env_backend in ("envpool", "vector"):
             for name in ("wrappers", "prev_action", "prev_reward", "skip_bad_episodes"):

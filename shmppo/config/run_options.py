@@ -121,7 +121,7 @@ class ReportOptions:
     kl_profile_every: int | None = None
     """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
     profiles."""
-    check_determinism: int = 200
+    check_determinism: int = 500
     """Steps for which another process compares two instances of the environment during the first iterations. If they
     differ, the run is not reproducible (exact: false). 0: no check."""
     step_times: bool = False

@@ -52,10 +52,11 @@ def _is_matrix(value: Any) -> bool:
 OBJECT = Key(_is_object, "an object")
 COUNT = Key(_is_count, "a whole number of at least 0")
 TEXT = Key(_is_text, "text")
+TEXT_OR_NULL = Key(lambda value: value is None or _is_text(value), "text or null")
 
 CONFIG_FILE: Schema = {"config": OBJECT}
 """config.json. `TrainConfig` checks the fields of its configuration. The other keys are for readers."""
-SUMMARY_FILE: Schema = {"config": OBJECT, "weights_sha256": TEXT, "iterations": COUNT}
+SUMMARY_FILE: Schema = {"config": OBJECT, "weights_sha256": TEXT_OR_NULL, "iterations": COUNT}
 """summary.json, as far as `shmppo.verify` reads it."""
 FAILED_EPISODE_FILE: Schema = {
     "config": OBJECT,

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import flag, require
+from shmppo.config.checks import flag, require, shown
 from shmppo.config.hints import field_hint
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import ProcessOptions, RankOptions, ReportOptions
@@ -240,18 +240,25 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         value = tuple(value)
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
-    elif isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        value = int(value)
+    value = tuple(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if float in (kind, *typing.get_args(kind)) and (number or isinstance(value, str)):
-        with contextlib.suppress(ValueError):  # YAML parses 1e-3 as text
+        with contextlib.suppress(ValueError, OverflowError):  # YAML parses 1e-3 as text
             return float(value)
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
     named = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
-    require(_fits(kind, value), f"{flag(name)} is {value!r}; it must be {wanted}{named}")
+    require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{named}")
+    for part in value if isinstance(value, tuple) else (value,):
+        small = not isinstance(part, int) or part.bit_length() <= 64
+        require(small, f"{flag(name)} is {shown(value)}; it must have at most 64 bits")
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Convert an integer to Python's own type."""
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -260,7 +267,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(_fits(part, value) for part in parts)
     if origin is typing.Literal:
-        return value in parts
+        return isinstance(value, str) and value in parts
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(parts[0], element) for element in value)
     if isinstance(value, bool):

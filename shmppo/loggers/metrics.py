@@ -80,7 +80,7 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 SUMMARY_GLOSSARY: dict[str, str] = {
     "run_dir": "directory of the run",
     "config": "the resolved configuration",
-    "weights_sha256": "hash of the weights",
+    "weights_sha256": "hash of the weights; null if an error ended the run during an update",
     "exact": "whether the determinism guarantee holds for this run, as far as shmppo can tell",
     "inexact_reasons": "why it does not hold",
     "initial_weights": "path, iteration, and hash of the weights of `--init-from`; null without it",
@@ -103,6 +103,7 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "peak_memory_bytes": "largest memory of all processes together",
     "shared_memory_bytes": "size of the shared buffers",
     "stopped_early": "whether the run ended before `--total-steps`",
+    "error": "the error that ended the run; null if there was none",
     "step_times": "the slowest environment and its step times, with `--step-times`",
     "checksum": "SHA-256 of all other keys; only in the file",
 }

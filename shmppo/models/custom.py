@@ -51,7 +51,7 @@ class CustomNetwork(nn.Module):
         self._where = f"--network {config.network}"
         self._leaves = observation.network_leaves
         self._names = [leaf.field for leaf in self._leaves]
-        factory = load_object(cast(str, config.network), "--network")
+        factory = load_object(cast(str, config.network), "--network", nn.Module)
         try:
             module = factory({leaf.field: input_shape(leaf) for leaf in self._leaves}, config)
         except Exception as error:  # the user's code may raise anything

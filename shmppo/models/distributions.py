@@ -191,12 +191,12 @@ class SquashedGaussian(DiagonalGaussian):
 
     def entropy_grad(self, params: np.ndarray) -> np.ndarray:
         # ∂ log|da/du| / ∂u = −2 tanh(u), at u = μ + σ · point
-        slopes = -2 * np.tanh(self._quadrature(params)) * self._weights  # [..., A, points]
+        by_point = -2 * np.tanh(self._quadrature(params)) * self._weights  # [..., A, points]
         gradient = super().entropy_grad(params)
         by_mean, by_log_std = self._parts(gradient)
         std = np.exp(self._parts(params)[1])
-        by_mean += np.where(self._bounded, np.add.reduce(slopes, -1), 0)
-        by_log_std += np.where(self._bounded, np.add.reduce(slopes * self._points, -1) * std, 0)
+        by_mean += np.where(self._bounded, np.add.reduce(by_point, -1), 0)
+        by_log_std += np.where(self._bounded, np.add.reduce(by_point * self._points, -1) * std, 0)
         return gradient
 
     def _quadrature(self, params: np.ndarray) -> np.ndarray:

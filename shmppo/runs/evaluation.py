@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from shmppo.config.trust import Trusted
-from shmppo.envs.handles import GymnasiumHandle
-from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.policy import TrainedPolicy, load_trained, single_batch_actor
 from shmppo.runs.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
@@ -208,7 +207,7 @@ class _Player:
                 results[end.i] = EpisodeResult(end.episode_return, end.length, False)
             if step == self._max_steps:
                 for i in set(range(count)) - results.keys():
-                    results[i] = EpisodeResult(envs.returns[i], envs.lengths[i], True)
+                    results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True)
             if progress is not None:
                 progress(len(results), total)
         return [results[i] for i in range(count)]

@@ -170,7 +170,8 @@ def _check_evaluations(path: Path) -> None:
 def _check_summary(path: Path, rows: Rows) -> None:
     summary = read_object(path, SUMMARY_FILE, ADVICE)
     row = rows.get(summary["iterations"])
-    if row is not None and not summary["weights_sha256"].startswith(row[WEIGHTS_HASH]):
+    weights = summary["weights_sha256"]  # None: the run has failed during an update
+    if row is not None and weights is not None and not weights.startswith(row[WEIGHTS_HASH]):
         raise ConfigError(f"{path} has other weights than {METRICS}; restore both from one copy")
 
 

@@ -25,7 +25,7 @@ from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluator import Evaluator
 from shmppo.runs.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
 from shmppo.utils import machine
-from shmppo.utils.files import FailedWrites, replaced_file, write_json
+from shmppo.utils.files import FailedWrites, replaced_file, warn_on_os_error, write_json
 from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -169,6 +169,12 @@ class Outputs:
     def _write_summary(self, summary: dict[str, Any]) -> None:
         with self._failed_writes.recorded(SUMMARY):
             write_json(self._run_dir / SUMMARY, with_checksum(summary))
+
+    def write_failure(self, summary: dict[str, Any]) -> None:
+        """Write summary.json after the run has failed, if its directory is still there and can be written."""
+        if self.directory.is_unchanged():
+            with warn_on_os_error():
+                write_json(self._run_dir / SUMMARY, with_checksum(summary))
 
     def close(self) -> None:
         """End the evaluator, close the files, and restore the terminal."""

@@ -25,6 +25,7 @@ from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shape
 from shmppo.models.normalization import RunningMoments, leaf_statistics, normalize_leaf
 from shmppo.models.observations import NUMBERS, ObservationError
 from shmppo.runs.checkpoint import check_shapes, load_selected_checkpoint, signing_directories
+from shmppo.runs.checkpoint_file import check_keys
 from shmppo.sampling.actor import Actor
 from shmppo.utils.files import user_path
 
@@ -63,9 +64,11 @@ def load_trained(run_dir: Path, checkpoint: str | int | Path = "last", trust: Tr
         trust: see `shmppo.load_policy`.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or as in `trained_from`.
+        ConfigError: if there is no such checkpoint, if it is incomplete, if the run names code that is not trusted, or
+            as in `trained_from`.
     """
     state = load_selected_checkpoint(run_dir, checkpoint)
+    check_keys(state, run_dir)
     fields = from_json(json.loads(state["config"])).to_json()
     Trust.of(trust).check(fields, run_dir, signing_directories(run_dir, checkpoint))
     return trained_from(state)

@@ -105,6 +105,13 @@ class DirectoryGuard:
             return None
         return status.st_dev, status.st_ino
 
+    def is_unchanged(self) -> bool:
+        """Whether the path still names the directory. True if the file system does not answer."""
+        try:
+            return self._identify() == self._identity
+        except OSError:  # for example a network file system that does not answer now
+            return True
+
     def check(self, save: Callable[[], bool] | None) -> None:
         """End the run if its directory is gone.
 
@@ -115,14 +122,10 @@ class DirectoryGuard:
         Raises:
             SaveError: if the directory was removed, moved, or replaced.
         """
-        try:
-            identity = self._identify()
-        except OSError:  # for example a network file system that does not answer now
-            return
-        if identity == self._identity:
+        if self.is_unchanged():
             return
         short = short_path(self._path)
-        if identity is not None:
+        if os.path.exists(self._path):
             raise SaveError(f"{short} was replaced by another directory during the run; start the run again")
         if save is None or not self._create_again() or not save():
             raise SaveError(f"{short} was removed during the run; start the run again")
@@ -135,6 +138,7 @@ class DirectoryGuard:
         try:
             self._path.mkdir(parents=True)  # not exist_ok: another run may have created it just now
             (self._path / CONFIG).write_bytes(self._description)
+            self._identity = self._identify()
         except OSError as error:
             log.warning("%s cannot be created again: %s", self._path, error)
             return False

@@ -14,7 +14,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError, TrainingError, WorkerError
+from shmppo.errors import EnvError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.process_group import ProcessGroup
@@ -36,6 +36,7 @@ from shmppo.utils.files import FailedWrites, warn_on_os_error
 from shmppo.utils.phase_timer import PhaseTimer, as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.user_code import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +168,8 @@ class Session:
                 self.pool.close(grace=0.0)
                 if isinstance(error, (WorkerError, EnvError, TrainingError)):
                     self._save_after_error(error)
+                text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
+                self.outputs.write_failure(self._summary(self.state.inexact_reasons, text))
         finally:
             self._open.close()
 
@@ -250,13 +253,26 @@ class Session:
             for rank, reasons in enumerate(self.process_group.gather_objects(state.inexact_reasons))
             for reason in reasons
         ]
+        summary = self._summary(inexact)
+        worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
+        self.outputs.finish(summary, worker_of)
+        return RunSummary(summary)
+
+    def _summary(self, inexact_reasons: list[str], error: str | None = None) -> dict[str, Any]:
+        """Return the content of summary.json, as of the last finished iteration.
+
+        Args:
+            inexact_reasons: why the run is not exact.
+            error: the error that has ended the run. During an update, the weights then are those of no iteration.
+        """
+        config, state = self.config, self.state
         wall, steps = float(state.phase_seconds.sum()), state.env_steps
-        summary = {
+        return {
             "run_dir": str(self.run_dir),
             "config": json.loads(json.dumps(config.to_json())),
-            "weights_sha256": self.learner.weights_sha256(),
-            "exact": not inexact,
-            "inexact_reasons": inexact,
+            "weights_sha256": None if state.updating else self.learner.weights_sha256(),
+            "exact": not inexact_reasons,
+            "inexact_reasons": list(inexact_reasons),
             "initial_weights": state.initial_weights,
             "env_steps": steps,
             "iterations": state.iteration,
@@ -277,7 +293,5 @@ class Session:
             "peak_memory_bytes": self.outputs.peak_memory,
             "shared_memory_bytes": self.buffers.memory.numel(),
             "stopped_early": state.iteration < config.iterations,
+            "error": error,
         }
-        worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
-        self.outputs.finish(summary, worker_of)
-        return RunSummary(summary)

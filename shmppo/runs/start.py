@@ -18,7 +18,7 @@ from shmppo.models.actor_critic import parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.runs.checkpoint import check_shapes, load_newest_checkpoint
-from shmppo.runs.checkpoint_file import load_checkpoint
+from shmppo.runs.checkpoint_file import check_keys, load_checkpoint
 from shmppo.runs.fork import copy_history
 from shmppo.runs.run_directory import create_run_directory
 from shmppo.runs.run_lock import locked
@@ -85,6 +85,7 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     path = user_path(config.init_from, "--init-from").absolute()
     with process_group.config_errors_on_all_ranks():
         state = load_checkpoint(path) if path.is_file() else load_newest_checkpoint(path)
+        check_keys(state, path)
         weights = InitialWeights(path, from_json(json.loads(state["config"])), state["iteration"], state["learner"])
     hashes = process_group.gather_objects(weights.record()["weights_sha256"])
     require(len(set(hashes)) == 1, f"--init-from {path} has other weights on some ranks; give all ranks the same files")

@@ -15,7 +15,7 @@ from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trust, Trusted, named_code
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.checked_rows import HASH_DIGITS
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.parallel.process_group import ProcessGroup
@@ -251,7 +251,12 @@ def _run(
             gradients = receivers.recorder.recorded(gradients, buffers)
         _train_iterations(session, gradients, receivers.recorder)
         summary = session.finish()
-    session.failed_writes.check(run_dir, summary)  # now that all files are closed
+    try:
+        session.failed_writes.check(run_dir, summary)  # now that all files are closed
+    except SaveError as error:
+        summary["error"] = str(error)
+        session.outputs.write_failure(summary)
+        raise
     return summary
 
 

@@ -17,9 +17,10 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
+from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.timed import TimedSyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, SyncVectorEnv, VectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.normalization import column_moments
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
@@ -254,8 +255,8 @@ class Collector:
         self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
             obs[:] = carried[own]
-        envs.returns[:] = carry.episode_return[own].tolist()
-        envs.lengths[:] = carry.episode_length[own].tolist()
+        envs.returns[:] = carry.episode_return[own]
+        envs.lengths[:] = carry.episode_length[own]
         envs.hashes[:] = carry.episode_hash[own].tolist()
         self._first[:] = carry.first[own]
         self._actor.states[:] = carry.state[own]

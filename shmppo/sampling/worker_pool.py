@@ -127,7 +127,7 @@ class WorkerPool:
         """Wait until every worker is ready. Replace workers that fail while they start.
 
         Raises:
-            WorkerError: if a worker has been replaced too often.
+            WorkerError: if a worker has been replaced too often, or if an environment raises in its first episode.
         """
         self._wait_ready(self._workers)
 
@@ -138,6 +138,8 @@ class WorkerPool:
             replaced = []
             for worker, report in self._reports(workers, self._start_seconds):
                 if isinstance(report, WorkerError):
+                    if report.raised and not (self._must_restore(worker.index) or self._config.skip_bad_episodes):
+                        raise report  # another worker would begin the same episodes
                     replaced.append(self._replace(worker, report))
                     continue
                 assert report is not None, "the worker has no command yet"

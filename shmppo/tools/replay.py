@@ -12,7 +12,7 @@ from shmppo.config.schemas import FAILED_EPISODE_FILE, read_object
 from shmppo.config.train_config import from_json
 from shmppo.config.trust import Trust, Trusted
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 
 

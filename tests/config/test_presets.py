@@ -32,6 +32,7 @@ DIGESTS = {
     "Humanoid-v5": "ccd107c68e0f",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
     "ALE/Pong-v5": "a892cb49f9b7",
+    "popgym": "2c6d47808dc8",
 }
 """Beginning of the SHA-256 of each preset's fields. The published results were measured with these options."""
 

@@ -98,12 +98,16 @@ def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"network": "networks:absent"}, r"--network networks:absent: module networks has no absent"),
-    ({"network": "networks"}, r"--network networks has no colon; name it as module:attribute"),
+    ({"network": "networks"}, r"--network networks is not of the form module:attribute; name a class"),
     (
         {"network": "networks:nothing"},
         r"--network networks:nothing must return an nn.Module with the attributes f",
     ),
-    ({"network": "builtins:len"}, r"--network builtins:len could not be made: TypeError"),
+    ({"network": "os:system"}, r"--network os:system is neither a class nor a Python function, but a builtin_function"),
+    (
+        {"network": "subprocess:Popen"},
+        r"--network subprocess:Popen is a class, but not a subclass of torch's Module; name such a",
+    ),
     (
         {"network": "networks:Wide"},
         r"--network networks:Wide returned features and state of shapes .*4.*; .* be .*5",

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import summary_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
@@ -24,6 +25,7 @@ from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner, MinibatchStatistics
 from shmppo.runs.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
 from shmppo.runs.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
+from shmppo.runs.integrity import check_run
 from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import CollectTimes, InProcessPool
@@ -58,7 +60,7 @@ def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: P
         resume(run_dir)
     in_environment("environments:FourNumbersThreeActions-v0")
     with pytest.raises(ConfigError, match=r"parameter policy_head.bias has the shape \(2,\), but \(3,\) is"):
-        resume(run_dir)
+        resume(run_dir, trust=["environments"])
 
 
 def test_a_checkpoint_of_format_4_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -105,6 +107,9 @@ def test_a_minibatch_that_is_not_finite_is_written_to_a_file_and_the_run_can_res
     assert kept["rollout"]["obs/obs" if prev_action else "obs"].shape == (32, 4, 4)
     assert int(kept["sequences"][:, 2].sum()) == pytest.approx(32 * 4 / 2, abs=8)
     assert set(kept["weights"]) >= {"policy_head.weight", "value_head.weight"}
+    summary = summary_of(run_dir)
+    assert (summary["iterations"], summary["weights_sha256"]) == (2, None)
+    assert summary["error"].startswith("minibatch 0 of epoch 1: the loss is not finite")
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
     assert resume(run_dir)["weights_sha256"] == straight["weights_sha256"]
 
@@ -173,9 +178,12 @@ def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(
     config = dataclasses.replace(
         BASE, env="environments:Faulty-nan-v0", workers=workers, max_restarts=0, run_dir=str(run_dir)
     )
-    with pytest.raises((EnvError, WorkerError), match="not finite"):
+    with pytest.raises((EnvError, WorkerError), match="not finite") as caught:
         train(config)
     assert load_newest_checkpoint(run_dir)["iteration"] == 1  # the error comes at step 40, in the second rollout
+    summary = summary_of(run_dir)
+    assert (summary["error"], summary["iterations"], summary["stopped_early"]) == (str(caught.value), 1, True)
+    assert check_run(run_dir).last_iteration == 1
 
 
 def test_an_episode_longer_than_the_replay_limit_is_restarted_instead_of_replayed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from conftest import summary_of, worker_processes
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.runs import video
 from shmppo.runs.checkpoint import load_newest_checkpoint
@@ -219,7 +219,7 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
         evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
-    monkeypatch.setattr("shmppo.envs.handles.GymnasiumHandle.render", lambda handle: 1 / 0)
+    monkeypatch.setattr("shmppo.envs.sync_vector_env.GymnasiumHandle.render", lambda handle: 1 / 0)
     with pytest.raises(
         ConfigError, match=r"cannot be rendered here \(division by zero\); pip install 'shmppo\[video\]'"
     ):

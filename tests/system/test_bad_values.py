@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import shmppo.evaluate
 import shmppo.export
 import shmppo.plot
 import shmppo.replay
+import shmppo.verify
 from shmppo.config.checks import MAX_SECONDS, MAX_UNITS
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
 from shmppo.train import main as train_main
 
 LONG = "x" * 300
@@ -38,6 +43,10 @@ CASES: list[tuple[Callable[[], int], str, str]] = [
     (train_main, f"--init-from {NOBODY}", NO_HOME),
     (shmppo.evaluate.main, NOBODY, "does not exist; name the directory of a run"),
     (shmppo.evaluate.main, f"runs/none --checkpoint {NOBODY}", NO_HOME),
+    (shmppo.verify.main, NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
+    (shmppo.verify.main, f"runs/none {LONG}", "does not exist; name the directory of a run"),
+    (shmppo.verify.main, LONG, TOO_LONG),
+    (train_main, "--hide-obs None None", "--hide-obs is 'None'; it must be an integer"),
     (train_main, "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
     (train_main, "--rank-timeout 1e20", "--rank-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
     (train_main, "--hidden-size 1000000000000", "--hidden-size is 1000000000000; it must be at most 1048576"),
@@ -46,6 +55,8 @@ CASES: list[tuple[Callable[[], int], str, str]] = [
     (train_main, "--learner-threads 1000000000000", "--learner-threads is 1000000000000; it must be at most 4096"),
     (train_main, "--network :", "--network : is not of the form module:attribute; name a class or function like that"),
     (train_main, "--network .a:b", "--network .a:b is not of the form module:attribute"),
+    (train_main, "--network os:system", "neither a class nor a Python function, but a builtin_function_or_method"),
+    (train_main, "--network subprocess:Popen", "is a class, but not a subclass of torch's Module; name such a class"),
     (train_main, "--network test_bad_values:missing", "module test_bad_values has no missing"),
     (train_main, "--network raising_network:make", "the import of raising_network raised ZeroDivisionError"),
     (train_main, "--env :", "--env :"),
@@ -97,3 +108,31 @@ def test_the_largest_values_are_accepted() -> None:
     """Larger ones overflow in the functions of the system that wait, or in torch."""
     config = TrainConfig(worker_timeout=MAX_SECONDS, rank_timeout=MAX_SECONDS, hidden_size=MAX_UNITS)
     assert config.hidden_size == 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("dual_clip", 10**400, "be float | None"),
+        ("learning_rate", Fraction(10**400), "be float"),
+        ("gamma", 10**5000, "be float"),
+        ("num_envs", 10**5000, "have at most 64 bits"),
+        ("hide_obs", (2**64,), "have at most 64 bits"),
+        ("env_kwargs", {"a": 10**5000}, "be numbers, text, lists, or mappings of them"),
+        ("env_backend", np.array([1, 2]), "be Literal['auto',"),
+        ("env_backend", np.ones((2, 2)), "be Literal['auto',"),
+        ("track", (np.array([1, 2]),), "be tuple[Literal['tensorboard',"),
+        ("env", np.array([1, 2]), "be str | None"),
+    ],
+    ids=lambda value: str(value)[:20] if isinstance(value, str) else type(value).__name__,
+)
+def test_a_value_of_python_that_no_run_can_use_is_refused_in_one_line(name: str, value: Any, rule: str) -> None:
+    fields: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**fields)
+    message = str(caught.value)
+    assert message.startswith(f"--{name.replace('_', '-')} is ")
+    assert f" must {rule}" in message
+    assert "\n" not in message
+    assert len(message) < 350
+    assert TrainConfig(hide_obs=np.arange(2).tolist(), encoder_sizes=(np.int64(8),)).encoder_sizes == (8,)

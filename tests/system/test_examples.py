@@ -16,7 +16,12 @@ from shmppo.runs.checkpoint_file import load_checkpoint
 
 EXAMPLES = sorted((TESTS.parent / "examples").glob("*.py"))
 
-NEEDED = {"lunarlander": ["Box2D"], "minigrid_memory": ["minigrid"], "pong": ["ale_py", "cv2"]}
+NEEDED = {
+    "lunarlander": ["Box2D"],
+    "minigrid_memory": ["minigrid"],
+    "pong": ["ale_py", "cv2"],
+    "popgym_repeat": ["popgym"],
+}
 """Modules of the extras that an example needs."""
 SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "4", "--stop-at-iteration", "2")
 

@@ -107,6 +107,7 @@ def test_a_run_whose_directory_is_removed_ends_with_a_checkpoint_in_a_new_one(
         train(dataclasses.replace(BASE, run_dir=str(run_dir)), callback=at(i2=lambda: shutil.rmtree(run_dir)))
     assert load_newest_checkpoint(run_dir)["iteration"] == 2
     assert "was removed" in (run_dir / "run.log").read_text()
+    assert "was removed during the run" in summary_of(run_dir)["error"]
     assert not capsys.readouterr().err
     assert resume(run_dir)["weights_sha256"] == undisturbed
 
@@ -266,6 +267,8 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
 
         with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
             train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")), callback=at(i2=fail))
+        error = summary_of(tmp_path / "run")["error"]
+        assert error.startswith("ZeroDivisionError() at ") if fails else error is None
         assert state() == before
         assert (warnings.showwarning, threading.excepthook, torch.get_num_threads()) == (show, hook, threads)
     finally:

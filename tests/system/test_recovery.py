@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import summary_of
 from helpers import Saboteur, long_after
 
 from shmppo.config.train_config import TrainConfig
@@ -91,6 +92,8 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
     monkeypatch.setattr(WorkerPool, "_send", kill_always)
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9"):
         train(dataclasses.replace(BASE, max_restarts=2, run_dir=str(tmp_path / "run")))
+    summary = summary_of(tmp_path / "run")
+    assert (summary["error"], summary["worker_restarts"]) == ("worker 0 died: killed by signal 9", 2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -245,6 +248,7 @@ def test_on_a_full_disk_the_run_continues_and_keeps_the_checkpoint_before(
         train(config)
     assert caught.value.summary is not None
     assert caught.value.summary["iterations"] == 4
+    assert caught.value.summary["error"] == summary_of(run_dir)["error"] == str(caught.value)
     assert load_newest_checkpoint(run_dir)["iteration"] == 2
     assert "no checkpoint was written, the one before is kept" in (run_dir / "run.log").read_text()
 

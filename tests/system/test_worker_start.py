@@ -42,7 +42,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(summary["weights_sha256"])
 
 
-@pytest.mark.parametrize("how", long_after(2, ["exit", "stop", "raise"]))
+@pytest.mark.parametrize("how", long_after(1, ["exit", "stop"]))
 def test_a_worker_that_fails_while_it_starts_is_replaced(how: str, undisturbed: str, tmp_path: Path) -> None:
     """A stopped one is noticed after --worker-timeout, although a start may take 120 s."""
     count, timeout = (1, 2.0) if how == "stop" else (2, 60.0)
@@ -75,9 +75,8 @@ def test_a_worker_that_is_killed_before_it_runs_is_replaced(
 
 
 REASONS = {
-    "exit": r"^worker \d died while it started: exit code 3$",
-    "raise": r"^worker \d failed: environment \d: reset\(seed=\d+\) of episode 0 raised ValueError\('no license'\) at ",
     "stop": r"^worker \d \(pid \d+\) has made no progress for 0\.5 s; ",
+    "exit": r"^worker \d died while it started: exit code 3$",
 }
 
 
@@ -88,3 +87,21 @@ def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(how: st
         train(config)
     started = 50 - len(os.listdir(tmp_path / "tokens"))
     assert 3 <= started <= 6, "each of two workers starts three times at most"
+
+
+@pytest.mark.parametrize("skips", long_after(1, [False, True]))
+def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(skips: bool, tmp_path: Path) -> None:
+    """With --skip-bad-episodes it tries other episodes, and then the worker is replaced."""
+    config = configuration("raise", 400 if skips else 2, tmp_path, max_restarts=1, skip_bad_episodes=skips)
+    reason = r"^worker \d failed: environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
+    with pytest.raises(WorkerError, match=reason):
+        train(config)
+    log = (tmp_path / "run/run.log").read_text()
+    assert ("starting another worker" in log) == skips
+
+
+def test_an_environment_that_raises_at_resume_is_started_again(undisturbed: str, tmp_path: Path) -> None:
+    train(configuration("raise", 0, tmp_path, stop_at_iteration=2))
+    tokens(tmp_path, 1)
+    summary = resume(tmp_path / "run")
+    assert (summary["worker_restarts"], summary["weights_sha256"]) == (1, undisturbed)
