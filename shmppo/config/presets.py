@@ -102,8 +102,23 @@ PRESETS: dict[str, dict[str, Any]] = {
         "normalize_reward": False,
         "total_steps": 10_000_000,
     },
+    "popgym": {
+        "env": "popgym:popgym-RepeatPreviousEasy-v0",
+        "prev_action": True,
+        "core": "gru",
+        "hidden_size": 128,
+        "encoder_sizes": (128,),
+        "num_envs": 64,
+        "rollout_steps": 128,
+        "seq_len": 64,
+        "minibatches": 8,
+        "grad_shards": 2,
+        "entropy_coef": 0.01,
+        "total_steps": 15_000_000,
+    },
 }
-"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`.
+"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`. The preset `popgym` is
+for all tasks of a suite: add --env.
 
 A name that ends in `-memory` is a variant of the task: the policy does not see some numbers of the observation, so it
 needs memory."""

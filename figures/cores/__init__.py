@@ -1,0 +1,1 @@
+"""Candidates for new recurrent cores, as custom networks."""

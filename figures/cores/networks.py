@@ -1,0 +1,245 @@
+"""Recurrent networks for `--network figures.cores.networks:NAME`, run from the repository root.
+
+- `MinGru`: a GRU whose gates depend on the input only (Feng et al. 2024, arXiv 2410.01201).
+- `Lru`: a diagonal linear recurrence with complex numbers (Orvieto et al. 2023, arXiv 2303.06349).
+- `Lmu`: a memory of a time window (Voelker et al. 2019), without its nonlinear feedback (Chilkuri & Eliasmith 2021).
+- `Ffm`: fast and forgetful memory (Morad et al. 2023, arXiv 2310.04128).
+
+All recurrences are linear in their state, so the products of weights and inputs are computed for all steps together.
+`--encoder-sizes`, `--hidden-size`, and `--num-layers` have their usual meaning. Where a decay needs a time scale, it
+comes from --seq-len.
+
+Axes: L steps, J sequences, H hidden units, S size of a layer's state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from figures.cores.scan import averaging_scan, scan
+from shmppo import TrainConfig
+from shmppo.models.encoders import TanhLayers, orthogonal
+
+
+class Layer(nn.Module):
+    """One recurrent layer. It maps x [L, J, H] and its state [J, S] to y [L, J, H] and the state after the last step.
+
+    Attributes:
+        state_size: S.
+    """
+
+    state_size: int
+
+    def __init__(self, hidden: int, window: int) -> None:
+        """Create the layer. hidden: H. window: steps over which it should remember."""
+        super().__init__()
+
+
+class MinGruLayer(Layer):
+    """h ← (1 − z)·h + z·c, where gate z and candidate c depend on the input only. A highway gate mixes h and x."""
+
+    def __init__(self, hidden: int, window: int) -> None:
+        super().__init__(hidden, window)
+        self.state_size = hidden
+        self.project = orthogonal(nn.Linear(hidden, 3 * hidden), 1.0)
+        with torch.no_grad():  # time constants from 1 step to the window, as in arXiv 1804.11188
+            steps = torch.linspace(0, math.log(max(window, 2)), hidden).exp()
+            assert self.project.bias is not None
+            self.project.bias[:hidden] = -torch.log(steps)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        update, candidate, highway = self.project(x).to(state.dtype).chunk(3, -1)
+        h = averaging_scan(update, candidate, state)
+        return torch.lerp(x, h, torch.sigmoid(highway)), h[-1]
+
+
+class LruLayer(Layer):
+    """h ← λ·h + γ·B x with complex h, then a gated layer of Re(C h) + D·x.
+
+    The state holds the real and the imaginary part of each of the H numbers next to each other.
+    """
+
+    def __init__(self, hidden: int, window: int) -> None:
+        super().__init__(hidden, window)
+        self.state_size = 2 * hidden
+        self.norm = nn.LayerNorm(hidden)
+        # |λ| is uniform in the square between its bounds. The largest decays over about the window.
+        low, high = 0.5, math.exp(-1 / max(window, 2))
+        magnitude = torch.sqrt(low**2 + torch.rand(hidden) * (high**2 - low**2))
+        self.log_decay = nn.Parameter(torch.log(-torch.log(magnitude)))
+        self.log_phase = nn.Parameter(torch.log(math.pi * (torch.rand(hidden) + 1e-3)))
+        self.into = orthogonal(nn.Linear(hidden, 2 * hidden), 1.0)
+        self.out_of = orthogonal(nn.Linear(2 * hidden, hidden), 1.0)
+        self.direct = nn.Parameter(torch.ones(hidden))
+        self.gated = orthogonal(nn.Linear(hidden, 2 * hidden), 1.0)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        normed = self.norm(x)
+        decay = self.log_decay.exp()
+        eigenvalue = torch.polar(torch.exp(-decay), self.log_phase.exp())
+        gamma = torch.sqrt(-torch.expm1(-2 * decay))  # √(1 − |λ|²)
+        parts = self.into(normed).to(state.dtype).unflatten(-1, (-1, 2)) * gamma.unsqueeze(-1)
+        start = torch.view_as_complex(state.unflatten(-1, (-1, 2)).contiguous())
+        h = torch.view_as_real(scan(eigenvalue, torch.view_as_complex(parts), start)).flatten(-2)
+        y = functional.gelu(self.out_of(h) + self.direct * normed)
+        return x + functional.glu(self.gated(y)), h[-1]
+
+
+class LmuLayer(Layer):
+    """Legendre coefficients of the last θ steps of some signals: m ← Ā m + B̄ u, then tanh of a layer of m and x.
+
+    Ā and B̄ are constant. They discretize the delay network with zero-order hold. Two matrix products compute a chunk of
+    steps.
+    """
+
+    SIGNALS, CHUNK = 8, 8
+    input_kernel: Tensor
+    """[CHUNK, CHUNK, D]: the memory after step t, from the input of step s, for D coefficients."""
+    state_kernel: Tensor
+    """[D, CHUNK, D]: the memory after step t, from the memory before the chunk."""
+
+    def __init__(self, hidden: int, window: int) -> None:
+        """Create the layer. Its θ is the window, and it has a coefficient per step of it, but at most H / 2."""
+        super().__init__(hidden, window)
+        self.order = max(2, min(window, hidden // 2))
+        self.state_size = self.SIGNALS * self.order
+        transition, inputs = delay_network(self.order, float(max(window, 2)))
+        powers = [torch.eye(self.order, dtype=torch.float64)]
+        for _ in range(self.CHUNK):
+            powers.append(transition @ powers[-1])
+        kernel = torch.zeros(self.CHUNK, self.CHUNK, self.order, dtype=torch.float64)
+        for s in range(self.CHUNK):
+            for t in range(s, self.CHUNK):
+                kernel[s, t] = powers[t - s] @ inputs
+        self.register_buffer("input_kernel", kernel.float(), persistent=False)
+        self.register_buffer("state_kernel", torch.stack(powers[1:]).permute(2, 0, 1).float(), persistent=False)
+        self.signals = orthogonal(nn.Linear(hidden, self.SIGNALS), 1.0)
+        self.from_memory = orthogonal(nn.Linear(self.state_size, hidden), 1.0)
+        self.from_input = orthogonal(nn.Linear(hidden, hidden), 1.0)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        u = self.signals(x).to(state.dtype)
+        sequences = u.shape[1]
+        memory = state.reshape(-1, self.order)  # [J · SIGNALS, D]
+        chunks = []
+        for chunk in u.flatten(1).split(self.CHUNK):  # [at most CHUNK, J · SIGNALS]
+            steps = len(chunk)
+            by_input = self.input_kernel[:steps, :steps].flatten(1)
+            by_state = self.state_kernel[:, :steps].flatten(1)
+            after = torch.addmm(memory @ by_state, chunk.t(), by_input).unflatten(-1, (steps, self.order))
+            memory = after[:, -1]
+            chunks.append(after.unflatten(0, (sequences, self.SIGNALS)))
+        memories = torch.cat(chunks, 2).permute(2, 0, 1, 3).flatten(2)
+        return torch.tanh(self.from_memory(memories) + self.from_input(x)), memory.reshape(sequences, -1)
+
+
+class FfmLayer(Layer):
+    """Traces with several decays, each rotating at several frequencies, and gates at the input and the output."""
+
+    TRACES, CONTEXTS = 32, 4
+
+    def __init__(self, hidden: int, window: int) -> None:
+        super().__init__(hidden, window)
+        self.state_size = 2 * self.TRACES * self.CONTEXTS
+        longest = math.log(4.0 * max(window, 2))
+        self.log_decay = nn.Parameter(-torch.linspace(0, longest, self.TRACES))  # time constants in steps
+        self.log_phase = nn.Parameter(math.log(2 * math.pi) - torch.linspace(math.log(4), longest + 1, self.CONTEXTS))
+        self.traces = orthogonal(nn.Linear(hidden, 2 * self.TRACES), 1.0)
+        self.mix = orthogonal(nn.Linear(self.state_size, hidden), 1.0)
+        self.norm = nn.LayerNorm(hidden, elementwise_affine=False)
+        self.skip = orthogonal(nn.Linear(hidden, 2 * hidden), 1.0)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        value = functional.glu(self.traces(x).to(state.dtype)).unsqueeze(-1)  # [L, J, TRACES, 1]
+        decay = torch.exp(-self.log_decay.exp()).unsqueeze(-1).expand(-1, self.CONTEXTS)
+        rotation = torch.polar(decay, self.log_phase.exp().expand(self.TRACES, -1))
+        start = torch.view_as_complex(state.unflatten(-1, (self.TRACES, self.CONTEXTS, 2)).contiguous())
+        increment = torch.complex(value, torch.zeros_like(value)).expand(*value.shape[:-1], self.CONTEXTS).contiguous()
+        h = torch.view_as_real(scan(rotation, increment, start)).flatten(2)
+        skip, gate = self.skip(x).chunk(2, -1)
+        return torch.lerp(skip, self.norm(self.mix(h)), torch.sigmoid(gate)), h[-1]
+
+
+def delay_network(order: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return the matrices of the delay network for steps of length 1 (Voelker et al. 2019, eq. 2; zero-order hold).
+
+    Args:
+        order: D, number of Legendre coefficients.
+        theta: length of the window in steps.
+
+    Returns:
+        Ā [D, D] and B̄ [D], float64.
+    """
+    i = torch.arange(order, dtype=torch.float64)
+    row, column = i[:, None], i[None, :]
+    sign = torch.where(row < column, -1.0, (-1.0) ** (row - column + 1))
+    continuous = torch.zeros(order + 1, order + 1, dtype=torch.float64)
+    continuous[:order, :order] = (2 * row + 1) * sign / theta
+    continuous[:order, order] = (2 * i + 1) * (-1.0) ** i / theta
+    discrete = torch.linalg.matrix_exp(continuous)  # [[A, B], [0, 0]] gives [[Ā, B̄], [0, 1]]
+    return discrete[:order, :order], discrete[:order, order]
+
+
+class RecurrentNetwork(nn.Module):
+    """Tanh layers over all parts of the observation, then the recurrent layers. The state has those of all layers.
+
+    Attributes:
+        features: H.
+        state_size: sum of the layers' S.
+    """
+
+    layer: ClassVar[type[Layer]]
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: TrainConfig) -> None:
+        """Create the network. See `shmppo.models.custom`."""
+        super().__init__()
+        self.encode = TanhLayers(sum(map(math.prod, shapes.values())), config.encoder_sizes, config.layer_norm)
+        self.features = config.hidden_size
+        self.enter = orthogonal(nn.Linear(self.encode.features, self.features), 1.0)
+        self.layers = nn.ModuleList(self.layer(self.features, config.seq_len) for _ in range(config.num_layers))
+        self.sizes = [layer.state_size for layer in self.layers]
+        self.state_size = sum(self.sizes)
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `shmppo.models.custom`. `first` is not needed, because the state is zero where an episode starts."""
+        inputs = torch.cat([part.flatten(2) for part in obs.values()], -1)
+        x = self.enter(self.encode(inputs.flatten(0, 1))).unflatten(0, inputs.shape[:2])
+        states = []
+        for layer, part in zip(self.layers, state.split(self.sizes, -1), strict=True):
+            x, after = layer(x, part)
+            states.append(after)
+        return x, torch.cat(states, -1)
+
+
+class MinGru(RecurrentNetwork):
+    """Encoder and `MinGruLayer`."""
+
+    layer = MinGruLayer
+
+
+class Lru(RecurrentNetwork):
+    """Encoder and `LruLayer`."""
+
+    layer = LruLayer
+
+
+class Lmu(RecurrentNetwork):
+    """Encoder and `LmuLayer`."""
+
+    layer = LmuLayer
+
+
+class Ffm(RecurrentNetwork):
+    """Encoder and `FfmLayer`."""
+
+    layer = FfmLayer
+
+
+NETWORKS: dict[str, type[RecurrentNetwork]] = {"mingru": MinGru, "lru": Lru, "lmu": Lmu, "ffm": Ffm}
+"""The networks by the names that the experiments use."""

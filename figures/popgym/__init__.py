@@ -1,0 +1,1 @@
+"""Returns on the memory tasks of POPGym."""

@@ -1,0 +1,51 @@
+"""The tasks of POPGym and the recurrent cores that are compared, and the results that others have published."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from figures.cores.networks import NETWORKS
+from shmppo import TrainConfig, preset
+
+TASKS = (
+    "RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatFirstEasy", "RepeatFirstHard", "AutoencodeEasy",
+    "CountRecallEasy", "HigherLowerEasy", "PositionOnlyCartPoleHard", "NoisyPositionOnlyCartPoleEasy",
+    "NoisyPositionOnlyCartPoleHard", "MineSweeperEasy", "ConcentrationEasy",
+)  # fmt: skip
+CORES: dict[str, dict[str, Any]] = {
+    "gru": {"core": "gru"},
+    "lstm": {"core": "lstm"},
+    **{name: {"network": f"figures.cores.networks:{network.__name__}"} for name, network in NETWORKS.items()},
+}
+"""Fields of `TrainConfig` that choose a core."""
+
+
+class Published(NamedTuple):
+    """Published returns of a task: 15 million steps, PPO, the maximum over training, 3 trials."""
+
+    gru: float
+    best: float
+    """Of 13 models."""
+    model: str
+    """The best model."""
+
+
+SOURCE = "Morad et al. 2023, arXiv 2303.01859, appendix B, table 3; second-hand transcription"
+PUBLISHED = {
+    "RepeatPreviousEasy": Published(1.0, 1.0, "GRU"),
+    "RepeatPreviousMedium": Published(-0.315, 0.789, "LMU"),
+    "RepeatFirstEasy": Published(1.0, 1.0, "GRU"),
+    "RepeatFirstHard": Published(0.940, 0.969, "IndRNN"),
+    "AutoencodeEasy": Published(-0.283, -0.283, "GRU"),
+    "CountRecallEasy": Published(0.177, 0.509, "LSTM"),
+    "HigherLowerEasy": Published(0.529, 0.529, "GRU"),
+    "PositionOnlyCartPoleHard": Published(1.0, 1.0, "GRU"),
+    "NoisyPositionOnlyCartPoleEasy": Published(0.995, 0.995, "GRU"),
+    "NoisyPositionOnlyCartPoleHard": Published(0.390, 0.404, "IndRNN"),
+}
+"""Returns from SOURCE. There are none for MineSweeperEasy and ConcentrationEasy."""
+
+
+def config_of(task: str, core: str, seed: int, **changes: Any) -> TrainConfig:
+    """Return the configuration of a case: the preset `popgym` with a task and a core."""
+    return preset("popgym", env=f"popgym:popgym-{task}-v0", seed=seed, **{**CORES[core], **changes})

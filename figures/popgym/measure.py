@@ -1,0 +1,165 @@
+"""Train tasks of POPGym with several recurrent cores.
+
+    python -m figures.popgym.measure --tasks RepeatPreviousEasy --cores gru lmu --seeds 1 2 --steps 15000000
+
+Trains the cases one after the other with the preset `popgym`, and appends a row to popgym.csv after each. The script
+can be stopped at any time, also by SIGKILL. `--minutes` limits one sitting. The next call with the same --steps resumes
+the unfinished case from its newest checkpoint, and skips the finished ones. Needs the extra `popgym`.
+
+`max_return` is POPGym's measure, the maximum over training of the mean episodic return. It is taken over blocks of
+65,536 steps, which is the published batch: the mean over a block's iterations of the mean return of the last 100
+episodes. The other returns are those of the last whole block at that number of steps. `max_return_100` is the maximum
+over all iterations of the mean return of the last 100 episodes. It is higher, because it is selected from more noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from figures.common.command_line import script_parser
+from figures.common.evaluated_runs import save_curve
+from figures.common.paths import FIGURES, ROOT
+from figures.common.tables import append_rows, has_row, read_rows
+from figures.popgym.cases import CORES, TASKS, config_of
+from shmppo import ConfigError, TrainConfig, resume, train
+from shmppo.config.train_config import load_config
+from shmppo.utils.machine import git_revision, processor
+
+TABLE = FIGURES / "popgym" / "popgym.csv"
+BLOCK_STEPS = 65_536
+MILESTONES = {"return_500k": 500_000, "return_1m": 1_000_000, "return_2m": 2_000_000, "return_5m": 5_000_000,
+              "return_15m": 15_000_000}  # fmt: skip
+"""Column -> environment steps."""
+CHECKPOINT_MINUTES = 2.0
+TRUSTED = ("popgym", "figures.cores")
+"""Modules that the run directories name."""
+
+
+def block_means(rows: Iterable[Mapping[str, str]]) -> dict[int, float]:
+    """Return the mean return of each block of BLOCK_STEPS, by the last step of the block.
+
+    Args:
+        rows: of metrics.csv. Iterations before the first 100 finished episodes are left out.
+    """
+    blocks: dict[int, list[float]] = {}
+    for row in rows:
+        if float(row["episodes"]) >= 100:
+            number = -(-int(float(row["env_steps"])) // BLOCK_STEPS)
+            blocks.setdefault(number * BLOCK_STEPS, []).append(float(row["return_mean_100"]))
+    return {end: fmean(returns) for end, returns in blocks.items()}
+
+
+def results(rows: list[dict[str, str]], steps: int) -> dict[str, Any]:
+    """Return the columns with returns. A column is empty if the run has not come that far.
+
+    Args:
+        rows: of metrics.csv.
+        steps: environment steps of the run.
+    """
+    blocks = block_means(rows)
+    singles = [float(row["return_mean_100"]) for row in rows if float(row["episodes"]) >= 100]
+    columns: dict[str, Any] = {
+        "max_return": f"{max(blocks.values()):.4f}" if blocks else "",
+        "max_return_100": f"{max(singles):.4f}" if singles else "",
+    }
+    for name, milestone in MILESTONES.items():
+        whole = [end for end in blocks if end <= milestone]
+        columns[name] = f"{blocks[max(whole)]:.4f}" if whole and steps >= milestone else ""
+    return columns
+
+
+def train_until(config: TrainConfig, deadline: float) -> dict[str, Any]:
+    """Train, or resume the run in `config.run_dir`. Returns the summary, with `stopped_early` at the deadline.
+
+    Args:
+        config: of the run.
+        deadline: time of `time.monotonic` at which the run stops after its current iteration.
+
+    Raises:
+        ConfigError: if the run in the directory was started with other options, for example by an older version.
+    """
+    run_dir = Path(str(config.run_dir))
+
+    def stop(_row: Mapping[str, float]) -> bool:
+        return time.monotonic() >= deadline
+
+    if (run_dir / "checkpoint.pt").exists():
+        if _results_options(load_config(run_dir)) != _results_options(config):
+            raise ConfigError(f"{run_dir} was started with other options; remove it to start the case again")
+        return resume(run_dir, callback=stop, trust=TRUSTED, workers=config.workers, learning=config.learning)
+    shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
+    return train(config, callback=stop)
+
+
+def _results_options(config: TrainConfig) -> dict[str, Any]:
+    """Return the options that the results depend on."""
+    return {name: value for name, value in config.to_json().items() if name not in ("run_dir", "workers", "learning")}
+
+
+def measure(key: Mapping[str, Any], config: TrainConfig, table: Path, deadline: float) -> bool:
+    """Train one case and append its row. Returns whether it was finished before the deadline.
+
+    Args:
+        key: columns that identify the case.
+        config: of the run. Its directory is removed when the row is written.
+        table: the CSV file. The learning curve is written into curves/ beside it.
+        deadline: see `train_until`.
+    """
+    summary = train_until(config, deadline)
+    name = f"{key['task']} {key['core']}, seed {key['seed']}"
+    print(f"{name}: {summary['env_steps']:,} steps, {summary['steps_per_second']:,.0f} steps/s", flush=True)
+    if summary["stopped_early"]:
+        return False
+    run_dir = Path(str(config.run_dir))
+    metrics = read_rows(run_dir / "metrics.csv")
+    started = json.loads((run_dir / "config.json").read_text())["git_revision"]
+    commits = dict.fromkeys((commit or "installed")[:7] for commit in (started, git_revision()))
+    row = dict(key) | {
+        "wall_seconds": round(summary["wall_seconds"]),
+        **results(metrics, summary["env_steps"]),
+        "weights_sha256": summary["weights_sha256"],
+        "exact": summary["exact"],
+        "commit": " ".join(commits),
+        "processor": processor(),
+    }
+    save_curve(run_dir, table.parent / "curves" / f"{key['task']}-{key['core']}-s{key['seed']}.csv")
+    append_rows(table, [row], "The row's commits are those of its first and of its last sitting.")
+    shutil.rmtree(run_dir)
+    print(row, flush=True)
+    return True
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK")
+    parser.add_argument("--cores", nargs="+", choices=CORES, default=["gru"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--steps", type=int, default=15_000_000, help="environment steps of each case")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="length of this sitting")
+    parser.add_argument("--workers", type=int, help="worker processes; they do not change the results")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "popgym", help="folder of unfinished runs")
+    parser.add_argument("--table", type=Path, default=TABLE, help="file to append to")
+    options = parser.parse_args()
+    deadline = time.monotonic() + 60 * options.minutes
+    for seed, task, core in itertools.product(options.seeds, options.tasks, options.cores):
+        key = {"task": task, "core": core, "seed": seed, "steps": options.steps}
+        if has_row(options.table, key):
+            continue
+        run_dir = options.runs / f"{task}-{core}-s{seed}-{options.steps}"
+        config = config_of(
+            task, core, seed, total_steps=options.steps, run_dir=str(run_dir), workers=options.workers, quiet=True,
+            checkpoint_minutes=CHECKPOINT_MINUTES,
+        )  # fmt: skip
+        if not measure(key, config, options.table, deadline):
+            return  # the time is over, or a signal has stopped the run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Plot popgym.csv and the learning curves, and write the table popgym.md: python -m figures.popgym.plot"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+from figures.common.command_line import picture_path
+from figures.common.curves import draw_curve
+from figures.common.paths import FIGURES
+from figures.common.provenance import caption
+from figures.common.tables import distinct, read_rows
+from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS
+from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
+
+TABLE = FIGURES / "popgym" / "popgym.csv"
+PANELS_PER_ROW = 3
+NOTE = (
+    "Solid: interquartile mean over the seeds; dotted: best published of 13 models, as the maximum over 15 million "
+    "steps (arXiv 2303.01859)."
+)
+
+
+def best_returns(table: list[dict[str, str]], steps: str) -> dict[tuple[str, str], list[float]]:
+    """Return the column `max_return` of the runs of one length, by task and core, over the seeds."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in table:
+        if row["steps"] == steps and row["max_return"]:
+            found.setdefault((row["task"], row["core"]), []).append(float(row["max_return"]))
+    return found
+
+
+def number(value: float) -> str:
+    """Format a return with three digits and a minus sign."""
+    return f"{value:.3f}".replace("-", "−")
+
+
+def markdown(table: list[dict[str, str]]) -> str:
+    """Return a Markdown table for each length of runs: the medians over the seeds beside the published returns."""
+    parts = []
+    for steps in sorted({row["steps"] for row in table}, key=int):
+        returns = best_returns(table, steps)
+        cores = [core for core in CORES if any(known == core for _, known in returns)]
+        seeds = sorted({len(values) for values in returns.values()})
+        lines = [
+            f"Maximum mean episodic return after {int(steps):,} steps, median over "
+            f"{' to '.join(str(count) for count in dict.fromkeys((seeds[0], seeds[-1])))} seeds. Published: 15 million "
+            f"steps ({SOURCE}).",
+            "",
+            f"| task | {' | '.join(cores)} | published GRU | published best |",
+            "| --- |" + " --- |" * (len(cores) + 2),
+        ]
+        for task in TASKS:
+            own = [returns.get((task, core)) for core in cores]
+            if any(own):
+                known = PUBLISHED.get(task)
+                theirs = [number(known.gru), f"{number(known.best)} ({known.model})"] if known else ["", ""]
+                lines.append("| " + " | ".join([task, *(number(median(v)) if v else "" for v in own), *theirs]) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def headline_of(table: list[dict[str, str]], steps: str) -> str:
+    """Say on how many tasks the best core reaches the best published return, within 0.01."""
+    returns = best_returns(table, steps)
+    best = {task: max(median(values) for (name, _), values in returns.items() if name == task) for task, _ in returns}
+    compared = [task for task in best if task in PUBLISHED]
+    reached = sum(best[task] >= PUBLISHED[task].best - 0.01 for task in compared)
+    return f"The best core reaches the best published return on {reached} of {len(compared)} tasks"
+
+
+def main() -> None:
+    out = picture_path(TABLE.with_suffix(".svg"), __doc__)
+    table = read_rows(TABLE)
+    if out == TABLE.with_suffix(".svg"):
+        TABLE.with_suffix(".md").write_text(markdown(table))
+    longest = max((row["steps"] for row in table), key=int)
+    rows = [row for row in table if row["steps"] == longest]
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    cores = [core for core in CORES if any(row["core"] == core for row in rows)]
+    lines = -(-(len(tasks) + 1) // PANELS_PER_ROW)  # leaves a panel for the key
+    figure, axes = new_figure(lines, PANELS_PER_ROW, height=2.1, headline=headline_of(table, longest))
+    for i, (axis, task) in enumerate(zip(axes, tasks, strict=False)):
+        if task in PUBLISHED:
+            axis.axhline(PUBLISHED[task].best, **REFERENCE_LINE)
+        for core in cores:
+            color = COLORS[list(CORES).index(core)]
+            draw_curve(axis, TABLE.with_name("curves"), f"{task}-{core}", "return_mean_100", core, color)
+        group_thousands(axis, ticks=3)
+        label(axis, "environment steps", "return" if i % PANELS_PER_ROW == 0 else "", task)
+    for axis in axes[len(tasks) :]:
+        axis.set_axis_off()
+    handles, names = axes[0].get_legend_handles_labels()
+    axes[len(tasks)].legend(handles, names, loc="center left", fontsize=9)
+    save(figure, Path(out), caption(TABLE, NOTE, seeds=distinct(rows, "seed")))
+
+
+if __name__ == "__main__":
+    main()

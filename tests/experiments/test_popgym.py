@@ -1,0 +1,101 @@
+"""The campaign on POPGym: what its table holds, its resumption, and its Markdown table. No test needs popgym."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from figures.common.tables import read_rows, write_rows
+from figures.popgym import measure, plot
+from figures.popgym.cases import CORES, PUBLISHED, TASKS, config_of
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+
+SMALL = TrainConfig(
+    hidden_size=8, num_envs=4, rollout_steps=128, seq_len=16, minibatches=2, epochs=1, workers=0, quiet=True,
+    total_steps=4 * 128 * 8,
+)  # fmt: skip
+
+
+def metrics(*returns: float) -> list[dict[str, str]]:
+    """Rows of metrics.csv: one iteration of half a block per return, each with 60 episodes."""
+    steps = measure.BLOCK_STEPS // 2
+    return [
+        {"env_steps": str(steps * i), "episodes": str(60 * i), "return_mean_100": str(value)}
+        for i, value in enumerate(returns, start=1)
+    ]
+
+
+def test_returns_are_means_of_blocks_of_the_published_batch() -> None:
+    rows = metrics(9.0, 0.5, 0.75, 0.25, 1.0)  # the first iteration has fewer than 100 finished episodes
+    block = measure.BLOCK_STEPS
+    assert measure.block_means(rows) == {block: 0.5, 2 * block: 0.5, 3 * block: 1.0}
+    found = measure.results([*metrics(*[0.0] * 14), *metrics(*[0.0] * 16, 0.5, 0.25)[14:]], 9 * block)
+    assert (found["max_return"], found["max_return_100"]) == ("0.3750", "0.5000")
+    assert (found["return_500k"], found["return_1m"]) == ("0.0000", "")
+    assert set(measure.results([], 0).values()) == {""}
+
+
+def test_a_case_that_is_stopped_or_killed_is_resumed_and_gives_the_same_row(tmp_path: Path) -> None:
+    key = {"task": "RepeatPreviousEasy", "core": "gru", "seed": 1, "steps": SMALL.total_steps}
+    rows = []
+    for name, deadlines in {"straight": [math.inf], "stopped": [0.0, 0.0, math.inf]}.items():
+        table, run_dir = tmp_path / name / "popgym.csv", tmp_path / name / "run"
+        run_dir.mkdir(parents=True)
+        (run_dir / "config.json").write_text("killed before the first checkpoint")
+        config = dataclasses.replace(SMALL, run_dir=str(run_dir))
+        finished = [measure.measure(key, config, table, deadline) for deadline in deadlines]
+        assert finished == [deadline > time.monotonic() for deadline in deadlines]
+        assert not run_dir.exists()
+        assert (table.parent / "curves" / "RepeatPreviousEasy-gru-s1.csv").exists()
+        rows += [{**row, "wall_seconds": ""} for row in read_rows(table)]
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+    assert rows[0]["exact"] == "True"
+
+
+def test_a_run_with_other_options_is_not_resumed(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
+    assert measure.train_until(config, deadline=0.0)["stopped_early"]
+    with pytest.raises(ConfigError, match="was started with other options"):
+        measure.train_until(dataclasses.replace(config, gamma=0.9), deadline=0.0)
+    assert measure.train_until(config, deadline=math.inf)["iterations"] == 8
+
+
+def test_every_case_is_a_valid_configuration() -> None:
+    assert set(PUBLISHED) < set(TASKS)
+    for task in TASKS:
+        for core in CORES:
+            config = config_of(task, core, 2, total_steps=1000)
+            assert (config.env, config.seed) == (f"popgym:popgym-{task}-v0", 2)
+            assert config.prev_action
+
+
+def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        {"task": task, "core": core, "seed": seed, "steps": 1000, "max_return": value}
+        for task, core, seed, value in [
+            ("RepeatPreviousMedium", "gru", 1, "-0.4"),
+            ("RepeatPreviousMedium", "lmu", 1, "0.6"),
+            ("RepeatPreviousMedium", "lmu", 2, "0.99"),
+            ("MineSweeperEasy", "gru", 1, "0.1"),
+        ]
+    ]
+    table = tmp_path / "popgym.csv"
+    write_rows(table, rows)
+    text = plot.markdown(read_rows(table))
+    assert "| RepeatPreviousMedium | −0.400 | 0.795 | −0.315 | 0.789 (LMU) |" in text
+    assert "| MineSweeperEasy | 0.100 |  |  |  |" in text
+    assert "1 to 2 seeds" in text
+    monkeypatch.setattr(plot, "TABLE", table)
+    monkeypatch.setattr("sys.argv", ["plot"])
+    plot.main()
+    assert table.with_suffix(".md").read_text() == text
+    picture = table.with_suffix(".svg").read_text()
+    assert "reaches the best published return on 1 of 1 tasks" in picture
+    assert "MineSweeperEasy" in picture
