@@ -56,6 +56,16 @@ class RunGroup:
             for command, run_dir, extra in zip(commands, run_dirs, variables, strict=True)
         ]
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the learners."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def row_count(self) -> int:
+        """Number of finished iterations of the first run."""
+        return self._row_count(self._run_dirs[0])
+
     def wait_until_running(self) -> None:
         """Wait until each run has written a few rows of metrics, then stop the group."""
         deadline = time.monotonic() + START_TIMEOUT
