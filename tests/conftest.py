@@ -32,24 +32,6 @@ HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--one-case-each",
-        action="store_true",
-        help="run only the first case of each parametrized test; .ci/run measures coverage with it",
-    )
-
-
-@pytest.hookimpl(trylast=True)  # after -m has removed tests
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--one-case-each"):
-        return
-    first = {(item.parent, getattr(item, "originalname", item.name)): item for item in reversed(items)}
-    kept = {id(item) for item in first.values()}
-    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
-    items[:] = [item for item in items if id(item) in kept]
-
-
 def worker_processes() -> list[psutil.Process]:
     """Descendants of this process that are not multiprocessing's own helpers."""
     found = []

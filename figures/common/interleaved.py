@@ -22,6 +22,7 @@ from figures.common.ranks import rank_variables
 from shmppo.plotting.curves import read_columns
 
 START_TIMEOUT = 120.0  # seconds within which every run must write its first rows
+SLICE_TIMEOUT = 60.0  # seconds by which a time slice may be longer than intended
 MASTER_PORT = 29611
 
 
@@ -55,6 +56,16 @@ class RunGroup:
             for command, run_dir, extra in zip(commands, run_dirs, variables, strict=True)
         ]
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the learners."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def row_count(self) -> int:
+        """Number of finished iterations of the first run."""
+        return self._row_count(self._run_dirs[0])
+
     def wait_until_running(self) -> None:
         """Wait until each run has written a few rows of metrics, then stop the group."""
         deadline = time.monotonic() + START_TIMEOUT
@@ -65,7 +76,7 @@ class RunGroup:
         self._signal(signal.SIGSTOP)
 
     def run_slice(self, seconds: float) -> float:
-        """Let the group run for some seconds.
+        """Let the group run for some seconds, and until each run has finished three iterations.
 
         Returns:
             Environment steps per second, summed over the runs. Only iterations that lie within the slice count.
@@ -73,8 +84,14 @@ class RunGroup:
         before = [self._row_count(run_dir) for run_dir in self._run_dirs]
         self._signal(signal.SIGCONT)
         time.sleep(seconds)
+        deadline = time.monotonic() + SLICE_TIMEOUT
+        counted = list(zip(self._run_dirs, before, strict=True))
+        while any(self._row_count(run_dir) < count + 3 for run_dir, count in counted):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"fewer than 3 iterations in {seconds + SLICE_TIMEOUT:g} s")
+            time.sleep(0.05)
         self._signal(signal.SIGSTOP)
-        return sum(self._rate(run_dir, count) for run_dir, count in zip(self._run_dirs, before, strict=True))
+        return sum(self._rate(run_dir, count) for run_dir, count in counted)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the columns of metrics.csv of the first run, each [iterations]."""

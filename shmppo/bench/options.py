@@ -17,7 +17,7 @@ from shmppo.config.train_config import TrainConfig
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
-Dimension = Literal["workers", "envs", "shards"]
+Dimension = Literal["workers", "envs", "shards", "rows"]
 INTERRUPTED = "interrupted; the unfinished measurement is discarded"
 
 
@@ -115,8 +115,9 @@ class Tune(JobOptions):
     Environments × rollout steps and shards also affect the weights, so compare the returns before you use them.
     """
 
-    vary: tuple[Dimension, ...] = ("workers", "envs", "shards")
-    """What to vary. workers does not change the weights of a run; envs and shards do."""
+    vary: tuple[Dimension, ...] = ("workers", "shards", "rows", "envs")
+    """What to vary. workers does not change the weights of a run; the others do: envs (and steps), shards
+    (--grad-shards), rows (--tile-rows)."""
     minutes: float = 3.0
     """Minutes to search. At least one measurement is made."""
     iterations: int = 9

@@ -29,6 +29,9 @@ from shmppo.parallel.shared_buffers import Control
 
 SPIN_SECONDS = 2e-3
 """Maximum time to spin. It is longer than the pause between two minibatches, and too short to load a core."""
+CONTENDED_SECONDS = 0.5e-3
+"""If one turn of the loop takes longer, another process has used the core."""
+CONTENDED_PAUSE_SECONDS = 0.5
 _FENCE_LOCK = threading.Lock()
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has no sched_yield
 BLOCK_SECONDS = 0.2
@@ -45,22 +48,40 @@ def fence() -> None:
         pass
 
 
-def spin_wait(done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
-    """Spin until `done()` is true. Other processes may use the core meanwhile.
+class SpinWait:
+    """Waits for another process by spinning, unless other processes need the core.
 
-    Args:
-        done: the condition.
-        seconds: maximum time to spin.
-
-    Returns:
-        Whether the condition was true within this time.
+    If something else ran on the core while this process spun, the machine is loaded. Spinning then takes time from
+    processes that work, and a process that has used up its share of the core has to wait longest when its work arrives.
+    So for the next CONTENDED_PAUSE_SECONDS there is no spinning, and the caller blocks at once.
     """
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        _yield_core()
-    return True
+
+    def __init__(self) -> None:
+        self._paused_until = 0.0
+
+    def __call__(self, done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
+        """Spin until `done()` is true.
+
+        Args:
+            done: the condition.
+            seconds: maximum time to spin.
+
+        Returns:
+            Whether the condition was true within this time.
+        """
+        now = time.monotonic()
+        if now < self._paused_until:
+            return done()
+        deadline = now + seconds
+        while not done():
+            before, now = now, time.monotonic()
+            if now - before > CONTENDED_SECONDS:
+                self._paused_until = now + CONTENDED_PAUSE_SECONDS
+                return done()
+            if now > deadline:
+                return False
+            _yield_core()
+        return True
 
 
 class PipeQueue:
@@ -255,7 +276,7 @@ class WorkerMailbox:
         self._learner_blocked = control.learner_blocked
         self._sequence_number = sequence_number
         self._commands, self._reports = commands, reports
-        self._spins = spins
+        self._spin_wait = SpinWait() if spins else None
         self._in_update = False
 
     def receive(self) -> Command | None:
@@ -264,8 +285,8 @@ class WorkerMailbox:
         Returns:
             None if the worker has to end, because the learner has sent Stop or has ended.
         """
-        if self._spins and self._in_update:
-            spin_wait(self._has_command)
+        if self._spin_wait is not None and self._in_update:
+            self._spin_wait(self._has_command)
         while not self._has_command():
             with _announce_block(self._blocked):
                 if not self._has_command() and self._must_end():

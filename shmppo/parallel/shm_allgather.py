@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.parallel.mailbox import fence, spin_wait
+from shmppo.parallel.mailbox import SpinWait, fence
 from shmppo.utils.machine import process_state
 
 POLL_SECONDS = 1e-4  # sleep between two checks, after spinning
@@ -48,6 +48,7 @@ class ShmAllGather:
         self._slots = np.frombuffer(memory, np.uint8, offset=_WORD * size).reshape(2, size, -1)
         self.capacity = self._slots.shape[-1]
         self._sequence_number = 0
+        self._spin_wait = SpinWait()
 
     def all_gather(self, own: np.ndarray) -> np.ndarray:
         """Gather arrays of the same shape and type from all ranks.
@@ -74,7 +75,7 @@ class ShmAllGather:
     def _wait(self) -> None:
         """Wait until all ranks have written the current sequence number: spin first, then poll."""
         began = time.monotonic()
-        if spin_wait(self._complete):
+        if self._spin_wait(self._complete):
             return
         next_check = began + LIVENESS_CHECK_SECONDS
         while not self._complete():

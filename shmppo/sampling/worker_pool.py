@@ -28,9 +28,9 @@ from shmppo.parallel.mailbox import (
     LearnerMailbox,
     Ready,
     RefreshStates,
+    SpinWait,
     Stop,
     WakeUp,
-    spin_wait,
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.sampling.action_log import ActionLog
@@ -83,6 +83,7 @@ class WorkerPool:
         self._actions = actions
         self._rollout, self._timings, self._progress = buffers.rollout, buffers.timings, buffers.control.progress
         self._mailbox = LearnerMailbox(buffers.control)
+        self._spin_wait = SpinWait()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
         self._begun: set[int] = set()  # workers whose environments have begun or have been restored
         self._context = start_context()
@@ -187,7 +188,7 @@ class WorkerPool:
         own_start = timer.switch("gradient")
         own()
         own_end = timer.switch("wait")
-        if not (self._setup.spins and spin_wait(self._mailbox.all_acknowledged)):
+        if not (self._setup.spins and self._spin_wait(self._mailbox.all_acknowledged)):
             self._wait(others, command)
         now = timer.switch("other")
         starts, ends = self._timings.command_interval[1:].T

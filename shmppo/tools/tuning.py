@@ -14,7 +14,7 @@ from typing import Any
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.options import Dimension, Tune
 from shmppo.config.checks import flag, require
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import BATCH_ROWS, TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory, write_json
 from shmppo.utils.machine import usable_cores
@@ -94,6 +94,9 @@ def neighbors(config: TrainConfig, dimension: Dimension) -> Iterator[TrainConfig
         for n in (config.num_envs // 2, config.num_envs * 2):
             if n and config.batch_steps % n == 0 and config.batch_steps // n >= MIN_ROLLOUT_STEPS:
                 changes.append({"num_envs": n, "rollout_steps": config.batch_steps // n})
+    elif dimension == "rows":
+        rows = {config.inference_rows // 2, config.inference_rows * 2}
+        changes = [{"tile_rows": n} for n in sorted(rows) if n % BATCH_ROWS == 0 and n < 2 * config.num_envs]
     else:
         # Each shard has a fixed cost, so one shard per process is usually fastest.
         counts = {max(config.num_workers, 1), config.shards // 2, config.shards * 2} - {0, config.shards}
@@ -110,7 +113,7 @@ def describe(config: TrainConfig) -> str:
     learning = "sharded" if config.sharded else "central"
     return (
         f"{config.num_workers:3} workers {config.num_envs:5} environments × {config.rollout_steps:5} steps "
-        f"{config.shards:3} shards, {learning}"
+        f"{config.shards:3} shards, {learning}, batches of {config.inference_rows}"
     )
 
 

@@ -23,10 +23,10 @@ from shmppo.parallel.mailbox import (
     LearnerMailbox,
     PipeQueue,
     RefreshStates,
+    SpinWait,
     Stop,
     WakeUp,
     WorkerMailbox,
-    spin_wait,
 )
 from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
 
@@ -40,6 +40,14 @@ COMMANDS: list[Command] = [
 def control() -> Control:
     fields = fields_of(CONFIG, inspect_task(CONFIG))
     return SharedBuffers(fields, allocate(fields)).control
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    """Whether a condition becomes true within 10 s."""
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(1e-3)
+    return condition()
 
 
 class ThreadQueue:
@@ -108,7 +116,7 @@ def test_every_command_is_carried_out_once_and_in_order(control: Control, spins:
     worker = Worker(control, learner, spins=spins, pause=lambda: float(draw.choice([0.0, 0.0, 1e-3, 5e-3])))
     for number, command in enumerate(COMMANDS, start=1):
         learner.send(1, command)
-        assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
+        assert becomes_true(lambda: learner.is_acknowledged(1))
         assert (learner.sequence_number(1), len(worker.done)) == (number, number)
         time.sleep(float(pauses.choice([0.0, 0.0, 4e-3])))  # longer than the worker spins
     worker.end()
@@ -119,7 +127,7 @@ def test_an_acknowledgement_wakes_the_learner_up_only_if_it_blocks(control: Cont
     learner = LearnerMailbox(control)
     worker = Worker(control, learner)
     learner.send(1, COMMANDS[0])
-    assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
+    assert becomes_true(lambda: learner.is_acknowledged(1))
     assert worker.reports.messages.empty()
     with learner.blocking():
         learner.send(1, COMMANDS[1])
@@ -144,7 +152,7 @@ def test_a_missed_wake_up_only_delays_the_command(control: Control, monkeypatch:
     learner = LearnerMailbox(control)
     worker = Worker(control, learner, connected=False)
     learner.send(1, COMMANDS[0])
-    assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
+    assert becomes_true(lambda: learner.is_acknowledged(1))
     worker.end()
 
 
@@ -154,7 +162,7 @@ def test_all_acknowledged_means_every_worker(control: Control) -> None:
     assert learner.all_acknowledged()
     learner.send(0, COMMANDS[0])  # there is no worker 0
     learner.send(1, COMMANDS[0])
-    assert spin_wait(lambda: learner.is_acknowledged(1), seconds=5)
+    assert becomes_true(lambda: learner.is_acknowledged(1))
     assert not learner.all_acknowledged()
     worker.end()
 
@@ -189,10 +197,38 @@ def test_a_command_to_a_dead_worker_raises_nothing(control: Control) -> None:
     assert not learner.is_acknowledged(1)
 
 
-def test_spin_wait_ends_after_its_time() -> None:
-    assert spin_wait(lambda: True, seconds=0.0)
-    began = time.monotonic()
-    assert not spin_wait(lambda: False, seconds=0.02)
-    assert time.monotonic() - began >= 0.02
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds. It advances by the second number whenever a process yields its core."""
+    now = [100.0, 1e-6]
+
+    def yield_core() -> None:
+        now[0] += now[1]
+
+    monkeypatch.setattr(mailbox, "_yield_core", yield_core)
+    monkeypatch.setattr(mailbox.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_spinning_ends_with_the_condition_or_after_its_time(clock: list[float]) -> None:
+    wait = SpinWait()
+    assert wait(lambda: True, seconds=0.0)
+    assert not wait(lambda: False, seconds=0.02)
+    assert clock[0] == pytest.approx(100.02, abs=1e-5)
     answers = iter([False, False, True])
-    assert spin_wait(lambda: next(answers), seconds=5)
+    assert wait(lambda: next(answers))
+
+
+def test_there_is_no_spinning_for_a_while_after_another_process_has_used_the_core(clock: list[float]) -> None:
+    wait = SpinWait()
+    clock[1] = 3e-3  # a yield that takes as long as a time slice of another process
+    assert not wait(lambda: False, seconds=1.0)
+    before = clock[0]
+    assert before == pytest.approx(100.003), "one yield is enough"
+    clock[1] = 1e-6
+    assert not wait(lambda: False)
+    assert wait(lambda: True)
+    assert clock[0] == before, "it has not spun"
+    clock[0] += mailbox.CONTENDED_PAUSE_SECONDS
+    assert not wait(lambda: False)
+    assert clock[0] > before + mailbox.CONTENDED_PAUSE_SECONDS

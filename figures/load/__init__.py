@@ -1,0 +1,1 @@
+"""Speed beside other busy processes."""
