@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.envs.vector_env import MAX_REWARD, EpisodeEnd, VectorEnv
+from shmppo.envs.vector_env import VectorEnv
 from shmppo.errors import EnvError
 from shmppo.models.observations import ObservationError
 from shmppo.utils.user_code import describe_error, user_traceback
@@ -21,51 +21,41 @@ class BatchVectorEnv(VectorEnv):
         """Store a batch of observations, one row per environment in `indices`.
 
         Raises:
+            EnvError: see `_to_storage`.
+        """
+        for obs, values in zip(self.obs, self._to_storage(observation, indices), strict=True):
+            obs[indices] = values
+
+    def _to_storage(self, observation: Any, indices: Sequence[int]) -> list[np.ndarray]:
+        """Convert a batch of observations, one row per environment in `indices`, to one array per leaf.
+
+        Raises:
             EnvError: if a part of the observation is missing or does not fit its space.
         """
-        for leaf, obs in zip(self.observation.leaves, self.obs, strict=True):
-            try:
-                obs[indices] = leaf.to_storage(leaf.extract(observation), (len(indices),))
-            except ObservationError as error:
-                raise self._error(indices[0], f"a call returned a batch of observations {error.clause}") from error
-        for i in self._hidden:
-            self.obs[0][indices, i] = 0.0
+        try:
+            return [leaf.to_storage(leaf.extract(observation), (len(indices),)) for leaf in self.observation.leaves]
+        except ObservationError as error:
+            raise self._error(indices[0], f"a call returned a batch of observations {error.clause}") from error
 
     def _hash(self, observation: Any, rewards: np.ndarray | None, indices: Sequence[int]) -> None:
-        """Continue the hash of each episode in `indices` with its row of the whole batch. Without rewards, start it."""
+        """Continue the hash of each episode in `indices` with its row of the whole batch."""
         values = [np.ascontiguousarray(leaf.extract(observation)) for leaf in self.observation.leaves]
         if rewards is not None:
             values.insert(0, np.ascontiguousarray(rewards))
         for i in indices:
-            hashed = 0 if rewards is None else self.hashes[i]
             for array in values:
-                hashed = zlib.crc32(array[i : i + 1].data, hashed)
-            self.hashes[i] = hashed
-
-    def _count_step(self, rewards: np.ndarray, indices: Sequence[int]) -> None:
-        """Add one step to the episodes in `indices`.
-
-        Raises:
-            EnvError: if a reward or an observation is not finite. It names the environment.
-        """
-        for i in indices:
-            reward = float(rewards[i])
-            if not -MAX_REWARD <= reward <= MAX_REWARD:
-                raise self._reward_error(i, reward)
-            self.returns[i] += reward
-            self.lengths[i] += 1
-        for _, nonfinite in self._find_nonfinite():
-            raise nonfinite
-
-    def _ends(self, terminated: np.ndarray, truncated: np.ndarray) -> list[EpisodeEnd]:
-        """Describe the episodes that ended with this step. `obs` must contain their last observations."""
-        return [self._episode_end(i, terminated[i]) for i in np.flatnonzero(terminated | truncated).tolist()]
+                self.hashes[i] = zlib.crc32(array[i : i + 1].data, self.hashes[i])
 
     def _begin(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
-        """Count a new episode in each of the given environments."""
+        """Begin an episode in each of the environments `indices`. `obs` must contain its first observation.
+
+        Raises:
+            EnvError: if the observation is not finite.
+        """
+        self._hide()
         for i, episode in zip(indices, episodes, strict=True):
-            self.handles[i].episode = episode
-            self.returns[i], self.lengths[i] = 0.0, 0
+            self._begin_episode(i, episode)
+            self._check_finite(i, "reset", self._env_obs[i])
 
     def _raised(self, call: str, error: BaseException) -> EnvError:
         """Create an error for an exception of the library. Any environment of the range may have caused it."""

@@ -27,8 +27,9 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
+from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
-from shmppo.envs.vector_env import EpisodeToRestore, SyncVectorEnv
+from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action
 from shmppo.errors import EnvError
 from shmppo.models.observations import Leaf, path_name
@@ -130,7 +131,7 @@ def compare(request: CheckRequest, others: Iterator[Outcome]) -> Finding:
                 how = "from a snapshot" if other.saved.snapshot is not None else "by a replay"
                 restored = f" after a restoration {how}"
                 if not checked.restore(other.saved):
-                    return Finding(steps, f"a replay of episode {other.saved.number} differs up to {own.place}")
+                    return Finding(steps, f"a replay of the episode differs, compared {own.place}")
         return Finding(steps)
     finally:
         checked.close()

@@ -16,7 +16,8 @@ from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
+from shmppo.envs.vector_env import EpisodeToRestore
+from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
 
 
@@ -43,21 +44,18 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         with creation_errors(low):
             self._pool = open_pool(config, seeds)
 
-    def step(
+    def _step_all(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> list[EpisodeEnd]:
+    ) -> dict[int, EnvError]:
         try:
             observation, rewards[:], terminated[:], truncated[:], _ = self._pool.step(np.asarray(actions))
         except Exception as error:
             raise self._raised("step", error) from error
-        everything = range(len(self.handles))
-        self._store(observation, everything)
-        self._count_step(rewards, everything)
-        ended = self._ends(terminated, truncated)
-        indices = [end.i for end in ended]
-        if indices:
-            self._reset(indices, [self.handles[i].episode + 1 for i in indices])
-        return ended
+        self._store(observation, range(len(self.handles)))
+        return {}
+
+    def _begin_next(self, indices: Sequence[int]) -> None:
+        self._reset(indices, [self.handles[i].episode + 1 for i in indices])
 
     def reset_all(self, episode: int) -> None:
         self._reset(range(len(self.handles)), [episode] * len(self.handles))

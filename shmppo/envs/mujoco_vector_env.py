@@ -16,11 +16,10 @@ import mujoco
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.handles import GymnasiumHandle
 from shmppo.envs.mujoco_support import SIMULATION_STATE, mujoco_task, time_limit
 from shmppo.envs.mujoco_tasks import MujocoTask
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import MAX_REWARD, EpisodeEnd, SyncVectorEnv
+from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import EnvError
 from shmppo.utils.user_code import describe_error, user_traceback
 
@@ -68,7 +67,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         super().__init__(config, task, low, high)
         count = len(self.handles)
         self._task = self.handles[0].task()
-        self._limit = self.handles[0].limit
+        self._time_limit = self.handles[0].limit
         sizes = {name: len(view) for name, view in self._task.views(self.handles[0].data).items()}
         ends = np.cumsum(list(sizes.values())).tolist()
         self._rows = np.zeros((count, ends[-1]))
@@ -81,23 +80,20 @@ class MujocoVectorEnv(SyncVectorEnv):
         self._bytes = [row.data.cast("B") for row in self._results]
         self._connect()
 
-    def step(
+    def _step_all(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> list[EpisodeEnd]:
+    ) -> dict[int, EnvError]:
         failures = self._simulate(actions)
         np.concatenate(self._views, out=self._rows.reshape(-1))
         after = self._task.position(self._batch).copy()
         outcome = self._task.outcome(self._batch, self._position, after, np.asarray(actions))
         self._position[:] = after
-        self._results[:, 0] = outcome.reward
+        self._results[:, 0] = rewards[:] = outcome.reward
+        terminated[:], truncated[:] = outcome.terminated, False
         np.concatenate(self._task.observe(self._batch), axis=1, out=self._results[:, 1:])
         self.obs[0][:] = self._results[:, 1:]
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
-        self.lengths = [length + 1 for length in self.lengths]
-        self.returns = [total + reward for total, reward in zip(self.returns, outcome.reward.tolist(), strict=True)]
-        rewards[:], terminated[:] = outcome.reward, outcome.terminated
-        truncated[:] = [length == self._limit for length in self.lengths] if self._limit else False
-        return self._end_episodes(failures, rewards, terminated, truncated)
+        return failures
 
     def reset_env(self, i: int, episode: int) -> None:
         super().reset_env(i, episode)
@@ -138,34 +134,3 @@ class MujocoVectorEnv(SyncVectorEnv):
             except Exception as error:
                 failures[i] = self._error(i, f"step raised {describe_error(error)}", user_traceback(error))
         return failures
-
-    def _end_episodes(
-        self, failures: dict[int, EnvError], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> list[EpisodeEnd]:
-        """Start the next episodes of the environments whose episode has ended or failed."""
-        valid = np.abs(self._results[:, 0]) <= MAX_REWARD
-        if not valid.all():
-            for i in np.flatnonzero(~valid).tolist():
-                failures.setdefault(i, self._reward_error(i, self._results[i, 0]))
-        ended = []
-        for i in sorted({*failures, *np.flatnonzero(terminated | truncated).tolist()}):
-            try:
-                if i in failures:
-                    raise failures[i]
-                ended.append(self._episode_end(i, terminated[i]))
-            except EnvError as error:
-                ended.append(self._skip_step(i, error, rewards, terminated, truncated))
-            else:
-                self._reset_next(i)
-        for i, nonfinite in self._find_nonfinite():
-            ended.append(self._skip_step(i, nonfinite, rewards, terminated, truncated))
-        if self._hidden:
-            self.obs[0][:, self._hidden] = 0.0
-        return ended
-
-    def _skip_step(
-        self, i: int, error: EnvError, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> EpisodeEnd:
-        """Skip the episode of environment i, whose last step failed."""
-        rewards[i], terminated[i], truncated[i] = 0.0, False, True
-        return self._skip_episode(i, error)

@@ -107,7 +107,7 @@ def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Spac
 def _step(envs: UserVectorEnv, actions: list[Any]) -> list[tuple[Any, ...]]:
     """Step a vector environment. Return everything that each environment gave, as values that can be compared."""
     count = len(actions)
-    rewards, (terminated, truncated) = np.zeros(count, np.float32), np.zeros((2, count), bool)
+    rewards, (terminated, truncated) = np.zeros(count), np.zeros((2, count), bool)
     ended: dict[int, EpisodeEnd] = {end.i: end for end in envs.step(actions, rewards, terminated, truncated)}
     finals = [tuple(leaf.tobytes() for leaf in ended[i].final) if i in ended else None for i in range(count)]
     obs = [tuple(leaf[i].tobytes() for leaf in envs.obs) for i in range(count)]

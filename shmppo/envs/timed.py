@@ -9,7 +9,8 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, SyncVectorEnv
+from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.vector_env import EpisodeEnd
 
 
 class TimedSyncVectorEnv(SyncVectorEnv):

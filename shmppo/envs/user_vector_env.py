@@ -14,6 +14,7 @@ from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
+from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 
@@ -46,6 +47,7 @@ class UserVectorEnv(BatchVectorEnv):
             self._envs = open_vector_env(config, high - low)
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
+        self._infos: Any = {}  # of the current step
         self._waiting = np.zeros(high - low, bool)  # whether the next step only resets the environment
 
     @property
@@ -62,18 +64,9 @@ class UserVectorEnv(BatchVectorEnv):
     def step(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> list[EpisodeEnd]:
-        active = [i for i in self._all if not self._waiting[i]]
-        infos = self._step(actions, active, rewards, terminated, truncated)
-        ended = self._describe_ends(terminated, truncated, infos)
-        indices = [end.i for end in ended]
-        if self._seeding == "episode" and indices:
-            self._reset(indices, [self.handles[i].episode + 1 for i in indices])
-        elif self.mode == "SAME_STEP":
-            self._begin(indices, [self.handles[i].episode + 1 for i in indices])
-        else:
-            ended += self._finish_resets(rewards, truncated)
-            self._waiting[indices] = True
-        return ended
+        resets = np.flatnonzero(self._waiting).tolist()
+        ended = super().step(actions, rewards, terminated, truncated)
+        return ended + self._finish_resets(resets, truncated) if resets else ended
 
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
         """Repeat all episodes together, so that they end at the same step. See `VectorEnv.restore`."""
@@ -121,77 +114,72 @@ class UserVectorEnv(BatchVectorEnv):
                 self._reset(sorted(due), [episodes[i].number for i in sorted(due)])
             if t == steps:
                 break
-            active = [i for i in self._all if begins[i] <= t and i not in failed]
             actions = [idle] * len(self._all)
-            for i in active:
-                actions[i] = cast(list[Any], episodes[i].actions)[t - begins[i]]
-            self._step(actions, active, rewards, terminated, truncated)
+            for i in self._all:
+                if begins[i] <= t and i not in failed:
+                    actions[i] = cast(list[Any], episodes[i].actions)[t - begins[i]]
+            due = {end.i for end in self.step(actions, rewards, terminated, truncated)}
             progress += 1
-            due = set(np.flatnonzero(terminated | truncated).tolist())
-            failed |= due & set(active)
+            failed |= {i for i in due if begins[i] <= t}
         return failed
 
-    def _step(
-        self,
-        actions: list[Any],
-        active: Sequence[int],
-        rewards: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-    ) -> dict[str, Any]:
-        """Step the vector environment, and count the step for the episodes of the environments `active`.
-
-        Returns:
-            What the vector environment returned as infos.
-        """
+    def _step_all(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> dict[int, EnvError]:
         try:
             returned = self._envs.step(batch_actions(self._envs.single_action_space, actions))
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise self._raised("step", error) from error
         try:
-            observation, given_rewards, terminated[:], truncated[:], infos = returned
+            observation, given_rewards, terminated[:], truncated[:], self._infos = returned
             rewards[:] = given_rewards
         except (TypeError, ValueError) as error:
             rule = "step must return (observations, rewards, terminations, truncations, infos), one row per environment"
             raise self._error(0, f"step broke a rule: {error}; {rule}") from error
         self._store(observation, self._all)
         if self._seeding == "episode":
-            self._hash(observation, given_rewards, active)
-        self._count_step(given_rewards, active)
-        return cast(dict[str, Any], infos)
+            self._hash(observation, given_rewards, self._all)
+        rewards[self._waiting], terminated[self._waiting], truncated[self._waiting] = 0.0, False, False
+        self._stepped[:] = ~self._waiting
+        return {}
 
-    def _describe_ends(self, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]) -> list[EpisodeEnd]:
-        """Describe the episodes that ended with this step.
+    def _final_observation(self, i: int) -> tuple[np.ndarray, ...]:
+        """Copy the last observation of an episode. See `VectorEnv._final_observation`.
 
         Raises:
             EnvError: if a vector environment that resets in the same step does not return the last observation.
         """
         if self.mode != "SAME_STEP":
-            return self._ends(terminated, truncated)
-        indices = np.flatnonzero(terminated | truncated).tolist()
-        first = [leaf[indices] for leaf in self.obs]  # of the next episodes
-        for i in indices:
-            try:
-                last = infos["final_obs"][i]
-            except (KeyError, IndexError, TypeError) as error:
-                rule = 'with the autoreset mode SAME_STEP, infos["final_obs"][i] must be the last observation'
-                raise self._error(i, f"step broke a rule: {rule} of an episode") from error
-            self._store(batch_of_one(last), [i])
-        ended = self._ends(terminated, truncated)
-        for leaf, rows in zip(self.obs, first, strict=True):
-            leaf[indices] = rows
-        return ended
+            return super()._final_observation(i)
+        try:
+            last = self._infos["final_obs"][i]
+        except (KeyError, IndexError, TypeError) as error:
+            rule = 'with the autoreset mode SAME_STEP, infos["final_obs"][i] must be the last observation'
+            raise self._error(i, f"step broke a rule: {rule} of an episode") from error
+        values = self._to_storage(batch_of_one(last), [i])
+        final = tuple(value[0].astype(obs.dtype) for value, obs in zip(values, self.obs, strict=True))
+        final[0][self._hidden] = 0.0
+        self._check_finite(i, "step", final)
+        return final
 
-    def _finish_resets(self, rewards: np.ndarray, truncated: np.ndarray) -> list[EpisodeEnd]:
+    def _begin_next(self, indices: Sequence[int]) -> None:
+        episodes = [self.handles[i].episode + 1 for i in indices]
+        if self._seeding == "episode":
+            self._reset(indices, episodes)
+        elif self.mode == "SAME_STEP":
+            self._begin(indices, episodes)
+        else:
+            self._waiting[indices] = True
+
+    def _finish_resets(self, indices: Sequence[int], truncated: np.ndarray) -> list[EpisodeEnd]:
         """Begin the next episodes of the environments that this step has reset instead of stepping them.
 
         The step has no outcome. For the learner it is like a step that failed.
         """
-        indices = np.flatnonzero(self._waiting).tolist()
-        rewards[indices], truncated[indices] = 0.0, True
-        self._begin(indices, [self.handles[i].episode + 1 for i in indices])
+        truncated[indices] = True
         self._waiting[indices] = False
+        self._begin(indices, [self.handles[i].episode + 1 for i in indices])
         return [EpisodeEnd(i, (), False, True, 0.0, RESET_STEP) for i in indices]
 
     def _reset(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
@@ -213,5 +201,3 @@ class UserVectorEnv(BatchVectorEnv):
         self._waiting[indices] = False
         if self._seeding == "episode":
             self._hash(observation, None, indices)
-        for _, nonfinite in self._find_nonfinite():
-            raise nonfinite

@@ -1,34 +1,23 @@
-"""Vector environments: a contiguous range of environments that one process steps.
+"""The base class of vector environments: a contiguous range of environments that one process steps.
 
-`VectorEnv` is the base class. `SyncVectorEnv` steps Gymnasium environments one after the other.
+All of them share the bookkeeping of episodes. See `VectorEnv.step`.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
-import struct
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import STEP_RULE, brief, name_values, result_of
-from shmppo.envs.handles import EnvHandle, GymnasiumHandle
+from shmppo.envs.checker import name_values
+from shmppo.envs.handles import EnvHandle
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError
-from shmppo.models.observations import Leaf, ObservationError, relative_pronoun
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.models.observations import Leaf, relative_pronoun
 
-log = logging.getLogger(__name__)
-
-START_ATTEMPTS = 20  # consecutive episodes that may fail to start before the run ends with an error
-_NOT_STEPPED = (0.0, False, False)  # reward, terminated, truncated
-_DOUBLE = struct.Struct("d")
 MAX_REWARD = float(np.finfo(np.float32).max)
 """Rewards are stored in float32. Larger ones would be infinite there."""
 
@@ -69,12 +58,16 @@ class EpisodeToRestore(NamedTuple):
 class VectorEnv(ABC):
     """A contiguous range of n environments. When an episode ends, the next one starts within the same step.
 
+    This class counts steps and rewards, checks that numbers are finite, applies a time limit, hides indices of the
+    observation, and ends episodes. A subclass steps, resets, and restores its environments.
+
     Attributes:
         handles: one handle per environment.
         observation: the leaves of the observation.
         obs: [n, …] per leaf: the current observations, hidden indices 0. Each step copies into this memory, so an
             environment may reuse its own arrays.
-        returns, lengths: return and length so far of each current episode.
+        returns: float64 [n], return so far of each current episode.
+        lengths: int64 [n], length so far of each current episode.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
     """
 
@@ -82,13 +75,14 @@ class VectorEnv(ABC):
         self.handles = handles
         self.observation = observation = task.observation
         self.obs = tuple(np.zeros((len(handles), *leaf.shape), leaf.dtype) for leaf in observation.leaves)
-        self.returns = [0.0] * len(handles)
-        self.lengths = [0] * len(handles)
+        self.returns = np.zeros(len(handles))
+        self.lengths = np.zeros(len(handles), np.int64)
         self.hashes = [0] * len(handles)
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
-        floats = [leaf.dtype == "float32" for leaf in observation.leaves]
-        self._float_leaves = list(itertools.compress(zip(observation.leaves, self.obs, strict=True), floats))
+        self._float_leaves = [(k, leaf) for k, leaf in enumerate(observation.leaves) if leaf.dtype == "float32"]
         self._hidden = list(config.hidden_indices)
+        self._stepped = np.ones(len(handles), np.int64)  # 1 for each environment that the current step counts for
+        self._time_limit = 0  # steps after which `step` truncates an episode; 0 if the environments do so themselves
 
     @abstractmethod
     def reset_all(self, episode: int) -> None:
@@ -98,7 +92,6 @@ class VectorEnv(ABC):
     def reset_env(self, i: int, episode: int) -> None:
         """Start the episode with this number in environment i."""
 
-    @abstractmethod
     def step(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> list[EpisodeEnd]:
@@ -106,22 +99,35 @@ class VectorEnv(ABC):
 
         Args:
             actions: one action per environment. `SyncVectorEnv` does not step an environment with None.
-            rewards: [n], written.
+            rewards: float64 [n], written. 0 if the step failed.
             terminated: bool [n], written.
-            truncated: bool [n], written.
+            truncated: bool [n], written. True if the step failed.
 
         Returns:
             The episodes that ended at this step.
 
         Raises:
-            EnvError: if an environment raises or breaks Gymnasium's API. It names the environment.
+            EnvError: if an environment raises or breaks Gymnasium's API, and failed episodes are not skipped. It names
+                the environment.
         """
+        failures = self._step_all(actions, rewards, terminated, truncated)
+        self._hide()
+        self._find_invalid(rewards, failures)
+        for i in failures:
+            rewards[i], terminated[i], truncated[i] = 0.0, False, True
+        self.returns += rewards
+        self.lengths += self._stepped
+        if self._time_limit:
+            truncated |= self.lengths == self._time_limit
+        ended = (terminated | truncated).nonzero()[0].tolist()
+        return self._end_episodes(ended, failures, terminated) if ended else []
 
     @abstractmethod
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
         """Restore every environment to a step of its episode, from a snapshot or by repeating its actions.
 
-        An environment that cannot be restored begins its next episode.
+        An environment that cannot be restored begins its next episode. The caller restores `obs`, `returns`, `lengths`,
+        and `hashes` of the others.
 
         Args:
             episodes: one per environment.
@@ -136,250 +142,97 @@ class VectorEnv(ABC):
     def close(self) -> None:
         """Close every environment."""
 
-    def _error(self, i: int, message: str, details: str = "") -> EnvError:
-        """Create an error that names environment i, its episode, and its step."""
-        handle = self.handles[i]
-        steps = self.lengths[i]
-        return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
-
-    def _reward_error(self, i: int, reward: float) -> EnvError:
-        """Create an error for a reward that cannot be stored."""
-        return self._error(i, f"step returned the reward {reward}, which is not finite in float32")
-
-    def _find_nonfinite(self) -> Iterator[tuple[int, EnvError]]:
-        """Yield (i, error) for each environment whose current observation is not finite."""
-        for leaf, obs in self._float_leaves:
-            if not np.isfinite(obs).all():
-                for i in np.flatnonzero(~np.isfinite(obs).all(axis=1)).tolist():
-                    yield i, self._nonfinite_error(i, "step", leaf, obs[i])
-
-    def _check_finite(self, i: int, call: str) -> None:
-        """Raise EnvError if the current observation of environment i is not finite."""
-        for leaf, obs in self._float_leaves:
-            if not np.isfinite(obs[i]).all():
-                raise self._nonfinite_error(i, call, leaf, obs[i])
-
-    def _nonfinite_error(self, i: int, call: str, leaf: Leaf, stored: np.ndarray) -> EnvError:
-        """Create an error that names the values of a stored leaf that are not finite."""
-        values = stored.reshape(leaf.env_shape)
-        named = name_values(values, ~np.isfinite(values))
-        return self._error(i, f"{call} returned an observation {relative_pronoun(leaf.keys)} is not finite: {named}")
-
-    def _episode_end(self, i: int, terminated: bool) -> EpisodeEnd:
-        """Describe the episode of environment i that has just ended.
-
-        Raises:
-            EnvError: if its last observation is not finite.
-        """
-        self._env_obs[i][0][self._hidden] = 0.0
-        self._check_finite(i, "step")
-        final = tuple(obs.copy() for obs in self._env_obs[i])
-        return EpisodeEnd(i, final, bool(terminated), False, self.returns[i], self.lengths[i])
-
-
-class SyncVectorEnv(VectorEnv):
-    """A vector environment that steps its environments one after the other.
-
-    With `skip_bad_episodes`, an environment that fails is created again and continues with its next episode.
-    """
-
-    handles: list[GymnasiumHandle]
-    handle_type = GymnasiumHandle
-
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
-        super().__init__(config, task, [self.handle_type(config, task, n, render_mode) for n in range(low, high)])
-        self._skip_failed = config.skip_bad_episodes
-        self._store = self._store_vector if self.observation.is_single_vector else self._store_leaves
-        self._step_functions = [handle.step for handle in self.handles]
-
-    @property
-    def action_space(self) -> gymnasium.Space[Any]:
-        """The action space of one environment."""
-        return self.handles[0].action_space
-
-    def reset_all(self, episode: int) -> None:
-        for i in range(len(self.handles)):
-            self._reset_or_skip(i, episode)
-
-    def step(
+    @abstractmethod
+    def _step_all(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> list[EpisodeEnd]:
-        ended: list[EpisodeEnd] = []
-        new_rewards, new_terminated, new_truncated = [], [], []
-        for i, action in enumerate(actions):
-            try:
-                reward, terminates, truncates = _NOT_STEPPED if action is None else self._advance(i, action)
-                if terminates or truncates:
-                    ended.append(self._episode_end(i, terminates))
-            except EnvError as error:
-                reward, terminates, truncates = 0.0, False, True
-                ended.append(self._skip_episode(i, error))
-            else:
-                if terminates or truncates:
-                    self._reset_next(i)
-            new_rewards.append(reward)
-            new_terminated.append(terminates)
-            new_truncated.append(truncates)
-        for i, nonfinite in self._find_nonfinite():
-            new_rewards[i], new_terminated[i], new_truncated[i] = 0.0, False, True
-            ended.append(self._skip_episode(i, nonfinite))
-        if self._hidden:
-            self.obs[0][:, self._hidden] = 0.0
-        rewards[:] = new_rewards
-        terminated[:] = new_terminated
-        truncated[:] = new_truncated
-        return ended
+    ) -> dict[int, EnvError]:
+        """Step every environment. Write its observation, as it is, to `obs`, and continue its hash.
 
-    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
-        return [self._restore_env(i, episode, progress) for i, episode in enumerate(episodes)]
-
-    def _restore_env(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
-        """Restore environment i. Return whether that succeeded."""
-        progress += 1
-        if episode.snapshot is not None:
-            self.reset_env(i, episode.number)
-            self.handles[i].restore_snapshot(episode.snapshot)
-            return True
-        if episode.actions is None:
-            self._reset_or_skip(i, episode.number + 1)
-            return False
-        return self.replay(i, episode.number, episode.actions, episode.expected_hash, progress)
-
-    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
-        """Restore environment i by repeating the actions of its current episode.
-
-        The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
-        if its library has changed. The episode is then skipped and the next one starts.
+        An environment that the step does not count for has the reward 0, no flag, and 0 in `_stepped`.
 
         Args:
-            i: position of the environment within the range.
-            episode: number of the episode.
-            actions: the episode's actions so far.
-            expected_hash: the value of `hashes` after these actions.
-            progress: [1], increased by 1 for each step.
+            actions, rewards, terminated, truncated: see `step`.
 
         Returns:
-            Whether the replay succeeded.
+            The errors of the environments that failed, by position. Their results are not used.
+
+        Raises:
+            EnvError: if all environments failed together.
         """
-        ended = False
-        try:
-            self.reset_env(i, episode)
-            for action in actions:
-                progress += 1
-                _, terminated, truncated = self._advance(i, action)
-                ended = terminated or truncated
-                if ended:  # the original episode has not ended yet
-                    break
-        except EnvError as error:
-            self._skip_episode(i, error)
-            return False
-        self.obs[0][i, self._hidden] = 0.0
-        if self.hashes[i] == expected_hash and not ended:
-            return True
-        self._reset_next(i)
-        return False
 
-    def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        """Step environment i. Returns (reward, terminated, truncated)."""
-        try:
-            returned = self._step_functions[i](action)
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            raise self._error(i, f"step raised {describe_error(error)}", user_traceback(error)) from error
-        try:
-            observation, reward, terminated, truncated, _ = returned
-        except Exception as error:  # it may be of any type
-            raise self._error(i, f"step returned {result_of(returned)}; {STEP_RULE}") from error
-        try:
-            number = float(reward)
-        except Exception as error:
-            raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error
-        self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
-        if not -MAX_REWARD <= number <= MAX_REWARD:
-            raise self._reward_error(i, number)
-        self.returns[i] += number
-        self.lengths[i] += 1
-        return number, terminated, truncated
+    @abstractmethod
+    def _begin_next(self, indices: Sequence[int]) -> None:
+        """Start the next episodes of environments whose episode has ended."""
 
-    def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
-        """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""
-        try:
-            self._store(i, observation, hashed)
-        except ObservationError as error:
-            raise self._error(i, f"{call} returned an observation {error.clause}") from error
-        except Exception as error:  # the values may be of any type
-            reason = f"that cannot be converted to numbers: {error}"
-            raise self._error(i, f"{call} returned an observation {reason}") from error
-
-    def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
-        """Store an observation that is one vector, and continue the hash `hashed` with it."""
-        (obs,) = self._env_obs[i]
-        if getattr(observation, "shape", None) != obs.shape:  # the assignment below would broadcast a single number
-            shape = np.shape(observation)
-            if shape != obs.shape:
-                raise ObservationError((), f"has shape {shape}, but its space has shape {obs.shape}")
-        obs[:] = observation
-        self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
-
-    def _store_leaves(self, i: int, observation: Any, hashed: int) -> None:
-        """Store an observation leaf by leaf, and continue the hash `hashed` with all of them."""
-        for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
-            value = leaf.extract(observation)
-            obs[...] = leaf.to_storage(value)
-            hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
-        self.hashes[i] = hashed
-
-    def reset_env(self, i: int, episode: int) -> None:
-        observation = self.handles[i].reset(episode)
-        self.returns[i] = 0.0
-        self.lengths[i] = 0
-        self._store_checked(i, "reset", observation, 0)
-        self.obs[0][i, self._hidden] = 0.0
-        self._check_finite(i, "reset")
-
-    def _reset_next(self, i: int) -> None:
-        """Start the next episode of environment i."""
-        self._reset_or_skip(i, self.handles[i].episode + 1)
-
-    def _reset_or_skip(self, i: int, episode: int) -> None:
-        """Start an episode. If its reset fails and failed episodes are skipped, start a later one."""
-        try:
-            self.reset_env(i, episode)
-        except EnvError as error:
-            self._skip_episode(i, error)
-
-    def _skip_episode(self, i: int, error: EnvError) -> EpisodeEnd:
-        """Skip the current episode: create the environment again and start its next episode.
+    def _skip_episode(self, i: int, error: EnvError) -> None:
+        """Skip the current episode of environment i and start a later one.
 
         Args:
             i: position of the environment within the range.
             error: the failure of the current episode.
 
         Raises:
-            EnvError: `error` itself if the configuration does not skip failed episodes, or the last error if none of
-                the next START_ATTEMPTS episodes can start.
+            EnvError: `error` itself if failed episodes are not skipped.
         """
-        if not self._skip_failed:
-            raise error
-        log.warning("%s; skipping this episode", error)
-        self._remake(i)
-        for attempts_left in reversed(range(START_ATTEMPTS)):
-            try:
-                self.reset_env(i, self.handles[i].episode + 1)
-                break
-            except EnvError as reset_error:
-                if not attempts_left:
-                    raise
-                log.warning("%s; skipping this episode", reset_error)
-        return EpisodeEnd(i, (), False, True, 0.0, 0)
+        raise error
 
-    def _remake(self, i: int) -> None:
-        """Create environment i again."""
+    def _begin_episode(self, i: int, episode: int) -> None:
+        """Count from 0 again for the episode with this number in environment i."""
+        self.handles[i].episode = episode
+        self.returns[i], self.lengths[i], self.hashes[i] = 0.0, 0, 0
+
+    def _end_episodes(
+        self, indices: Sequence[int], failures: dict[int, EnvError], terminated: np.ndarray
+    ) -> list[EpisodeEnd]:
+        """Describe the episodes that ended or failed in the environments `indices`, and start the next ones."""
+        ends = []
+        for i in indices:
+            if i in failures:
+                self._skip_episode(i, failures[i])
+                ends.append(EpisodeEnd(i, (), False, True, 0.0, 0))
+            else:
+                final, flag = self._final_observation(i), bool(terminated[i])
+                ends.append(EpisodeEnd(i, final, flag, False, float(self.returns[i]), int(self.lengths[i])))
+        if completed := [end.i for end in ends if not end.failed]:
+            self._begin_next(completed)
+        return ends
+
+    def _final_observation(self, i: int) -> tuple[np.ndarray, ...]:
+        """Copy the last observation of the episode of environment i that has just ended, one array per leaf."""
+        return tuple(obs.copy() for obs in self._env_obs[i])
+
+    def _hide(self) -> None:
+        """Set the hidden indices of all current observations to 0."""
+        if self._hidden:
+            self.obs[0][:, self._hidden] = 0.0
+
+    def _find_invalid(self, rewards: np.ndarray, failures: dict[int, EnvError]) -> None:
+        """Add an error to `failures` for each environment whose reward or current observation is not finite."""
+        valid = np.abs(rewards) <= MAX_REWARD
+        if np.count_nonzero(valid) < valid.size:  # faster than all()
+            for i in np.flatnonzero(~valid).tolist():
+                message = f"step returned the reward {rewards[i]}, which is not finite in float32"
+                failures.setdefault(i, self._error(i, message))
+        for k, leaf in self._float_leaves:
+            finite = np.isfinite(self.obs[k])
+            if np.count_nonzero(finite) < finite.size:
+                for i in np.flatnonzero(~finite.all(axis=1)).tolist():
+                    failures.setdefault(i, self._nonfinite_error(i, "step", leaf, self.obs[k][i]))
+
+    def _check_finite(self, i: int, call: str, observation: Sequence[np.ndarray]) -> None:
+        """Raise EnvError if an observation of environment i, one array per leaf, is not finite."""
+        for k, leaf in self._float_leaves:
+            if not np.isfinite(observation[k]).all():
+                raise self._nonfinite_error(i, call, leaf, observation[k])
+
+    def _error(self, i: int, message: str, details: str = "") -> EnvError:
+        """Create an error that names environment i, its episode, and its complete steps."""
         handle = self.handles[i]
-        handle.close()
-        handle.make()
-        self._step_functions[i] = handle.step
+        steps = self.lengths[i]
+        return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
 
-    def close(self) -> None:
-        for handle in self.handles:
-            handle.close()
+    def _nonfinite_error(self, i: int, call: str, leaf: Leaf, stored: np.ndarray) -> EnvError:
+        """Create an error that names the values of a stored leaf that are not finite."""
+        values = stored.reshape(leaf.env_shape)
+        named = name_values(values, ~np.isfinite(values))
+        return self._error(i, f"{call} returned an observation {relative_pronoun(leaf.keys)} is not finite: {named}")

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import broken_rule, check_contract, values_outside
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.vector_env import SyncVectorEnv
+from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.trainer import train
 

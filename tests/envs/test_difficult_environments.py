@@ -14,9 +14,9 @@ from conftest import sampled
 from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.handles import GymnasiumHandle
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.vector_env import EpisodeToRestore, SyncVectorEnv
+from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
+from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.ppo.gae import generalized_advantages
 from shmppo.runs.trainer import resume, train
