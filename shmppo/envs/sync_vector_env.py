@@ -1,0 +1,312 @@
+"""A vector environment that steps Gymnasium environments one after the other."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.checker import STEP_RULE, brief, result_of
+from shmppo.envs.factory import close_environment, make_environment
+from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.snapshots import restore_snapshot, take_snapshot
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
+from shmppo.errors import EnvError
+from shmppo.models.observations import ObservationError
+from shmppo.utils.rng import episode_seed
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+
+log = logging.getLogger(__name__)
+
+START_ATTEMPTS = 20  # consecutive episodes that may fail to start before the run ends with an error
+_NO_RESULT = (0.0, False, False)  # reward, terminated, truncated
+_DOUBLE = struct.Struct("d")
+
+
+class GymnasiumHandle(EnvHandle):
+    """A handle with its own Gymnasium environment. It seeds each episode.
+
+    Attributes:
+        step: the environment's `step` method.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, index: int, render_mode: str | None = None) -> None:
+        super().__init__(index)
+        self._config = config
+        self._task = task
+        self._render_mode = render_mode
+        self.make()
+
+    def make(self) -> None:
+        """Create the environment, replacing an earlier one.
+
+        Raises:
+            ConfigError: if the configuration does not name an environment.
+            EnvError: if the environment's own code raises.
+        """
+        with creation_errors(self.index):
+            self._env = make_environment(self._config, self._render_mode)
+        self.step = self._env.step
+        self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
+
+    def reset(self, episode: int) -> Any:
+        """Start the episode with this number and return its first observation.
+
+        Raises:
+            EnvError: if the environment's `reset` raises or returns something other than a pair.
+        """
+        self.episode = episode
+        stream = self._config.first_env + self.index  # unique over all ranks
+        seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
+        self._seeded = self._task.seeding == "episode"
+        try:
+            returned = self._env.reset() if seed is None else self._env.reset(seed=seed)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            raise EnvError(
+                self.index,
+                f"reset(seed={seed}) of episode {episode} raised {describe_error(error)}; correct reset",
+                details=user_traceback(error),
+            ) from error
+        try:
+            observation, _ = returned
+        except (TypeError, ValueError) as error:
+            raise EnvError(
+                self.index,
+                f"reset(seed={seed}) of episode {episode} returned {result_of(returned)}; it must return "
+                "(observation, info)",
+            ) from error
+        return observation
+
+    def render(self) -> Any:
+        """Return the environment's rendering of its current state."""
+        return self._env.render()
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of the environment."""
+        return self._env.action_space
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment without wrappers."""
+        return self._env.unwrapped
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
+        return float(self._env.metadata.get("render_fps") or 30)
+
+    def save_snapshot(self, snapshot: np.ndarray) -> None:
+        if self._task.snapshot is not None:
+            take_snapshot(self._env, self._task.snapshot, snapshot)
+
+    def restore_snapshot(self, snapshot: np.ndarray) -> None:
+        assert self._task.snapshot is not None
+        restore_snapshot(self._env, self._task.snapshot, snapshot)
+
+    def close(self) -> None:
+        close_environment(self._env, f"environment {self.index}")
+
+
+class SyncVectorEnv(VectorEnv):
+    """A vector environment that steps its environments one after the other.
+
+    With `skip_bad_episodes`, an environment that fails is created again and continues with its next episode.
+    """
+
+    handles: list[GymnasiumHandle]
+    handle_type = GymnasiumHandle
+
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+        super().__init__(config, task, [self.handle_type(config, task, n, render_mode) for n in range(low, high)])
+        self._skip_failed = config.skip_bad_episodes
+        self._store = self._store_vector if self.observation.is_single_vector else self._store_leaves
+        self._step_functions = [handle.step for handle in self.handles]
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one environment."""
+        return self.handles[0].action_space
+
+    def reset_all(self, episode: int) -> None:
+        for i in range(len(self.handles)):
+            self._reset_or_skip(i, episode)
+
+    def _step_all(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> dict[int, EnvError]:
+        failures: dict[int, EnvError] = {}
+        results = []
+        self._stepped.fill(1)
+        for i, action in enumerate(actions):
+            result = _NO_RESULT
+            if action is None:
+                self._stepped[i] = 0
+            else:
+                try:
+                    result = self._advance(i, action)
+                except EnvError as error:
+                    failures[i] = error
+            results.append(result)
+        rewards[:], terminated[:], truncated[:] = zip(*results, strict=True)
+        return failures
+
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        return [self._restore_env(i, episode, progress) for i, episode in enumerate(episodes)]
+
+    def _restore_env(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
+        """Restore environment i. Return whether that succeeded."""
+        progress += 1
+        if episode.snapshot is not None:
+            self.reset_env(i, episode.number)
+            self.handles[i].restore_snapshot(episode.snapshot)
+            return True
+        if episode.actions is None:
+            self._reset_or_skip(i, episode.number + 1)
+            return False
+        return self.replay(i, episode.number, episode.actions, episode.expected_hash, progress)
+
+    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
+        """Restore environment i by repeating the actions of its current episode.
+
+        The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
+        if its library has changed. The episode is then skipped and the next one starts.
+
+        Args:
+            i: position of the environment within the range.
+            episode: number of the episode.
+            actions: the episode's actions so far.
+            expected_hash: the value of `hashes` after these actions.
+            progress: [1], increased by 1 for each step.
+
+        Returns:
+            Whether the replay succeeded.
+        """
+        ended = False
+        try:
+            self.reset_env(i, episode)
+            for action in actions:
+                progress += 1
+                _, terminated, truncated = self._advance(i, action)
+                self.lengths[i] += 1
+                ended = terminated or truncated
+                if ended:  # the original episode has not ended yet
+                    break
+        except EnvError as error:
+            self._skip_episode(i, error)
+            return False
+        self._hide()
+        if self.hashes[i] == expected_hash and not ended:
+            return True
+        self._reset_next(i)
+        return False
+
+    def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
+        """Step environment i. Returns (reward, terminated, truncated)."""
+        try:
+            returned = self._step_functions[i](action)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            raise self._error(i, f"step raised {describe_error(error)}", user_traceback(error)) from error
+        try:
+            observation, reward, terminated, truncated, _ = returned
+        except Exception as error:  # it may be of any type
+            raise self._error(i, f"step returned {result_of(returned)}; {STEP_RULE}") from error
+        try:
+            number = float(reward)
+        except Exception as error:
+            raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error
+        self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
+        return number, terminated, truncated
+
+    def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
+        """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""
+        try:
+            self._store(i, observation, hashed)
+        except ObservationError as error:
+            raise self._error(i, f"{call} returned an observation {error.clause}") from error
+        except Exception as error:  # the values may be of any type
+            reason = f"that cannot be converted to numbers: {error}"
+            raise self._error(i, f"{call} returned an observation {reason}") from error
+
+    def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
+        """Store an observation that is one vector, and continue the hash `hashed` with it."""
+        (obs,) = self._env_obs[i]
+        if getattr(observation, "shape", None) != obs.shape:  # the assignment below would broadcast a single number
+            shape = np.shape(observation)
+            if shape != obs.shape:
+                raise ObservationError((), f"has shape {shape}, but its space has shape {obs.shape}")
+        obs[:] = observation
+        self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
+
+    def _store_leaves(self, i: int, observation: Any, hashed: int) -> None:
+        """Store an observation leaf by leaf, and continue the hash `hashed` with all of them."""
+        for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
+            value = leaf.extract(observation)
+            obs[...] = leaf.to_storage(value)
+            hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
+        self.hashes[i] = hashed
+
+    def reset_env(self, i: int, episode: int) -> None:
+        self._begin_episode(i, episode)
+        self._store_checked(i, "reset", self.handles[i].reset(episode), 0)
+        self._hide()
+        self._check_finite(i, "reset", self._env_obs[i])
+
+    def _begin_next(self, indices: Sequence[int]) -> None:
+        for i in indices:
+            self._reset_next(i)
+
+    def _reset_next(self, i: int) -> None:
+        """Start the next episode of environment i."""
+        self._reset_or_skip(i, self.handles[i].episode + 1)
+
+    def _reset_or_skip(self, i: int, episode: int) -> None:
+        """Start an episode. If its reset fails and failed episodes are skipped, start a later one."""
+        try:
+            self.reset_env(i, episode)
+        except EnvError as error:
+            self._skip_episode(i, error)
+
+    def _skip_episode(self, i: int, error: EnvError) -> None:
+        """Skip the current episode: create the environment again and start its next episode.
+
+        Args:
+            i: position of the environment within the range.
+            error: the failure of the current episode.
+
+        Raises:
+            EnvError: `error` itself if the configuration does not skip failed episodes, or the last error if none of
+                the next START_ATTEMPTS episodes can start.
+        """
+        if not self._skip_failed:
+            raise error
+        log.warning("%s; skipping this episode", error)
+        self._remake(i)
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            try:
+                self.reset_env(i, self.handles[i].episode + 1)
+                return
+            except EnvError as reset_error:
+                if not attempts_left:
+                    raise
+                log.warning("%s; skipping this episode", reset_error)
+
+    def _remake(self, i: int) -> None:
+        """Create environment i again."""
+        handle = self.handles[i]
+        handle.close()
+        handle.make()
+        self._step_functions[i] = handle.step
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.close()

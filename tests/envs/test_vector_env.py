@@ -1,0 +1,115 @@
+"""The bookkeeping that all vector environments share: returns, time limits, hidden indices, and failures."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
+from shmppo.errors import EnvError
+from shmppo.models.action_spaces import distribution_for
+from shmppo.models.observations import observation_spec
+
+CONFIG = TrainConfig(env="CartPole-v1", hide_obs=(1,), num_envs=3, workers=0)
+OBSERVATION = observation_spec(spaces.Box(-9.0, 9.0, (2,), np.float64), "here")
+TASK = Task(OBSERVATION, distribution_for(spaces.Discrete(2), "here"))
+Step = dict[str, Any]
+
+
+class Pool:
+    """A stand-in for EnvPool: `step` returns the next of some results, and `reset` counts its resets."""
+
+    def __init__(self, steps: list[Step], first: float = 0.5) -> None:
+        self.steps, self.first = list(steps), first
+        self.resets: list[list[int]] = []
+
+    def reset(self, indices: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+        self.resets.append(indices.tolist())
+        return np.full((len(indices), 2), self.first), {}
+
+    def step(self, actions: np.ndarray) -> tuple[Any, ...]:
+        result = {"obs": np.ones((3, 2)), "reward": [0.0] * 3, "terminated": [False] * 3, "truncated": [False] * 3}
+        result |= self.steps.pop(0)
+        return (*map(np.asarray, result.values()), {})
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def stepped(monkeypatch: pytest.MonkeyPatch, *steps: Step, limit: int = 0) -> tuple[VectorEnv, Pool, list[Any]]:
+    """Step a vector environment. Returns it, its pool, and for each step the ended episodes, rewards, and flags."""
+    pool = Pool(list(steps))
+    monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: pool)
+    envs = EnvPoolVectorEnv(CONFIG, TASK, 0, 3, [0, 0, 0])
+    envs._time_limit = limit
+    envs.reset_all(0)
+    rewards, flags = np.zeros(3), np.zeros((2, 3), bool)
+    return envs, pool, [(envs.step([0, 0, 0], rewards, *flags), rewards.copy(), flags.copy()) for _ in steps]
+
+
+def test_returns_and_lengths_are_counted_and_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [{"reward": [1.0, 0.1, 0.0]}, {"reward": [2.0, 0.2, 0.0], "terminated": [False, True, False]}]
+    envs, pool, ((nothing, *_), (ended, *_)) = stepped(monkeypatch, *steps)
+    assert nothing == []
+    (end,) = ended
+    assert end == EpisodeEnd(1, end.final, terminated=True, failed=False, episode_return=0.1 + 0.2, length=2)
+    assert (type(end.episode_return), type(end.length)) == (float, int), "they are written to files"
+    assert (envs.returns.tolist(), envs.lengths.tolist()) == ([3.0, 0.0, 0.0], [2, 0, 2])
+    assert (pool.resets, [handle.episode for handle in envs.handles]) == ([[0, 1, 2], [1]], [0, 1, 0])
+
+
+def test_hidden_indices_are_zero_and_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"obs": [[1.0, np.nan]] * 3, "truncated": [True, False, False]}
+    envs, _, ((ended, *_),) = stepped(monkeypatch, step)
+    np.testing.assert_array_equal(ended[0].final[0], [1.0, 0.0])
+    np.testing.assert_array_equal(envs.obs[0], [[0.5, 0.0], [1.0, 0.0], [1.0, 0.0]])
+
+
+def test_a_time_limit_truncates(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [{}, {"terminated": [False, True, False]}, {}]
+    envs, _, results = stepped(monkeypatch, *steps, limit=3)
+    assert [[(end.i, end.terminated, end.length) for end in ended] for ended, *_ in results] == [
+        [], [(1, True, 2)], [(0, False, 3), (2, False, 3)],
+    ]  # fmt: skip
+    assert results[-1][2].tolist() == [[False] * 3, [True, False, True]]
+    assert envs.lengths.tolist() == [0, 1, 0]
+
+
+INVALID: dict[str, tuple[Step, str]] = {
+    "reward": ({"reward": [0.0, 1e39, np.nan]}, r"environment 1: step returned the reward 1e\+39, which is not finite"),
+    "observation": ({"obs": [[1, 1], [1, 1], [np.inf, 1]]}, "environment 2: step returned an observation that is not"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_numbers_name_the_environment_and_its_complete_steps(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, message = INVALID[case]
+    with pytest.raises(EnvError, match=message + r".*\(episode 0, after 1 steps\)"):
+        stepped(monkeypatch, {}, step)
+
+
+def test_an_invalid_first_observation_is_an_error_of_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: Pool([], first=np.nan))
+    envs = EnvPoolVectorEnv(dataclasses.replace(CONFIG, hide_obs=()), TASK, 0, 3, [0, 0, 0])
+    with pytest.raises(EnvError, match="reset returned an observation that is not finite"):
+        envs.reset_all(0)
+
+
+def test_failed_episodes_are_skipped_without_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped = []
+    monkeypatch.setattr(EnvPoolVectorEnv, "_skip_episode", lambda envs, i, error: skipped.append((i, error.env_index)))
+    step = {"reward": [4.0, np.inf, 4.0], "obs": [[1, 1], [1, 1], [np.nan, 1]], "terminated": [False, True, True]}
+    envs, pool, ((ended, rewards, flags),) = stepped(monkeypatch, step)
+    assert skipped == [(1, 1), (2, 2)]
+    assert ended == [EpisodeEnd(i, (), False, True, 0.0, 0) for i in (1, 2)]
+    assert (rewards.tolist(), flags.tolist()) == ([4.0, 0.0, 0.0], [[False] * 3, [False, True, True]])
+    assert (pool.resets, envs.returns[0]) == ([[0, 1, 2]], 4.0)
