@@ -22,14 +22,33 @@ if TYPE_CHECKING:
 MAX_HISTORY = 480  # points kept for the sparkline of returns
 
 
-def workers_warning(config: TrainConfig) -> str | None:
-    """Return a sentence if the workers of this machine's ranks outnumber the usable cores, else None."""
+MIN_CORE_SHARE = 0.8  # a learner that computes for a smaller part of its time has to share its core
+
+
+def start_notes(config: TrainConfig) -> list[str]:
+    """Return a sentence for each setting that makes the run slower than it could be on this machine."""
     workers = config.num_workers * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     cores = usable_cores()
-    if workers <= cores:
+    notes = []
+    if workers > cores:
+        have = "1 usable core" if cores == 1 else f"{cores} usable cores"
+        notes.append(f"{workers} workers share {have}, so they wait for each other; lower --workers")
+    return notes
+
+
+def load_note(core_share: float | None, config: TrainConfig) -> str | None:
+    """Return a sentence if other processes need the cores of the run, else None.
+
+    Args:
+        core_share: the part of its time for which the learner had a core when it computed gradients. None: unknown.
+        config: of the run.
+    """
+    if core_share is None or core_share >= MIN_CORE_SHARE or not config.num_workers or config.device != "cpu":
         return None
-    have = "1 usable core" if cores == 1 else f"{cores} usable cores"
-    return f"{workers} workers share {have}, so they wait for each other; lower --workers"
+    return (
+        f"the machine is loaded: the learner had a core for {core_share:.0%} of the time it needed one; with fewer "
+        "--workers the run may be faster, and its result is the same"
+    )
 
 
 @dataclass
@@ -51,8 +70,8 @@ class RunStatus:
     """[W], seconds that each worker took to sample its part of the last rollout."""
     memory: int = 0
     """Bytes used by all processes. 0: unknown."""
-    not_exact: str = ""
-    """Why the run is not exact, if the check of the environment has found it."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences about the run that displays show as warnings."""
     ended: bool = False
     """Whether no further iteration follows."""
     history: list[float] = field(default_factory=list)

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Protocol
 
-from shmppo.loggers.status import RunStatus, count, workers_warning
+from shmppo.loggers.status import RunStatus, count
 from shmppo.loggers.text import clock, glyphs_for, number, printable
 
 REFRESH_SECONDS = 0.5  # between two drawings of finished iterations; drawing takes about 5 ms
@@ -55,7 +55,8 @@ class LineView:
         self._status = status
         self._next_row = 0.0
         self._next_progress = 0.0
-        self._said_stopping = self._said_not_exact = False
+        self._said_stopping = False
+        self._said_notes = 0
 
     def start(self) -> None:
         """See `View.start`."""
@@ -63,9 +64,13 @@ class LineView:
         iterations = count(config.last_iteration, "iteration")
         again = f", resumed at iteration {status.iteration:,}" if status.iteration else ""
         self._print(f"{status.directory}: {status.title}, {iterations} of {config.batch_steps:,} steps{again}")
-        if warning := workers_warning(config):
-            self._print(f"warning: {warning}")
+        self._print_notes()
         self._next_progress = time.monotonic() + LINE_SECONDS
+
+    def _print_notes(self) -> None:
+        for note in self._status.notes[self._said_notes :]:
+            self._print(f"warning: {note}")
+        self._said_notes = len(self._status.notes)
 
     def update(self, *, finished: bool, force: bool) -> None:
         """See `View.update`."""
@@ -73,9 +78,7 @@ class LineView:
         if (stopping := status.stopping) and not self._said_stopping:
             self._said_stopping = True
             self._print(stopping)
-        if status.not_exact and not self._said_not_exact:
-            self._said_not_exact = True
-            self._print(f"warning: not exact: {status.not_exact}")
+        self._print_notes()
         if finished and status.row is not None:
             if force or now >= self._next_row:
                 self._print(row_line(status))
@@ -114,7 +117,6 @@ class TerminalView:
         self._live = Live(auto_refresh=False)
         self._console = self._live.console
         self._glyphs = glyphs_for(self._console.encoding)
-        self._warning = workers_warning(status.config)
         self._next_row = self._next_progress = 0.0
         self._width = self._height = 0  # of the last drawing
         self._stopping = False
@@ -148,8 +150,7 @@ class TerminalView:
         width = self._panel_width()
         if width < self._width:
             self._erase_wrapped(width)
-        not_exact = self._status.not_exact and f"not exact: {self._status.not_exact}"
-        warning = "\n".join(filter(None, [self._warning, not_exact]))
+        warning = "\n".join(self._status.notes)
         panel = build_panel(self._status, width, self._glyphs, warning)
         # The cursor stays in an empty line. There the terminal's "^C" after Ctrl-C wraps no line.
         self._live.update(Group(panel, ""), refresh=True)
@@ -207,8 +208,7 @@ class NotebookView:
         status = self._status
         state = row_line(status) if status.row is not None else status.activity
         lines = [f"{status.title}  ({status.directory})", state]
-        not_exact = status.not_exact and f"not exact: {status.not_exact}"
-        lines += [line for line in (status.stopping, workers_warning(status.config), not_exact) if line]
+        lines += [*filter(None, [status.stopping]), *status.notes]
         share = min(status.steps / max(status.total_steps, 1), 1.0)
         bar = f'<progress value="{share:.4f}" max="1" style="width: 100%"></progress>'
         text = "<br>".join(html.escape(line) for line in lines)

@@ -15,7 +15,7 @@ from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import MetricsFile
-from shmppo.loggers.status import RunStatus, workers_warning
+from shmppo.loggers.status import RunStatus, load_note, start_notes
 from shmppo.loggers.step_times import STEP_TIMES, StepTimes
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.shared_buffers import Control
@@ -26,10 +26,12 @@ from shmppo.runs.evaluator import Evaluator
 from shmppo.runs.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
 from shmppo.utils import machine
 from shmppo.utils.files import FailedWrites, replaced_file, warn_on_os_error, write_json
+from shmppo.utils.phase_timer import CoreShare
 from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
+MEASURED_SECONDS = 2.0  # of gradients, after which the run decides whether the machine is loaded
 MEMORY_EVERY = 100  # iterations between two measurements of the memory, each of which takes about 5 ms per process
 
 
@@ -73,8 +75,8 @@ class Outputs:
         self._evaluator: Evaluator | None = None
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
-        if warning := workers_warning(config):
-            log.warning("%s", warning)
+        for note in start_notes(config):
+            self._add_note(note)
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
                 remove_profiles_after(run_dir, iteration)
@@ -115,8 +117,17 @@ class Outputs:
         if self._evaluator is not None:
             self._evaluator.after(int(row["iteration"]), int(row["env_steps"]), learner)
         if reason := self._check.poll():
-            self._status.not_exact = reason
+            self._status.notes.append(f"not exact: {reason}")  # the check has logged it
         return asked_to_stop
+
+    def check_load(self, core_share: CoreShare) -> None:
+        """Say once whether the machine is loaded. core_share: how much of a core the learner gets."""
+        if note := load_note(core_share.take(MEASURED_SECONDS), self._config):
+            self._add_note(note)
+
+    def _add_note(self, note: str) -> None:
+        log.warning("%s", note)
+        self._status.notes.append(note)
 
     def _write_profile(self, iteration: int, profile: KLProfile) -> None:
         with self._failed_writes.recorded(TABLE):

@@ -113,7 +113,8 @@ class PoolGradients:
         """See `GradientSource.compute`."""
 
         def own() -> None:
-            self._gradients.compute(epoch, minibatch, self._shards)
+            with timer.core_share:
+                self._gradients.compute(epoch, minibatch, self._shards)
 
         if self._sharded:
             return self._pool.compute_gradients(version, epoch, minibatch, own, timer)
