@@ -223,6 +223,7 @@ class ShardGradients:
         states = self._inputs.sequence_state.index_select(0, torch.from_numpy(indices).to(self._device))
         return states.masked_fill_(begins_episode.unsqueeze(-1), 0.0)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
     def _loss(
         self, params: np.ndarray, values: np.ndarray, indices: np.ndarray, valid: np.ndarray, epoch: int, minibatch: int
     ) -> _Loss:

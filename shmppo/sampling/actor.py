@@ -309,6 +309,7 @@ class Actor:
         for batch in self._slices:
             self._noise[batch.index, :, batch.rows] = noise[:, batch.own]
 
+    @np.errstate(over="ignore", invalid="ignore")  # if the policy has diverged, the update says so
     def act(self, actions: np.ndarray, params: np.ndarray, values: np.ndarray, step: int | None = 0) -> None:
         """Act on the current observations, and update the recurrent states. Call it in inference mode.
 

@@ -293,6 +293,7 @@ class Collector:
         for end in ended:
             self._actor.states[end.i] = 0.0
 
+    @np.errstate(over="ignore", invalid="ignore")  # if the policy has diverged, the update says so
     def _finish_rollout(self, valid_steps: int) -> None:
         """Compute what is computed once per rollout: last values, log_probs, and moments of the observations.
 
