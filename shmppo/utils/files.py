@@ -150,9 +150,9 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def short_path(path: str | os.PathLike[str]) -> str:
-    """Return the path relative to the current directory if that is shorter."""
+    """Return a path below the current directory relative to it, and any other path as it is."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):  # the current directory was removed, or is on another drive
         return os.fspath(path)
-    return min(relative, os.fspath(path), key=len)
+    return os.fspath(path) if relative.startswith(os.pardir) else relative

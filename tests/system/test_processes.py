@@ -295,7 +295,7 @@ def test_the_keys_of_summary_config_and_evaluation_that_other_programs_read(run_
     run_dir = tmp_path / "run"
     result = run_command("shmppo.train", "--total-steps", 1000, "--workers", 1, "--run-dir", run_dir, *SMALL)
     assert result.returncode == 0, result.stderr
-    assert os.path.relpath(run_dir, tmp_path / "cwd") in result.stdout
+    assert str(run_dir) in result.stdout
     summary = summary_of(run_dir)
     assert set(summary) >= {
         "weights_sha256", "env_steps", "iterations", "workers", "num_envs", "wall_seconds", "steps_per_second",

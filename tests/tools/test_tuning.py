@@ -39,7 +39,7 @@ def artificial_rates(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
 
 
 def test_the_search_finds_the_best_of_artificial_rates(artificial_rates: list[TrainConfig]) -> None:
-    search = Search(dataclasses.replace(JOB, minutes=0.003))
+    search = Search(dataclasses.replace(JOB, minutes=0.02))
     search.run()
     best = search.best.config
     assert (best.num_workers, best.num_envs, best.rollout_steps) == (4, 64, 32)
