@@ -166,7 +166,7 @@ def _has_terminal() -> bool:
 
 def _is_confirmed(source: Path, names: Sequence[NamedCode]) -> bool:
     """Ask the user whether to import the code."""
-    print(f"\r\x1b[K{source} was not made by this user on this machine, or was edited. It names code to import:")
+    print(f"\r\x1b[K{str(source)!r} was not made by this user on this machine, or was edited. It names code to import:")
     for name in names:
         print(f"  {name}")
     try:

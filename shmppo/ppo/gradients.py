@@ -189,7 +189,8 @@ class ShardGradients:
         return params, torch.from_numpy(valid)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        """Copy to the device. A copy of torch is aligned to ALIGNMENT in every process, other than memory of NumPy."""
+        return torch.from_numpy(array).to(self._device, copy=True)
 
     def _step_indices(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices [L·J] of the steps of padded sequences, and whether they are valid, bool [L, J]."""
@@ -265,8 +266,8 @@ class ShardGradients:
             by_params += distribution.kl_grad(old_params, params) * (weights * coefficients.penalty_coef)[:, np.newaxis]
         terms = LossTerms(
             policy_loss=-float(np.add.reduce(objective)),
-            value_loss=float(np.dot(squared_error, weights)),
-            entropy=float(np.dot(distribution.entropy(params), weights)),
+            value_loss=float(np.add.reduce(squared_error * weights)),
+            entropy=float(np.add.reduce(distribution.entropy(params) * weights)),
             approx_kl=float(np.add.reduce(kl)),
             clip_fraction=np.count_nonzero(np.abs(ratios - 1) > coefficients.clip_range) / ratios.shape[1],
         )

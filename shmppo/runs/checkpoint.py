@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copi
             _duplicate(path, run_dir / file_name(1))
     directory = os.open(run_dir, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        with suppress(OSError):  # some network file systems do not support it for directories
+            os.fsync(directory)
     finally:
         os.close(directory)
 

@@ -88,7 +88,7 @@ class IterationRecorder:
         written = {  # other elements of these fields are not written, and contain data of earlier rollouts
             "ended_return": ended,
             "ended_length": ended,
-            "bootstrap": rollout.truncated | last_steps(rollout.valid_steps, steps),
+            "bootstrap": rollout.truncated | (last_steps(rollout.valid_steps, steps) & ~rollout.terminated),
         }
         arrays = dict(zip(self._leaves, rollout.obs, strict=True))
         arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}

@@ -116,9 +116,13 @@ class Outputs:
         asked_to_stop = self._loggers.asks_to_stop(row)
         if self._evaluator is not None:
             self._evaluator.after(int(row["iteration"]), int(row["env_steps"]), learner)
+        self.poll_check()
+        return asked_to_stop
+
+    def poll_check(self) -> None:
+        """Show the result of the check of the environment, if it has just ended with a difference."""
         if reason := self._check.poll():
             self._status.notes.append(f"not exact: {reason}")  # the check has logged it
-        return asked_to_stop
 
     def check_load(self, core_share: CoreShare) -> None:
         """Say once whether the machine is loaded. core_share: how much of a core the learner gets."""

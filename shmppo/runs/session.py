@@ -245,6 +245,7 @@ class Session:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
         self._check_directory()
+        self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
         if self.checkpoints.saved_at != state.iteration:

@@ -329,6 +329,7 @@ class Actor:
             params[batch.own] = self._params[batch.rows]
             values[batch.own] = self._values[batch.rows, 0]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def advance(self) -> None:
         """Update the recurrent states with the current observations, without acting. Call it in inference mode."""
         for batch, inputs in zip(self._slices, self._inputs, strict=True):
@@ -336,6 +337,7 @@ class Actor:
                 normalize_array(obs, statistics, target)
             self._network.step(batch.index)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def values_of(self, obs: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the values of observations with the current recurrent states. The states do not change.
 

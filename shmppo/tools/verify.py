@@ -227,6 +227,6 @@ def _execute(
                 files.run_dir, checkpoint=start.path, new_run_dir=target, trust=trust, recorder=recorder, **changes
             )
         rows = check_run(target).rows
-    if max(rows) < end:
+    if max(rows, default=0) < end:
         raise KeyboardInterrupt
     return {iteration: row for iteration, row in rows.items() if iteration > first}
