@@ -66,6 +66,7 @@ def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path
     assert lines[-1].endswith("-m shmppo.train --resume run")
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_start_the_progress_and_the_stop(tmp_path: Path) -> None:
     """The panel appears before the first iteration ends. It adapts to a resize, and names the stop at once."""
     master, slave = pty.openpty()

@@ -261,6 +261,7 @@ def test_nothing_is_left_when_the_learner_is_killed(
     assert (remaining_processes(), list(temporary.iterdir())) == ([], [])
 
 
+@pytest.mark.long
 def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(tmp_path: Path) -> None:
     learner = start_long_run(tmp_path, "--num-envs", "64", "--rollout-steps", "256")
     during = shared_memory_used()

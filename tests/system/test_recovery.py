@@ -96,7 +96,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
     assert (summary["error"], summary["worker_restarts"]) == ("worker 0 died: killed by signal 9", 2)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_after(2, ["cartpole-sharded", "pendulum-gru", "cartpole-central", "halfcheetah"]))
 @pytest.mark.parametrize(
     ("stop", "workers"), [(5, 3), *(pytest.param(*v, marks=pytest.mark.long) for v in [(1, 0), (15, 1)])]
 )

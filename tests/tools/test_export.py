@@ -60,10 +60,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: root / name for name in CASES}
 
 
-@pytest.mark.parametrize("format", ["onnx", pytest.param("torchscript", marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "case", [next(iter(CASES)), *(pytest.param(c, marks=pytest.mark.long) for c in list(CASES)[1:])]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("format", ["onnx", "torchscript"])
+@pytest.mark.parametrize("case", CASES)
 def test_an_exported_policy_agrees_with_the_policy_over_an_episode(
     case: str, format: str, runs: dict[str, Path]
 ) -> None:
