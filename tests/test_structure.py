@@ -24,7 +24,7 @@ COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "tune", "verify
 """Commands that are modules. `train` is a package, and `bench` has a `__main__`."""
 OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
 PUBLIC = {
-    "ConfigError", "EnvError", "RankError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
+    "ConfigError", "EnvError", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
     "load_policy", "preset", "resume", "train",
 }  # fmt: skip
 OPTION_CLASSES = re.compile(r"\w+Options|TrainConfig")

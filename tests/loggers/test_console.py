@@ -39,13 +39,13 @@ def environment(**changes: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
 
 
-def read_until(descriptor: int, pattern: str, deadline: float = 60.0) -> str:
+def read_until(descriptor: int, pattern: str, deadline: float = 150.0) -> str:
     """Read from a terminal until the pattern was found."""
     text, end = "", time.monotonic() + deadline
     while not re.search(pattern, text):
         assert time.monotonic() < end, text
         if select.select([descriptor], [], [], 1.0)[0]:
-            text += os.read(descriptor, 65536).decode()
+            text += os.read(descriptor, 65536).decode(errors="replace")  # it may end within a character
     return text
 
 

@@ -169,6 +169,7 @@ def test_the_check_ends_when_the_run_is_killed(number: int, stopped: bool, tmp_p
         assert time.monotonic() < deadline
         time.sleep(0.05)
     if stopped:
+        time.sleep(2)  # each process must have asked the system to end with its parent
         for process in processes:
             process.suspend()
     learner.send_signal(number)

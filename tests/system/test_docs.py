@@ -51,7 +51,7 @@ OTHER_FLAGS = {"--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
 """Flags that are no options, and those of other programs that pages name."""
 ONLY_PARSED = ("bench", "tune")
 """Commands that measure for minutes. They have tests of their own."""
-SHORT = ("--stop-at-iteration", "1", "--workers", "0", "--quiet")
+SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
 """Flags that make a training command of the docs short. The last of two equal flags counts."""
 USERS_MODULE = """
 import gymnasium
