@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,10 +140,7 @@ class ShardGradients:
             self._results.max_log_ratio[shard] = 0.0
             return
         indices, valid = self._step_indices(sequences)
-        obs = self._observations(indices, valid.shape)
-        with self._autocast():
-            features, _ = self._model.features(obs, self._initial_states(sequences))
-        features = [part.float() for part in features]
+        features, obs = self._features(sequences, indices, valid.shape)
         with torch.no_grad():
             params, values = self._model.heads(features, obs)
             # The loss is computed on the CPU in any case: it is short, and NumPy needs less time for it than torch.
@@ -165,11 +161,24 @@ class ShardGradients:
         products = [torch.dot(x.flatten(), grad.flatten()) for x, grad in zip(features, by_features, strict=True)]
         torch._foreach_copy_(out, list(torch.autograd.grad(sum(products[1:], products[0]), self._trunk_parameters)))
 
-    def _autocast(self) -> AbstractContextManager[object]:
-        """Compute matrix products in bfloat16 with --autocast bf16."""
-        if self._config.autocast == "none":
-            return contextlib.nullcontext()
-        return torch.autocast(self._device.type, torch.bfloat16)
+    def _features(
+        self, sequences: np.ndarray, indices: np.ndarray, shape: tuple[int, ...]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Run the trunks. --autocast bf16 applies to their matrix products.
+
+        Args:
+            sequences: [J, 4].
+            indices: [L·J], of the steps.
+            shape: (L, J).
+
+        Returns:
+            (features [L, J, F] of each trunk, observations [L, J, …] per leaf).
+        """
+        obs, states = self._observations(indices, shape), self._initial_states(sequences)
+        bf16 = self._config.autocast == "bf16"
+        with torch.autocast(self._device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
+            features, _ = self._model.features(obs, states)
+        return [part.float() for part in features], obs
 
     @torch.no_grad()
     def policy(self, sequences: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -182,10 +191,7 @@ class ShardGradients:
             (policy parameters [L, J, O], valid bool [L, J]).
         """
         indices, valid = self._step_indices(sequences)
-        obs = self._observations(indices, valid.shape)
-        with self._autocast():
-            features, _ = self._model.features(obs, self._initial_states(sequences))
-        params, _ = self._model.heads([part.float() for part in features], obs)
+        params, _ = self._model.heads(*self._features(sequences, indices, valid.shape))
         return params, torch.from_numpy(valid)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
