@@ -195,7 +195,7 @@ class ShardGradients:
         return params, torch.from_numpy(valid)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
-        """Copy to the device. A copy of torch is aligned to ALIGNMENT in every process, other than memory of NumPy."""
+        """Copy to the device. Memory of torch is aligned in the same way in every process, that of NumPy is not."""
         return torch.from_numpy(array).to(self._device, copy=True)
 
     def _step_indices(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
