@@ -45,7 +45,10 @@ def read_until(descriptor: int, pattern: str, deadline: float = 150.0) -> str:
     while not re.search(pattern, text):
         assert time.monotonic() < end, text
         if select.select([descriptor], [], [], 1.0)[0]:
-            text += os.read(descriptor, 65536).decode(errors="replace")  # it may end within a character
+            try:
+                text += os.read(descriptor, 65536).decode(errors="replace")  # it may end within a character
+            except OSError:  # nobody has the terminal open any more
+                pytest.fail(f"the command ended after:\n{text}")
     return text
 
 

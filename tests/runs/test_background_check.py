@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -39,12 +40,17 @@ def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
     return found
 
 
-def has_started(process: psutil.Process) -> bool:
-    """Whether a process of the check has asked the kernel to be killed with its parent. It closes stdout after that."""
-    try:
-        return os.readlink(f"/proc/{process.pid}/fd/1") == os.devnull
-    except OSError:
-        return False
+def both_started(learner: psutil.Process) -> list[psutil.Process]:
+    """The two processes of the check, or [] before both have asked the kernel to be killed with their parents.
+
+    They close stdout after that. A process that was just forked still has the command line of its parent.
+    """
+    found = {}
+    for process in checking(learner):
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.readlink(f"/proc/{process.pid}/fd/1") == os.devnull:
+                found[process.cmdline()[-1]] = process
+    return list(found.values()) if len(found) == 2 else []
 
 
 def wait_for_the_check(row: dict[str, float]) -> bool:
@@ -164,12 +170,11 @@ def test_the_check_ends_when_the_run_is_killed(number: int, stopped: bool, tmp_p
     ]  # fmt: skip
     learner = psutil.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 200
-    while len(processes := [p for p in checking(learner) if has_started(p)]) < 2:
+    while not (processes := both_started(learner)):
         assert learner.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
     if stopped:
-        time.sleep(2)  # each process must have asked the system to end with its parent
         for process in processes:
             process.suspend()
     learner.send_signal(number)
