@@ -69,17 +69,20 @@ class CheckpointSchedule:
             Whether the checkpoint was written.
         """
         minutes = self._config.checkpoint_minutes
+        copies = [BEST] if best else []
+        if self._is_kept(state["iteration"]):
+            copies.append(kept_name(state["iteration"]))
         try:
-            copies = [BEST] if best else []
-            if self._is_kept(state["iteration"]):
-                copies.append(kept_name(state["iteration"]))
             content = {**state, "config_digest": self._config_digest}
             save_checkpoint(self._run_dir, content, keep=self._config.keep_checkpoints, copies=copies)
         except OSError as error:
+            for name in copies:
+                self._failed_writes.lost(name, error)
             self._failed_writes.failed(NAME, error, "no checkpoint was written, the one before is kept")
             self._due_at = time.monotonic() + min(RETRY_SECONDS, 60 * minutes)
             return False
-        self._failed_writes.succeeded(NAME)
+        for name in (NAME, *copies):
+            self._failed_writes.succeeded(name)
         self.saved_at = state["iteration"]
         self._due_at = time.monotonic() + 60 * minutes
         return True

@@ -30,6 +30,7 @@ from shmppo.runs.policy import trained_from
 from shmppo.runs.run_directory import EVALUATIONS, LOG
 from shmppo.runs.video import VideoRecorder
 from shmppo.sampling.worker_process import start_context
+from shmppo.utils.files import FailedWrites
 from shmppo.utils.logs import log_to
 from shmppo.utils.signals import StopRequest
 
@@ -44,7 +45,9 @@ NICENESS = 10  # lower priority than training
 class Evaluator:
     """Starts the evaluator process, requests evaluations, and writes the results to eval.csv and the loggers."""
 
-    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList) -> None:
+    def __init__(
+        self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList, failed_writes: FailedWrites
+    ) -> None:
         """Start the process.
 
         Args:
@@ -52,9 +55,12 @@ class Evaluator:
             run_dir: directory of the run.
             iteration: number of finished iterations. Rows of later iterations are removed from eval.csv.
             loggers: receive each row.
+            failed_writes: records whether rows can be written.
         """
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
-        self._table = MetricsFile(run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY))
+        self._table = MetricsFile(
+            run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY), failed_writes=failed_writes
+        )
         self._due = self._busy = self._dead = False
         self._evaluated = 0  # iteration of the last evaluation that was requested
         context = start_context()

@@ -91,7 +91,7 @@ class Outputs:
         self._status.ready = True
         self._loggers.start(self._run_dir, self._config, iteration)
         if self._config.eval_every is not None:
-            self._evaluator = Evaluator(self._config, self._run_dir, iteration, self._loggers)
+            self._evaluator = Evaluator(self._config, self._run_dir, iteration, self._loggers, self._failed_writes)
             self._open.callback(self._evaluator.close)
         self._check = check
         self._open.callback(check.close)
@@ -134,11 +134,13 @@ class Outputs:
         self._status.notes.append(note)
 
     def _write_profile(self, iteration: int, profile: KLProfile) -> None:
+        file = f"{PROFILE_DIRECTORY}/{iteration:06d}.npz"
         with self._failed_writes.recorded(TABLE):
             try:
                 write_profile(self._run_dir, iteration, profile)
-            except OSError:
-                for name in (f"{PROFILE_DIRECTORY}/{iteration:06d}.npz", f"{TABLE}.partial"):
+            except OSError as error:
+                self._failed_writes.lost(file, error)
+                for name in (file, f"{TABLE}.partial"):
                     with suppress(OSError):
                         (self._run_dir / name).unlink(missing_ok=True)
                 raise

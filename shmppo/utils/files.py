@@ -69,6 +69,7 @@ class FailedWrites:
 
     def __init__(self) -> None:
         self._errors: dict[str, OSError] = {}
+        self._lost: dict[str, OSError] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._errors
@@ -89,8 +90,19 @@ class FailedWrites:
             )
         self._errors[name] = error
 
+    def lost(self, name: str, error: OSError) -> None:
+        """Record that a file cannot be written later, because only its iteration has the content.
+
+        Args:
+            name: of the file in the run directory.
+            error: the reason.
+        """
+        log.warning("%s is lost: %s", name, error)
+        self._lost[name] = error
+
     def succeeded(self, name: str) -> None:
         """Record that a file was written."""
+        self._lost.pop(name, None)
         if self._errors.pop(name, None) is not None and not self._errors:
             log.warning("all files of the run can be written again")
             print_warning("all files of the run can be written again")
@@ -112,8 +124,9 @@ class FailedWrites:
             run_dir: directory of the run, for the message.
             summary: content of summary.json.
         """
-        if self._errors:
-            names, reason = ", ".join(self._errors), _reason(next(iter(self._errors.values())))
+        missing = self._errors | self._lost
+        if missing:
+            names, reason = ", ".join(missing), _reason(next(iter(missing.values())))
             raise SaveError(
                 f"{names} of {short_path(run_dir)} could not be written ({reason}); make space there, and repeat what "
                 "is missing with --resume from the last checkpoint",

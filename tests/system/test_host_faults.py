@@ -167,6 +167,17 @@ def test_a_run_on_a_disk_with_a_fault_for_a_while_loses_nothing(
     assert "no checkpoint was written, the one before is kept" in (run_dir / "run.log").read_text()
 
 
+def test_files_that_cannot_be_written_later_are_named_at_the_end(disk: Path, undisturbed: str) -> None:
+    run_dir = disk / "run"
+    config = dataclasses.replace(BASE, run_dir=str(run_dir), keep_every=2, kl_profile_every=1)
+    lost = r"^kl/000004\.npz, checkpoint-iteration-000004\.pt, kl/000005\.npz of .*run could not be written \(No space left"
+    with pytest.raises(SaveError, match=lost) as caught:
+        train(config, callback=at(i3=lambda: fill(disk), i5=lambda: free(disk)))
+    assert caught.value.summary is not None
+    assert caught.value.summary["weights_sha256"] == undisturbed
+    assert load_newest_checkpoint(run_dir)["iteration"] == 6
+
+
 def test_the_command_prints_the_summary_and_one_error_and_fails_if_nothing_could_be_saved(
     disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +189,7 @@ def test_the_command_prints_the_summary_and_one_error_and_fails_if_nothing_could
     assert main() == 1
     output = capsys.readouterr()
     assert "weights        sha256" in output.out
-    assert output.err.splitlines()[-1].startswith("error: checkpoint.pt of ")
+    assert output.err.splitlines()[-1].startswith("error: checkpoint.pt, checkpoint-best.pt of ")
     assert len(output.err.splitlines()) == 2, output.err
     assert not partial_files(disk)
 
