@@ -43,12 +43,12 @@ CASES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.01, "env_block": 3,
     },
     "dict-observations": {
-        "env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True, "prev_reward": True,
+        "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True, "prev_reward": True,
     },
-    "image": {"env": "environments:Shaped", "env_kwargs": {"space": "image"}, "core": "gru", "rollout_steps": 16},
+    "image": {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}, "core": "gru", "rollout_steps": 16},
     "multi-discrete": {
-        "env": "environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True, "anneal_clip": True,
-        "lr_schedule": "kl-adaptive",
+        "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True,
+        "anneal_clip": True, "lr_schedule": "kl-adaptive",
     },
     "penalty": {"env": "Pendulum-v1", "objective": "penalty", "optimizer": "rmsprop", "warmup_steps": 300},
     "per-dimension": {

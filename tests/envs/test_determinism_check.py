@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from environments import ACTION_SPACES, SPACES
 from helpers import long_after
+from space_environments import ACTION_SPACES, SPACES
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import Finding, compare, make_request, outcomes_beside_another
@@ -59,9 +59,9 @@ def test_a_difference_that_32_bits_cannot_show_is_found(monkeypatch: pytest.Monk
 
 
 def test_the_part_of_the_observation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TrainConfig(workers=0, env="environments:Shaped", env_kwargs={"space": "dict"})
+    config = TrainConfig(workers=0, env="space_environments:Shaped", env_kwargs={"space": "dict"})
     request = make_request(config, inspect_task(config), 10)
-    monkeypatch.setattr("environments.Shaped._observe", lambda env: SPACES["dict"].sample())  # not seeded
+    monkeypatch.setattr("space_environments.Shaped._observe", lambda env: SPACES["dict"].sample())  # not seeded
     difference = compare(request, outcomes_beside_another(request)).difference
     assert difference is not None
     assert "observation 'camera'[" in difference
@@ -87,10 +87,10 @@ SEEDED: list[dict[str, Any]] = [
     {"env": "Pendulum-v1", "hide_obs": (2,)},
     *({"env": f"environments:{name}-v0"} for name in ("Counter", "CounterTruncated", "PutsBack")),
     {"env": "environments:SlowCartPole", "step_times": True},
-    *({"env": "environments:Echo", "env_kwargs": {"actions": name}} for name in ACTION_SPACES),
-    *({"env": "environments:Shaped", "env_kwargs": {"space": name}} for name in SPACES),
+    *({"env": "space_environments:Echo", "env_kwargs": {"actions": name}} for name in ACTION_SPACES),
+    *({"env": "space_environments:Shaped", "env_kwargs": {"space": name}} for name in SPACES),
     *(
-        {"env": "environments:Masked", "env_kwargs": {"sizes": sizes}, "action_masks": True}
+        {"env": "space_environments:Masked", "env_kwargs": {"sizes": sizes}, "action_masks": True}
         for sizes in ([4], [3, 5])
     ),
     *({"env": f"environments:FailsSometimes-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),

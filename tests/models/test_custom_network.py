@@ -28,7 +28,7 @@ BASE = TrainConfig(
 CASES = {
     "vector": BASE,
     "dict": dataclasses.replace(
-        BASE, env="environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_action=True
+        BASE, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_action=True
     ),
     "none": dataclasses.replace(BASE, network="networks:Plain", core="none"),
 }
@@ -121,7 +121,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"core": "none"}, r"--network networks:leaky has a recurrent state of size 6, but --core none is set; remove"),
     (
-        {"network": "networks:Plain", "env": "environments:Shaped", "env_kwargs": {"space": "dict"}},
+        {"network": "networks:Plain", "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}},
         r"--network networks:Plain could not be made: KeyError\('obs'\)",
     ),
 ]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import published
-from environments import SPACES, Shaped
 from gymnasium import spaces
 from helpers import long_after
+from space_environments import SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -34,7 +34,7 @@ from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
 
 BASE = TrainConfig(
-    env="environments:Shaped", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
+    env="space_environments:Shaped", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=4 * 16 * 4, workers=0,
 )  # fmt: skip
 

@@ -71,7 +71,7 @@ def test_the_two_carries_are_separate(buffers: SharedBuffers) -> None:
 
 
 def test_each_leaf_of_a_nested_observation_is_an_array_of_its_type() -> None:
-    config = dataclasses.replace(CONFIG, env="environments:Shaped", env_kwargs={"space": "dict"})
+    config = dataclasses.replace(CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"})
     task = inspect_task(config)
     fields = fields_of(config, task)
     buffers, leaves = SharedBuffers(fields, allocate(fields)), task.observation.leaves

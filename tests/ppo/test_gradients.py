@@ -24,7 +24,7 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-SHAPED = {"env": "environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
+SHAPED = {"env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_no_bit_changes
-from environments import Masked
 from gymnasium import spaces
 from helpers import collected, memory_digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from space_environments import Masked
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -27,7 +27,7 @@ from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import train
 
 BASE = TrainConfig(
-    env="environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
+    env="space_environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), grad_shards=3, tile_rows=8, workers=0, quiet=True, total_steps=5 * 20 * 6, entropy_coef=0.01,
     action_masks=True,
 )  # fmt: skip

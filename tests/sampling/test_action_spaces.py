@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import assert_no_bit_changes
-from environments import ACTION_SPACES
 from gymnasium import spaces
 from helpers import collected, memory_digest
+from space_environments import ACTION_SPACES
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -19,7 +19,7 @@ from shmppo.runs.evaluation import evaluate
 from shmppo.runs.trainer import train
 
 BASE = TrainConfig(
-    env="environments:Echo-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
+    env="space_environments:Echo-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), grad_shards=3, tile_rows=8, workers=0, quiet=True, total_steps=5 * 20 * 6, entropy_coef=0.01,
 )  # fmt: skip
 KINDS = [(kind, False) for kind in ACTION_SPACES] + [("box", True), ("nested", True)]

@@ -155,7 +155,7 @@ CASES = {
     "refresh-burn-in": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2),
     "burn-in-gru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=3, refresh_states=False, core="gru"),
     "refresh-dict": dataclasses.replace(
-        CONFIG, env="environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_reward=True
+        CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_reward=True
     ),
 }
 

@@ -170,7 +170,7 @@ def test_a_run_on_a_disk_with_a_fault_for_a_while_loses_nothing(
 def test_files_that_cannot_be_written_later_are_named_at_the_end(disk: Path, undisturbed: str) -> None:
     run_dir = disk / "run"
     config = dataclasses.replace(BASE, run_dir=str(run_dir), keep_every=2, kl_profile_every=1)
-    lost = r"^kl/000004\.npz, checkpoint-iteration-000004\.pt, kl/000005\.npz of .*run could not be written \(No space left"
+    lost = r"^kl/000004\.npz, checkpoint-iteration-000004\.pt, kl/000005\.npz of .*run could not be written"
     with pytest.raises(SaveError, match=lost) as caught:
         train(config, callback=at(i3=lambda: fill(disk), i5=lambda: free(disk)))
     assert caught.value.summary is not None

@@ -47,7 +47,7 @@ def test_an_environment_that_is_a_function_of_its_seed_is_reproducible(
 @pytest.mark.long
 def test_a_vector_environment_and_action_masks_are_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "vector_environments:Walk", "--env-backend", "vector", "--steps", "100") == 0
-    assert run(monkeypatch, "environments:Masked", "--action-masks", "--steps", "100") == 0
+    assert run(monkeypatch, "space_environments:Masked", "--action-masks", "--steps", "100") == 0
 
 
 def test_an_environment_that_accepts_no_seed_is_not_reproducible(

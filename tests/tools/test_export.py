@@ -32,7 +32,7 @@ CASES = {
         SMALL, env="Pendulum-v1", hide_obs=(), core="gru", num_layers=2, separate_critic=True
     ),
     "dict-gru": dataclasses.replace(
-        SMALL, env="environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
+        SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
     ),
     "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),
 }
