@@ -116,8 +116,11 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_is_raised_again_and_an_interrupt_of_the_environment_is_a_failure() -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def test_ctrl_c_is_raised_again_and_an_interrupt_of_the_environment_is_a_failure(
+    request: pytest.FixtureRequest,
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background command ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt):
         reraise_ctrl_c(caught(interrupt))
     reraise_ctrl_c(caught(lambda: sys.exit(0)))
