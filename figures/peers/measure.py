@@ -35,7 +35,11 @@ TASKS = {"A": TASK_A, "B": TASK_B, "A-envpool": TASK_A | {"env_backend": "envpoo
 SHMPPO = {
     "shmppo, 2 workers": {"workers": 2, "grad_shards": 2},  # as many shards as workers is fastest
     "shmppo, 1 process": {"workers": 0, "grad_shards": 1},
-}
+    "central learner with a step loop, 2 workers": {
+        "workers": 2, "grad_shards": 1, "learning": "central", "network": "figures.peers.step_loop:make",
+    },
+}  # fmt: skip
+"""The last one is the usual architecture: workers act, one process learns, one LSTM step at a time."""
 
 
 def measure_shmppo(task: str, name: str) -> float:
