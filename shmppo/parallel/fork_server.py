@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 from shmppo.utils.signals import kill_with_parent
@@ -44,9 +45,19 @@ def kill_fork_server() -> None:
     """End the fork server at once, even while it imports modules. Call this when no worker is left."""
     server: Any = vars(forkserver)["_forkserver"]
     if server._forkserver_pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGKILL)
+        # The import of glfw, which mujoco needs, starts processes. They would complain that nobody reads their output.
+        for pid in [server._forkserver_pid, *_children(server._forkserver_pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         server._stop()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that the main thread of a process has started. Empty except on Linux."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def end_with_fork_server() -> None:

@@ -36,7 +36,8 @@ def command(*flags: str) -> list[str]:
 
 def environment(**changes: str) -> dict[str, str]:
     tests = str(Path(__file__).parents[1])
-    return os.environ | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return inherited | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
 
 
 def read_until(descriptor: int, pattern: str, deadline: float = 150.0) -> str:
