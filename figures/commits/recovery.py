@@ -60,7 +60,8 @@ def _wait_for_row(group: RunGroup, count: int) -> None:
 def _descendants(group: RunGroup) -> list[psutil.Process]:
     """The workers: children of the fork server, which is a child of the learner."""
     learner = psutil.Process(group.pids[0])
-    servers = [child for child in learner.children() if "forkserver" in " ".join(child.cmdline())]
+    children = [child for child in learner.children() if child.status() != psutil.STATUS_ZOMBIE]
+    servers = [child for child in children if "forkserver" in " ".join(child.cmdline())]
     return [worker for server in servers for worker in server.children()]
 
 
