@@ -163,6 +163,7 @@ def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Pat
     assert not first.is_running()
     second.resume()
     assert not psutil.wait_procs(everyone, timeout=60)[1]
+    process.communicate()
     assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
 
 
