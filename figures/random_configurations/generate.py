@@ -65,7 +65,8 @@ SMALL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Values of a job that takes a fraction of a second. Most combinations of them are valid."""
 LEFT_OUT = {
-    "env", "env_kwargs", "network", "init_from", "action_masks", "total_steps", "anneal_steps", "workers", "learning",
+    "env", "env_kwargs", "env_schedule", "network", "init_from", "actor_obs", "critic_obs", "action_masks",
+    "total_steps", "anneal_steps", "workers", "learning",
     "check_determinism", "device", "learner_threads", "run_dir", "stop_at_iteration", "worker_timeout", "max_restarts",
     "checkpoint_minutes", "rank_timeout", "preempt_fraction", "preempt_min_fraction", "ranks", "rank", "track",
     "wandb_project", "wandb_group", "wandb_name", "wandb_tags", "eval_episodes", "eval_videos", "quiet",

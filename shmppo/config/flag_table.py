@@ -25,8 +25,11 @@ import tyro
 from shmppo.config.checks import flag
 
 METAVARS = {
+    "actor_obs": "KEY",
     "checkpoint": "{last,best,N,FILE}",
     "config": "FILE",
+    "critic_obs": "KEY",
+    "env_schedule": "MODULE:FUNCTION",
     "init_from": "RUN_DIR",
     "out": "FILE",
     "preset": "NAME",

@@ -67,6 +67,9 @@ class TaskOptions:
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
+    env_schedule: str | None = None
+    """`module:function` of a curriculum. function(iteration) returns the options of `reset` for all episodes that begin
+    in that iteration, counted from 1. None: no options."""
     env_backend: Literal["auto", "gymnasium", "mujoco", "vector", "envpool"] = "auto"
     """How the environments are stepped. gymnasium: one after the other. mujoco: all environments of a worker together,
     for the MuJoCo tasks of Gymnasium, with the same results. auto: mujoco where it is possible, otherwise gymnasium.
@@ -110,7 +113,7 @@ class TaskOptions:
             f"--env-kwargs is {shown(self.env_kwargs)}; its values must be numbers, text, lists, or mappings of them",
         )
         if self.env_backend in ("envpool", "vector"):
-            for name in ("wrappers", "prev_action", "prev_reward", "skip_bad_episodes"):
+            for name in ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes"):
                 require(
                     not getattr(self, name),
                     f"{flag(name)} needs --env-backend gymnasium, but --env-backend is {self.env_backend}; leave one "
@@ -145,6 +148,11 @@ class NetworkOptions:
     random numbers start anew. None: random initial weights."""
     separate_critic: bool = False
     """Give the critic its own encoder and core. Otherwise actor and critic share them."""
+    actor_obs: tuple[str, ...] | None = None
+    """Parts of a Dict observation that the actor sees, by key, such as `camera` or `arm/joints`. The trained policy
+    needs only these. If the critic sees other parts, add --separate-critic. None: all parts."""
+    critic_obs: tuple[str, ...] | None = None
+    """Parts of a Dict observation that the critic sees. None: all parts."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions. It is a learned parameter and does not depend on the state."""
     action_masks: bool = False

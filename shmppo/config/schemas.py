@@ -62,6 +62,8 @@ FAILED_EPISODE_FILE: Schema = {
     "config": OBJECT,
     "env_index": COUNT,
     "episode": COUNT,
+    "iteration": COUNT,
+    "failed_iteration": COUNT,
     "seed": COUNT,
     "actions": Key(_is_matrix, "a list of actions, which are lists of finite numbers of equal length"),
     "message": TEXT,

@@ -22,7 +22,7 @@ from shmppo.config.checks import flag
 from shmppo.errors import ConfigError
 from shmppo.utils.user_key import NoKeyError, is_signature, signature
 
-CODE_FIELDS = ("env", "env_kwargs", "env_backend", "wrappers", "network")
+CODE_FIELDS = ("env", "env_kwargs", "env_backend", "wrappers", "env_schedule", "network")
 """Fields of a configuration that name code, or from which code decides what to import."""
 SIGNATURE = "signature"
 """Key of the signature in config.json."""
@@ -60,8 +60,8 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
     found += [NamedCode("env_kwargs", text) for text in texts]
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name and name not in OWN_WRAPPERS]
-    if fields.get("network") is not None:
-        found.append(NamedCode("network", fields["network"]))
+    functions = [(name, fields.get(name)) for name in ("env_schedule", "network")]
+    found += [NamedCode(name, function) for name, function in functions if function is not None]
     return found
 
 

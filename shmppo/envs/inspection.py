@@ -14,6 +14,7 @@ from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.mujoco_support import reason_for_gymnasium, simulation_snapshot
 from shmppo.envs.row_check import check_rows
+from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import snapshot_spec
 from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import first_allowed_action
@@ -30,8 +31,10 @@ def inspect_task(config: TrainConfig) -> Task:
 
     Raises:
         ConfigError: if the environment cannot be created, a space is not supported, an index of `--hide-obs` does not
-            exist, or the environment breaks Gymnasium's API.
+            exist, the environment breaks Gymnasium's API, or `--env-schedule` returns no options for iteration 1.
     """
+    if schedule := load_schedule(config):
+        schedule(1)
     try:
         env = make_environment(config)
     except ConfigError:

@@ -51,6 +51,8 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
         return f"it has the wrapper {other[0]}"
     if env.unwrapped.spec is None:
         return "it was not created by gymnasium.make"
+    if config.env_schedule is not None:
+        return "--env-schedule gives options to reset"
     if config.step_times:
         return "--step-times measures each environment"
     for module in (kind.__module__.removeprefix(_PACKAGE), "mujoco_env"):

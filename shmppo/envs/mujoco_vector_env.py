@@ -20,6 +20,7 @@ from shmppo.envs.mujoco_support import SIMULATION_STATE, mujoco_task, time_limit
 from shmppo.envs.mujoco_tasks import MujocoTask
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
+from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.utils.user_code import describe_error, user_traceback
 
@@ -95,12 +96,12 @@ class MujocoVectorEnv(SyncVectorEnv):
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
         return failures
 
-    def reset_env(self, i: int, episode: int) -> None:
-        super().reset_env(i, episode)
+    def reset_env(self, i: int, episode: int, iteration: int | None = None) -> None:
+        super().reset_env(i, episode, iteration)
         self._update_position(i)
 
-    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
-        succeeded = super().replay(i, episode, actions, expected_hash, progress)  # through Gymnasium's step
+    def replay(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
+        succeeded = super().replay(i, episode, progress)  # through Gymnasium's step
         self._update_position(i)
         return succeeded
 

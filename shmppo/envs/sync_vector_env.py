@@ -11,10 +11,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from shmppo.config.checks import shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import STEP_RULE, brief, result_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import restore_snapshot, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
@@ -42,6 +44,7 @@ class GymnasiumHandle(EnvHandle):
         self._config = config
         self._task = task
         self._render_mode = render_mode
+        self._schedule = load_schedule(config)
         self.make()
 
     def make(self) -> None:
@@ -56,8 +59,12 @@ class GymnasiumHandle(EnvHandle):
         self.step = self._env.step
         self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 
-    def reset(self, episode: int) -> Any:
+    def reset(self, episode: int, iteration: int = 1) -> Any:
         """Start the episode with this number and return its first observation.
+
+        Args:
+            episode: the number.
+            iteration: the iteration in which the episode begins, counted from 1.
 
         Raises:
             EnvError: if the environment's `reset` raises or returns something other than a pair.
@@ -66,13 +73,17 @@ class GymnasiumHandle(EnvHandle):
         stream = self._config.first_env + self.index  # unique over all ranks
         seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
         self._seeded = self._task.seeding == "episode"
+        arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
+        if self._schedule is not None:
+            arguments["options"] = self._schedule(iteration)
+        call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
         try:
-            returned = self._env.reset() if seed is None else self._env.reset(seed=seed)
+            returned = self._env.reset(**arguments)
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise EnvError(
                 self.index,
-                f"reset(seed={seed}) of episode {episode} raised {describe_error(error)}; correct reset",
+                f"{call} of episode {episode} raised {describe_error(error)}; correct reset",
                 details=user_traceback(error),
             ) from error
         try:
@@ -80,8 +91,7 @@ class GymnasiumHandle(EnvHandle):
         except (TypeError, ValueError) as error:
             raise EnvError(
                 self.index,
-                f"reset(seed={seed}) of episode {episode} returned {result_of(returned)}; it must return "
-                "(observation, info)",
+                f"{call} of episode {episode} returned {result_of(returned)}; it must return (observation, info)",
             ) from error
         return observation
 
@@ -166,15 +176,15 @@ class SyncVectorEnv(VectorEnv):
         """Restore environment i. Return whether that succeeded."""
         progress += 1
         if episode.snapshot is not None:
-            self.reset_env(i, episode.number)
+            self.reset_env(i, episode.number, episode.iteration)
             self.handles[i].restore_snapshot(episode.snapshot)
             return True
         if episode.actions is None:
             self._reset_or_skip(i, episode.number + 1)
             return False
-        return self.replay(i, episode.number, episode.actions, episode.expected_hash, progress)
+        return self.replay(i, episode, progress)
 
-    def replay(self, i: int, episode: int, actions: list[Any], expected_hash: int, progress: np.ndarray) -> bool:
+    def replay(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
         """Restore environment i by repeating the actions of its current episode.
 
         The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
@@ -182,9 +192,7 @@ class SyncVectorEnv(VectorEnv):
 
         Args:
             i: position of the environment within the range.
-            episode: number of the episode.
-            actions: the episode's actions so far.
-            expected_hash: the value of `hashes` after these actions.
+            episode: the episode. It has actions.
             progress: [1], increased by 1 for each step.
 
         Returns:
@@ -192,8 +200,8 @@ class SyncVectorEnv(VectorEnv):
         """
         ended = False
         try:
-            self.reset_env(i, episode)
-            for action in actions:
+            self.reset_env(i, episode.number, episode.iteration)
+            for action in episode.actions or ():
                 progress += 1
                 _, terminated, truncated = self._advance(i, action)
                 self.lengths[i] += 1
@@ -204,7 +212,7 @@ class SyncVectorEnv(VectorEnv):
             self._skip_episode(i, error)
             return False
         self._hide()
-        if self.hashes[i] == expected_hash and not ended:
+        if self.hashes[i] == episode.expected_hash and not ended:
             return True
         self._reset_next(i)
         return False
@@ -255,9 +263,11 @@ class SyncVectorEnv(VectorEnv):
             hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
         self.hashes[i] = hashed
 
-    def reset_env(self, i: int, episode: int) -> None:
+    def reset_env(self, i: int, episode: int, iteration: int | None = None) -> None:
+        """Start the episode with this number in environment i. iteration: in which it began. None: `self.iteration`."""
         self._begin_episode(i, episode)
-        self._store_checked(i, "reset", self.handles[i].reset(episode), 0)
+        first = self.handles[i].reset(episode, self.iteration if iteration is None else iteration)
+        self._store_checked(i, "reset", first, 0)
         self._hide()
         self._check_finite(i, "reset", self._env_obs[i])
 

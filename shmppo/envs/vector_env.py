@@ -53,6 +53,8 @@ class EpisodeToRestore(NamedTuple):
     """The value of `VectorEnv.hashes` after these actions."""
     snapshot: np.ndarray | None
     """The environment's snapshot after these actions, uint8 [bytes]. None: the environment has no snapshots."""
+    iteration: int = 1
+    """The iteration in which it began, counted from 1."""
 
 
 class VectorEnv(ABC):
@@ -69,6 +71,7 @@ class VectorEnv(ABC):
         returns: float64 [n], return so far of each current episode.
         lengths: int64 [n], length so far of each current episode.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
+        iteration: the iteration whose options the next episodes get (--env-schedule), counted from 1.
     """
 
     def __init__(self, config: TrainConfig, task: Task, handles: Sequence[EnvHandle]) -> None:
@@ -78,6 +81,7 @@ class VectorEnv(ABC):
         self.returns = np.zeros(len(handles))
         self.lengths = np.zeros(len(handles), np.int64)
         self.hashes = [0] * len(handles)
+        self.iteration = 1
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
         self._float_leaves = [(k, leaf) for k, leaf in enumerate(observation.leaves) if leaf.dtype == "float32"]
         self._hidden = list(config.hidden_indices)

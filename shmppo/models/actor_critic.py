@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
 from shmppo.models.encoders import LeafEncoder, orthogonal
-from shmppo.models.observations import ObservationSpec
+from shmppo.models.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
@@ -41,9 +42,10 @@ class Trunk(nn.Module):
         state_size: size of the packed recurrent state of this trunk.
     """
 
-    def __init__(self, config: TrainConfig, observation: ObservationSpec) -> None:
+    def __init__(self, config: TrainConfig, leaves: Sequence[Leaf]) -> None:
+        """Create the modules. leaves: of the observation that the trunk maps to features."""
         super().__init__()
-        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in observation.network_leaves)
+        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in leaves)
         self.encoded = sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.Module | None = None
         self.core_name, self.parts = config.core, 0
@@ -96,21 +98,40 @@ class ActorCritic(nn.Module):
     """A policy head and a value head on one shared trunk, or on one trunk each (`separate_critic`).
 
     Parameters of the policy that do not depend on the observation (log standard deviations) are in `log_std`.
+
+    Attributes:
+        inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
+        value_head: None after `remove_critic`.
     """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
         super().__init__()
         self.observation = observation
         self.has_mask = observation.has_mask
-        trunks = 2 if config.separate_critic else 1
+        self.inputs = trunk_inputs(config, observation)
         trunk_type = Trunk if config.network is None else CustomNetwork
-        self.trunks = nn.ModuleList(trunk_type(config, observation) for _ in range(trunks))
-        features = self.trunk_list[0].features
-        self.policy_head = orthogonal(nn.Linear(features, distribution.num_outputs), 0.01)
-        self.value_head = orthogonal(nn.Linear(features, 1), 1.0)
+        leaves = observation.network_leaves
+        self.trunks = nn.ModuleList(trunk_type(config, [leaves[i] for i in seen]) for seen in self.inputs)
+        self.policy_head = orthogonal(nn.Linear(self.trunk_list[0].features, distribution.num_outputs), 0.01)
+        self.value_head: nn.Linear | None = orthogonal(nn.Linear(self.trunk_list[-1].features, 1), 1.0)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
-        self.state_size = trunks * self.trunk_list[0].state_size
+
+    @property
+    def state_size(self) -> int:
+        """Size of the packed recurrent state of all trunks."""
+        return sum(trunk.state_size for trunk in self.trunk_list)
+
+    @property
+    def needed_leaves(self) -> tuple[int, ...]:
+        """Indices of the leaves that a trunk sees, and of the action mask."""
+        mask = {len(self.observation.leaves) - 1} if self.has_mask else set()
+        return tuple(sorted(mask.union(*self.inputs)))
+
+    def remove_critic(self) -> None:
+        """Keep only what acting needs. All values are 0 afterwards. Needs a separate critic."""
+        del self.trunks[1], self.inputs[1]
+        self.value_head = None
 
     @property
     def trunk_list(self) -> list[Trunk | CustomNetwork]:
@@ -135,9 +156,11 @@ class ActorCritic(nn.Module):
 
         The arguments are those of `forward`.
         """
-        states = state.chunk(len(self.trunks), -1)
-        inputs = obs[:-1] if self.has_mask else obs
-        outputs = [trunk(inputs, s.contiguous()) for trunk, s in zip(self.trunks, states, strict=True)]
+        states = torch.split(state, [trunk.state_size for trunk in self.trunk_list], -1)
+        outputs = [
+            trunk([obs[i] for i in seen], part.contiguous())
+            for trunk, seen, part in zip(self.trunks, self.inputs, states, strict=True)
+        ]
         return [features for features, _ in outputs], torch.cat([after for _, after in outputs], -1)
 
     def heads(self, features: Sequence[Tensor], obs: Observations) -> tuple[Tensor, Tensor]:
@@ -152,6 +175,8 @@ class ActorCritic(nn.Module):
             params = torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], -1)
         if self.has_mask:
             params = mask_logits(params, obs[-1])
+        if self.value_head is None:
+            return params, params.new_zeros(params.shape[:-1])
         return params, self.value_head(features[-1]).squeeze(-1)
 
     def heads_backward(
@@ -168,6 +193,7 @@ class ActorCritic(nn.Module):
         Returns:
             The derivatives with respect to the features of each trunk, [L, J, F].
         """
+        assert self.value_head is not None
         outputs = self.policy_head.out_features
         grads = (grad_params[:, :outputs], grad_values.unsqueeze(1))
         for name, grad, x in zip(("policy_head", "value_head"), grads, (features[0], features[-1]), strict=True):
@@ -179,6 +205,22 @@ class ActorCritic(nn.Module):
         if len(features) == 1:
             return [torch.addmm(by_policy, grads[1], self.value_head.weight).view_as(features[0])]
         return [by_policy.view_as(features[0]), (grads[1] @ self.value_head.weight).view_as(features[1])]
+
+
+def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tuple[int, ...]]:
+    """Return the indices of the leaves that each trunk sees.
+
+    Raises:
+        ConfigError: if a key of --actor-obs or --critic-obs selects nothing, or if they differ on a shared trunk.
+    """
+    actor = observation.selected(config.actor_obs, "--actor-obs")
+    critic = observation.selected(config.critic_obs, "--critic-obs")
+    if actor != critic and not config.separate_critic:
+        raise ConfigError(
+            "--actor-obs and --critic-obs select different parts of the observation, but actor and critic share their "
+            "network; add --separate-critic"
+        )
+    return [actor, critic] if config.separate_critic else [actor]
 
 
 def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:

@@ -1,7 +1,7 @@
 """A user-defined network that replaces the encoders and the recurrent core, named as `--network module:factory`.
 
 `factory(shapes, config)` returns an `nn.Module`. `shapes` maps the name of each observation leaf ("obs", or
-"obs/camera") to the shape of one network input. The module must have:
+"obs/camera") to the shape of one network input, for those leaves that the network sees. The module must have:
 
 - `features`: F, the width of its output.
 - `state_size`: size of the recurrent state per environment; 0 if it has none.
@@ -33,7 +33,7 @@ from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import input_shape, network_input
-from shmppo.models.observations import ObservationSpec
+from shmppo.models.observations import Leaf
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
 
@@ -41,15 +41,19 @@ _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks
 class CustomNetwork(nn.Module):
     """The user's module in place of `Trunk`: it maps observations to features."""
 
-    def __init__(self, config: TrainConfig, observation: ObservationSpec) -> None:
+    def __init__(self, config: TrainConfig, leaves: Sequence[Leaf]) -> None:
         """Create the user's module and check it.
+
+        Args:
+            config: of the run.
+            leaves: of the observation that the module maps to features.
 
         Raises:
             ConfigError: if the module cannot be created or does not follow the rules of this file.
         """
         super().__init__()
         self._where = f"--network {config.network}"
-        self._leaves = observation.network_leaves
+        self._leaves = leaves
         self._names = [leaf.field for leaf in self._leaves]
         factory = load_object(cast(str, config.network), "--network", nn.Module)
         try:

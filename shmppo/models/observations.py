@@ -8,6 +8,7 @@ and type. Values are stored nearly as the environment returns them: an image as 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -175,6 +176,26 @@ class ObservationSpec:
     def has_mask(self) -> bool:
         """Whether the last leaf is an action mask."""
         return self.leaves[-1].kind == "mask"
+
+    def selected(self, keys: Sequence[str] | None, flag: str) -> tuple[int, ...]:
+        """Return the indices of the network leaves that keys select.
+
+        Args:
+            keys: of parts of the observation; a key selects all leaves under it. None selects all leaves.
+            flag: the flag that gave the keys, for the message.
+
+        Raises:
+            ConfigError: if there is no key, or if a key selects nothing.
+        """
+        names = [path_name(leaf.keys) for leaf in self.network_leaves]
+        if keys is None:
+            return tuple(range(len(names)))
+        unknown = [key for key in keys if not any(f"{name}/".startswith(f"{key}/") for name in names)]
+        if unknown or not keys:
+            has = f"has {', '.join(names)}" if all(names) else "is not a Dict"
+            problem = f"{flag} {' '.join(unknown)} selects no part of" if unknown else f"{flag} must name a part of"
+            raise ConfigError(f"{problem} the observation, which {has}; correct the key, or remove {flag}")
+        return tuple(i for i, name in enumerate(names) if any(f"{name}/".startswith(f"{key}/") for key in keys))
 
     def with_mask(self) -> ObservationSpec:
         """Return a copy whose last leaf is an action mask."""

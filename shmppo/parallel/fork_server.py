@@ -45,7 +45,7 @@ def kill_fork_server() -> None:
     """End the fork server at once, even while it imports modules. Call this when no worker is left."""
     server: Any = vars(forkserver)["_forkserver"]
     if server._forkserver_pid is not None:
-        # The import of glfw, which mujoco needs, starts processes. They would complain that nobody reads their output.
+        # The import of glfw, which mujoco needs, starts processes. Without a reader, they would print an error.
         for pid in [server._forkserver_pid, *_children(server._forkserver_pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

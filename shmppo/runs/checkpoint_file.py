@@ -16,7 +16,7 @@ import torch
 
 from shmppo.errors import ConfigError
 
-FORMAT = 5
+FORMAT = 6
 KEYS: dict[str, type | tuple[type, ...]] = {
     "config": str, "config_digest": str, "fingerprint": dict, "inexact_reasons": list, "iteration": int,
     "env_steps": int, "learner": dict, "carry": dict, "actions": dict, "episodes": dict, "seconds": torch.Tensor,

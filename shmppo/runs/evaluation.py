@@ -175,6 +175,7 @@ class _Player:
             render_without_display()
             render_mode = "rgb_array"
         envs = SyncVectorEnv(self._trained.config, self._trained.task, first, first + count, render_mode)
+        envs.iteration = max(1, self._trained.iteration)
         try:
             return self._play(envs, video, progress)
         except EnvError as error:

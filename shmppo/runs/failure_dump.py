@@ -54,6 +54,7 @@ def write_failed_episode(
     episode_actions = rollout.actions[:steps_begun, env_index]
     episode = actions.episodes(range(env_index, env_index + 1))[0]
     number = episode.number + int((starts > 0).sum())
+    began = actions.iteration + 1 if (starts > 0).any() else episode.iteration
     if len(starts):
         episode_actions = episode_actions[starts[-1] :]
     elif episode.actions is not None:
@@ -70,6 +71,8 @@ def write_failed_episode(
         "config": config.to_json(),
         "env_index": env_index,
         "episode": number,
+        "iteration": began,
+        "failed_iteration": actions.iteration + 1,
         "seed": episode_seed(config.seed, config.first_env + env_index, number),
         "actions": episode_actions.tolist(),
         "message": str(error),

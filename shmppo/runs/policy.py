@@ -89,6 +89,8 @@ def trained_from(state: dict[str, Any]) -> TrainedPolicy:
     check_shapes("parameter", state["learner"]["model"], shapes)
     model = build_model(config, task.observation, task.distribution)
     model.load_state_dict(state["learner"]["model"])
+    if len(set(model.inputs)) > 1:  # the observation may lack what only the critic sees
+        model.remove_critic()
     moments = RunningMoments(task.observation.normalized_size)
     moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
     return TrainedPolicy(config, task, model, moments, state["iteration"])
@@ -108,7 +110,10 @@ def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Act
 
 
 class PolicyNetwork(nn.Module):
-    """One step of a policy as a module for export. It maps observations to policy parameters and values."""
+    """One step of a policy as a module for export. It maps observations to policy parameters and values.
+
+    Values are 0 if the policy has no critic (see `ActorCritic.remove_critic`).
+    """
 
     visible: Tensor
     """Which elements of the first leaf the policy sees, bool in the shape of the leaf. False for hidden indices."""
@@ -128,23 +133,27 @@ class PolicyNetwork(nn.Module):
         self._hides = bool(config.hidden_indices)
         self._normalizes = config.normalize_obs
         self._slices = observation.normalized_slices
+        self._needed = trained.model.needed_leaves
         self.model = trained.model.eval().requires_grad_(False)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute one step of n environments.
 
         Args:
-            inputs: the leaves of the observation as stored, [n, …] each, and then the recurrent states [n, S]. An
-                observation that is one vector has one leaf, [n, D].
+            inputs: the leaves of the observation that the policy needs, as stored, [n, …] each, and then the recurrent
+                states [n, S]. An observation that is one vector has one leaf, [n, D].
 
         Returns:
             (policy parameters [n, P], values [n], recurrent states after the step [n, S]).
         """
-        *obs, state = inputs
-        if self._hides:
+        *given, state = inputs
+        obs = dict(zip(self._needed, given, strict=True))
+        if self._hides and 0 in obs:
             obs[0] = torch.where(self.visible, obs[0], 0.0)
         statistics = leaf_statistics(self._slices, self.mean, self.scale, self._normalizes)
-        network_obs = [normalize_leaf(leaf, pair).unsqueeze(0) for leaf, pair in zip(obs, statistics, strict=True)]
+        network_obs = [torch.empty(0)] * len(statistics)
+        for index, leaf in obs.items():
+            network_obs[index] = normalize_leaf(leaf, statistics[index]).unsqueeze(0)
         params, values, state = self.model(network_obs, state)
         return params[0], values[0], state
 
@@ -166,9 +175,10 @@ class Policy:
         """
         self.config = trained.config
         self.iteration = trained.iteration
-        self._leaves = trained.task.observation.leaves
         self._distribution = trained.task.distribution
-        self._obs = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in self._leaves]
+        leaves = trained.task.observation.leaves
+        self._obs = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self._needed = [(leaves[i], self._obs[i]) for i in trained.model.needed_leaves]
         self._actor = single_batch_actor(trained, self._obs)
         self._action = np.zeros((1, self._distribution.action_size), np.float32)
         self._params = np.zeros((1, self._distribution.num_params), np.float32)
@@ -186,7 +196,8 @@ class Policy:
 
         Args:
             obs: an observation of the environment. With --prev-action, --prev-reward, or --action-masks, an observation
-                of `shmppo.envs.factory.make_environment(policy.config)`.
+                of `shmppo.envs.factory.make_environment(policy.config)`. With --actor-obs, only the parts that the
+                actor sees are read.
             state: the state that the last call returned. At the start of an episode: None or `initial_state()`.
             deterministic: whether to take the most likely action. Otherwise the action is sampled from the policy.
 
@@ -202,7 +213,7 @@ class Policy:
             raise ValueError(f"state has type {state.dtype}; give what act or initial_state has returned")
         if state.shape != self._actor.states.shape[1:]:
             raise ValueError(f"state has shape {state.shape}; give what act or initial_state has returned")
-        for leaf, row in zip(self._leaves, self._obs, strict=True):
+        for leaf, row in self._needed:
             value = leaf.extract(obs)
             try:
                 row[0] = leaf.to_storage(value)
@@ -226,8 +237,8 @@ class Policy:
         if self._action_space is None:
             return
         keys = ("obs", "prev_action") if self.config.action_masks else ("prev_action",)
-        given = next(row[0] for leaf, row in zip(self._leaves, self._obs, strict=True) if leaf.keys == keys)
-        if not given.any():  # the start of an episode
+        given = next((row[0] for leaf, row in self._needed if leaf.keys == keys), np.zeros(0))
+        if not given.any():  # the start of an episode, or the actor does not see it
             return
         try:
             same = spaces.flatten(self._action_space, spaces.unflatten(self._action_space, given))

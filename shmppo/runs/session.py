@@ -14,7 +14,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError, ShmppoError, TrainingError, WorkerError
+from shmppo.errors import ConfigError, EnvError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.process_group import ProcessGroup
@@ -166,14 +166,14 @@ class Session:
             if error is not None:
                 log.error("the run ended early: %r", error, exc_info=error)
                 self.pool.close(grace=0.0)
-                if isinstance(error, (WorkerError, EnvError, TrainingError)):
+                if isinstance(error, (WorkerError, EnvError, TrainingError, ConfigError)):
                     self._save_after_error(error)
                 text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
                 self.outputs.write_failure(self._summary(self.state.inexact_reasons, text))
         finally:
             self._open.close()
 
-    def _save_after_error(self, error: WorkerError | EnvError | TrainingError) -> None:
+    def _save_after_error(self, error: WorkerError | EnvError | TrainingError | ConfigError) -> None:
         """Save a checkpoint, if its content would be consistent, and a file that shows the cause."""
         state, buffers = self.state, self.buffers
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
@@ -183,7 +183,7 @@ class Session:
         with warn_on_os_error():
             if isinstance(error, TrainingError):
                 write_failed_minibatch(self.run_dir, buffers, self.learner.model, error)
-            elif error.env_index is not None:
+            elif not isinstance(error, ConfigError) and error.env_index is not None:
                 steps = self._steps_begun(error.env_index)
                 write_failed_episode(
                     self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, error

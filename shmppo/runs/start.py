@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import flag_with_value, require
+from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.envs.spec import Task
@@ -48,9 +48,14 @@ class InitialWeights:
         """Check that a run can start from these weights.
 
         Raises:
-            ConfigError: if a shape differs, or if only one of the two runs normalizes observations.
+            ConfigError: if a shape differs, if the networks see other parts of the observation, or if only one of the
+                two runs normalizes observations.
         """
         where, advice = f"--init-from {self.path}", self._advice(config)
+        for name in ("actor_obs", "critic_obs"):
+            parts = getattr(self.config, name)
+            trained = f"without {flag(name)}" if parts is None else f"with {flag_with_value(name, parts)}"
+            require(getattr(config, name) == parts, f"{where} was trained {trained}; use the same parts")
         parameters = parameter_shapes(config, task.observation, task.distribution)
         check_shapes("parameter", self.learner["model"], parameters, where=where, advice=advice)
         size = (task.observation.normalized_size,)

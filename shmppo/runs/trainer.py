@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trust, Trusted, named_code
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.schedule import ScheduleLog, load_schedule
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.checked_rows import HASH_DIGITS
@@ -54,8 +55,10 @@ def _train_iterations(session: Session, gradients: GradientSource, recorder: Ite
     """
     config, state, timer = session.config, session.state, session.timer
     learner, pool, process_group = session.learner, session.pool, session.process_group
+    schedule = ScheduleLog(load_schedule(config))
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
+        schedule.log(iteration + 1)
         if recorder is not None:
             recorder.begin(iteration, learner, session.buffers)
         timer.switch("publish")

@@ -24,6 +24,8 @@ class EpisodeInProgress:
     """Number of the episode in this environment, from 0."""
     actions: np.ndarray | None
     """Actions as sampled, float32 [steps so far, A]. None if the episode is longer than the log's limit."""
+    iteration: int
+    """The iteration in which it began, counted from 1."""
 
 
 class ActionLog:
@@ -45,6 +47,7 @@ class ActionLog:
         self._limit = limit
         self._action_size = action_size
         self._numbers = [0] * num_envs
+        self._began = [1] * num_envs
         self._parts: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
         self._lengths = [0] * num_envs  # steps of the episode in progress, stored or not
 
@@ -67,6 +70,7 @@ class ActionLog:
             if begin:
                 self._parts[n].clear()
                 self._lengths[n] = 0
+                self._began[n] = self.iteration + 1
             self._lengths[n] += end - begin
             if self._lengths[n] > self._limit:
                 if self._parts[n]:
@@ -80,13 +84,16 @@ class ActionLog:
     def forget(self, env_index: int) -> None:
         """Drop the episode of an environment that could not be restored and has begun its next episode."""
         self._numbers[env_index] += 1
+        self._began[env_index] = self.iteration + 1
         self._parts[env_index].clear()
         self._lengths[env_index] = 0
 
     def episodes(self, columns: range) -> list[EpisodeInProgress]:
         """Return the episodes in progress of the environments `columns`."""
         return [
-            EpisodeInProgress(n, self._numbers[n], self._joined(n) if self._lengths[n] <= self._limit else None)
+            EpisodeInProgress(
+                n, self._numbers[n], self._joined(n) if self._lengths[n] <= self._limit else None, self._began[n]
+            )
             for n in columns
         ]
 
@@ -103,6 +110,7 @@ class ActionLog:
         joined = [self._joined(n) for n in range(len(self._parts))]
         return {
             "numbers": np.array(self._numbers),
+            "began": np.array(self._began),
             "lengths": np.array(self._lengths),
             "stored": np.array([len(actions) for actions in joined]),
             "actions": np.concatenate(joined),
@@ -112,5 +120,6 @@ class ActionLog:
         """Restore what `state` returned, in a run that resumes at `iteration`."""
         self.iteration = iteration
         self._numbers, self._lengths = state["numbers"].tolist(), state["lengths"].tolist()
+        self._began = state["began"].tolist()
         ends = np.cumsum(state["stored"])
         self._parts = [[part.copy()] if len(part) else [] for part in np.split(state["actions"], ends[:-1])]

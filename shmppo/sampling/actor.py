@@ -194,25 +194,27 @@ class ActingNetwork:
         ]
         self.state = aligned_rows(batches, rows, model.state_size)
         trunks = model.trunk_list
-        size = model.state_size // len(trunks)
-        trunk_states = [self.state[:, :, i * size : (i + 1) * size] for i in range(len(trunks))]
+        trunk_states = torch.split(self.state, [trunk.state_size for trunk in trunks], 2)
         self._trunks = [
             (_ActingCustomNetwork(trunk, states) if isinstance(trunk, CustomNetwork) else _ActingTrunk(trunk, states))
             for trunk, states in zip(trunks, trunk_states, strict=True)
         ]
-        visible = len(model.observation.network_leaves)  # all leaves but the action mask
-        self._obs_by_batch = [[leaf[batch] for leaf in self.obs[:visible]] for batch in range(batches)]
+        self._obs_by_batch = [[[self.obs[i][batch] for i in seen] for seen in model.inputs] for batch in range(batches)]
         self._masks = list(self.obs[-1]) if model.has_mask else None
         # Adjacent columns for the value and the policy outputs: on a shared trunk, one matrix product computes both.
-        outputs, features = distribution.num_outputs, trunks[0].features
+        outputs = distribution.num_outputs
         heads = aligned_zeros(rows, 1 + distribution.num_params)
         self.values, self.params = heads[:, :1], heads[:, 1:]
         self._state_independent = heads[:, 1 + outputs :]
-        if len(trunks) == 1:
-            self._heads = [ActingLinear(rows, features, 1 + outputs, out=heads[:, : 1 + outputs])]
+        self._shared = len(trunks) == 1 and model.value_head is not None
+        if self._shared:
+            self._heads = [ActingLinear(rows, trunks[0].features, 1 + outputs, out=heads[:, : 1 + outputs])]
         else:
-            policy = ActingLinear(rows, features, outputs, out=heads[:, 1 : 1 + outputs])
-            self._heads = [policy, ActingLinear(rows, features, 1, out=self.values)]
+            columns = (heads[:, 1 : 1 + outputs], self.values)
+            self._heads = [
+                ActingLinear(rows, trunk.features, out.shape[1], out=out)
+                for trunk, out in zip(trunks, columns, strict=False)
+            ]
 
     @torch.inference_mode()
     def load(self) -> None:
@@ -220,12 +222,12 @@ class ActingNetwork:
         model = self._model
         for trunk in self._trunks:
             trunk.load()
-        policy, value = model.policy_head, model.value_head
-        if len(self._heads) == 1:
-            self._heads[0].weight.copy_(torch.cat([value.weight, policy.weight]).t())
-            self._heads[0].bias.copy_(torch.cat([value.bias, policy.bias]))
+        heads = [head for head in (model.value_head, model.policy_head) if head is not None]
+        if self._shared:
+            self._heads[0].weight.copy_(torch.cat([head.weight for head in heads]).t())
+            self._heads[0].bias.copy_(torch.cat([head.bias for head in heads]))
         else:
-            for linear, head in zip(self._heads, (policy, value), strict=True):
+            for linear, head in zip(self._heads, reversed(heads), strict=True):
                 linear.load([head.weight], [head.bias])
         if model.log_std is not None:
             self._state_independent.copy_(model.log_std.expand_as(self._state_independent))
@@ -235,8 +237,7 @@ class ActingNetwork:
 
         Call it in inference mode.
         """
-        obs = self._obs_by_batch[batch]
-        for trunk, head in zip(self._trunks, self._heads, strict=True):
+        for trunk, head, obs in zip(self._trunks, self._heads, self._obs_by_batch[batch], strict=True):
             head(trunk(obs, batch))
         if self._masks is not None:
             self.params.copy_(mask_logits(self.params, self._masks[batch]))

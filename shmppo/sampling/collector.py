@@ -176,6 +176,7 @@ class Collector:
         """
         carry = self._buffers.carries[iteration % 2]
         self._progress[:] = iteration * self._config.rollout_steps, 0
+        self._envs.iteration = iteration + 1
         restored = self._envs.restore([self._to_restore(episode, carry) for episode in episodes], self._progress[1:])
         lost = [i for i, succeeded in enumerate(restored) if not succeeded]
         for i in lost:
@@ -196,7 +197,7 @@ class Collector:
         if episode.actions is not None and self._task.seeding == "episode":
             actions = self._task.distribution.to_env(episode.actions)
         snapshot = None if self._task.snapshot is None else carry.snapshot[n]
-        return EpisodeToRestore(episode.number, actions, int(carry.episode_hash[n]), snapshot)
+        return EpisodeToRestore(episode.number, actions, int(carry.episode_hash[n]), snapshot, episode.iteration)
 
     def close(self) -> None:
         """Close the environments."""
@@ -217,6 +218,7 @@ class Collector:
         self._begin_rollout(iteration)
         timer.switch("other")
         envs, actor, rollout = self._envs, self._actor, self._rollout
+        envs.iteration = iteration + 1
         for t in self._steps(iteration):
             self._progress[0] = iteration * self._config.rollout_steps + t + 1
             for column, obs in zip(rollout.obs, envs.obs, strict=True):

@@ -7,7 +7,8 @@ The output action [n, …] is the most likely action for the environment. The pa
 actions are flattened and concatenated. The output params [n, P] has the parameters of the action distribution, for
 sampling. The output value [n] is the value estimate. The output next_state [n, S] is the state after the step.
 
-A policy without a recurrent core has neither state nor next_state.
+A policy without a recurrent core has neither state nor next_state. If the critic was trained with other parts of the
+observation than the actor (--actor-obs, --critic-obs), only those of the actor are inputs, and there is no value.
 """
 
 from __future__ import annotations
@@ -40,17 +41,21 @@ class ExportedPolicy(nn.Module):
         self.network = PolicyNetwork(trained)
         self._distribution = trained.task.distribution
         self._recurrent = trained.model.state_size > 0
+        self._has_value = trained.model.value_head is not None
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return ["action", "params", *["value"] * self._has_value, *["next_state"] * self._recurrent]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Compute (action, params, value, next_state) from the leaves [n, …] and the state [n, S].
-
-        A policy without a recurrent core has neither state nor next_state.
-        """
+        """Compute the outputs from the leaves [n, …] and, with a recurrent core, the state [n, S]."""
         if not self._recurrent:
             inputs = (*inputs, inputs[0].new_zeros(inputs[0].shape[0], 0))
         params, value, after = self.network(*inputs)
-        action = self._distribution.best_action(params)
-        return (action, params, value, after) if self._recurrent else (action, params, value)
+        outputs = {"action": self._distribution.best_action(params), "params": params, "value": value}
+        outputs["next_state"] = after
+        return tuple(outputs[name] for name in self.output_names)
 
 
 def export(
@@ -81,7 +86,7 @@ def export(
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
-    leaves = trained.task.observation.leaves
+    leaves = [trained.task.observation.leaves[i] for i in trained.model.needed_leaves]
     inputs = {leaf.field: torch.zeros(2, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves}
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size)
@@ -109,7 +114,7 @@ def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, m
         tuple(inputs.values()),
         dynamo=True,
         input_names=list(inputs),
-        output_names=["action", "params", "value", *(["next_state"] if "state" in inputs else [])],
+        output_names=policy.output_names,
         dynamic_shapes=(tuple({0: rows} for _ in inputs),),
         verbose=False,
     )

@@ -51,7 +51,9 @@ def replay(file: Path, trust: Trusted = ()) -> int:
     )
     batch = SyncVectorEnv(dataclasses.replace(config, skip_bad_episodes=False), task, index, index + 1)
     reward, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
+    batch.iteration = content["iteration"]
     batch.reset_all(episode)
+    batch.iteration = content["failed_iteration"]  # if the reset of the next episode failed
     for action in task.distribution.to_env(actions):
         batch.step([action], reward, terminated, truncated)
     batch.close()

@@ -17,7 +17,8 @@ from shmppo.plotting.curves import read_columns
 
 CONFIG = json.loads(json.dumps(TrainConfig(env="CartPole-v1", num_envs=4, workers=0).to_json()))
 EPISODE: dict[str, Any] = {
-    "config": CONFIG, "env_index": 1, "episode": 0, "seed": 7, "actions": [[0.0], [1.0]], "message": "a test",
+    "config": CONFIG, "env_index": 1, "episode": 0, "iteration": 1, "failed_iteration": 1, "seed": 7,
+    "actions": [[0.0], [1.0]], "message": "a test",
 }  # fmt: skip
 NOT_JSON = {
     b"": "Expecting value",

@@ -27,6 +27,7 @@ NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({"wrappers": ("shmppo.cli:main",)}, ["--wrappers shmppo.cli:main"]),
     ({"network": "nets:make"}, ["--network nets:make"]),
     ({"network": "nets"}, ["--network nets"]),
+    ({"env_schedule": "levels:by_iteration"}, ["--env-schedule levels:by_iteration"]),
     ({"env_kwargs": {"id": "m:X", "n": [1, {"k": "a.b:c"}]}}, ["--env-kwargs m:X", "--env-kwargs a.b:c"]),
     ({"env_kwargs": {"a": "https://x", "b": "C:\\x", "c": "12:30", "d": "x"}}, []),
     ({"env": "a\x1b[2K:b"}, ["--env 'a\\x1b[2K:b'"]),
@@ -46,6 +47,7 @@ def test_each_field_that_names_code_is_signed_and_no_other(tmp_path: Path) -> No
     Trust().check(fields, moved, [moved])
     Trust().check(fields | {"gamma": 0.5, "run_dir": "x"}, moved, [moved])
     edits = {"env": "a:c", "env_kwargs": {"x": 1}, "env_backend": "vector", "wrappers": ["w:W(x=1)"], "network": "n:n"}
+    edits["env_schedule"] = "s:s"
     assert edits.keys() == set(CODE_FIELDS)
     for name, value in edits.items():
         with pytest.raises(ConfigError, match="was not made by this user on this machine, or was edited"):

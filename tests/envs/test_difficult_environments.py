@@ -161,11 +161,11 @@ def test_an_environment_that_fails_while_it_is_restored_is_skipped(
     handle, reset = envs.handles[0], GymnasiumHandle.reset
     failures = [EnvError(0, "reset raised"), EnvError(0, "reset raised")]
 
-    def fails_twice(own: GymnasiumHandle, episode: int) -> Any:
+    def fails_twice(own: GymnasiumHandle, episode: int, iteration: int) -> Any:
         own.episode = episode
         if own is handle and failures:
             raise failures.pop()
-        return reset(own, episode)
+        return reset(own, episode, iteration)
 
     monkeypatch.setattr(GymnasiumHandle, "reset", fails_twice)
     episodes = [EpisodeToRestore(3, [0, 1] if replayed else None, 0, None), EpisodeToRestore(5, None, 0, None)]

@@ -41,7 +41,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("integrity") / "run"
     train(dataclasses.replace(BASE, run_dir=str(run_dir)))
     config = json.loads((run_dir / "config.json").read_text())["config"]
-    episode = {"config": config, "env_index": 0, "episode": 1, "seed": 2, "actions": [[0.0], [1.0]], "message": "test"}
+    episode = {"config": config, "env_index": 0, "episode": 1, "iteration": 1, "failed_iteration": 1, "seed": 2}
+    episode |= {"actions": [[0.0], [1.0]], "message": "test"}
     (run_dir / "failed_episode.json").write_text(json.dumps(with_checksum(episode), indent=2))
     torch.save({"weights": torch.arange(50.0)}, run_dir / "failed_minibatch.pt")
     return run_dir

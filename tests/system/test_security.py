@@ -61,7 +61,8 @@ def own(tmp_path: Path, marker: Path) -> Path:
     """A run of this user that was moved. Its module is not imported any more."""
     train(dataclasses.replace(OWN, run_dir=str(tmp_path / "first")))
     path = (tmp_path / "first").rename(tmp_path / "run")
-    content = {"config": OWN.to_json(), "env_index": 0, "episode": 0, "seed": 0, "actions": [[0.0]], "message": ""}
+    content = {"config": OWN.to_json(), "env_index": 0, "episode": 0, "iteration": 1, "failed_iteration": 1, "seed": 0}
+    content |= {"actions": [[0.0]], "message": ""}
     (path / "failed_episode.json").write_text(json.dumps(content))
     forget(marker)
     return path

@@ -1,0 +1,162 @@
+"""Actor and critic that see different parts of the observation (--actor-obs, --critic-obs)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import worker_processes
+from helpers import long_after
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import build_model
+from shmppo.runs.evaluation import evaluate
+from shmppo.runs.policy import load_policy
+from shmppo.runs.trainer import resume, train
+from shmppo.tools.export import export
+
+BASE = TrainConfig(
+    env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, actor_obs=("flags", "inner/2"),
+    num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,),
+    quiet=True, total_steps=4 * 16 * 4, workers=0, checkpoint_every=1,
+)  # fmt: skip
+CASES = {
+    "lstm": BASE,
+    "gru": dataclasses.replace(BASE, core="gru", num_layers=2, critic_obs=("inner", "flags")),
+    "none": dataclasses.replace(BASE, core="none", critic_obs=("camera",)),
+    "refresh": dataclasses.replace(BASE, refresh_states=True, burn_in=2, critic_obs=("inner",)),
+    "masks": dataclasses.replace(
+        BASE,
+        env="space_environments:Masked-v0",
+        env_kwargs={},
+        action_masks=True,
+        prev_action=True,
+        actor_obs=("obs/obs",),
+    ),
+    "network": dataclasses.replace(BASE, network="networks:leaky", prev_action=True, actor_obs=("obs/flags",)),
+}
+STATE_SIZES = {"lstm": 16, "gru": 16, "none": 0, "refresh": 16, "masks": 16, "network": 6}
+"""Of the policy without its critic."""
+
+
+@pytest.mark.parametrize("case", long_after(1, CASES))
+def test_workers_stop_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
+    hashes = set()
+    for workers in range(5):
+        config = dataclasses.replace(CASES[case], workers=workers, run_dir=str(tmp_path / str(workers)))
+        summary = train(config)
+        assert summary["exact"]
+        hashes.add(summary["weights_sha256"])
+    killed = dataclasses.replace(CASES[case], workers=2, stop_at_iteration=2, run_dir=str(tmp_path / "r"))
+    train(killed, callback=lambda row: worker_processes()[0].kill())
+    hashes.add(resume(tmp_path / "r", workers=3)["weights_sha256"])
+    assert len(hashes) == 1
+    assert len(evaluate(tmp_path / "0", episodes=2).returns) == 2
+    assert load_policy(tmp_path / "0").initial_state().shape == (STATE_SIZES[case],)
+
+
+@pytest.mark.parametrize("case", ["lstm", "none"])
+def test_each_network_sees_only_its_parts(case: str) -> None:
+    config = CASES[case]
+    task = inspect_task(config)
+    model = build_model(config, task.observation, task.distribution)
+    torch.nn.init.normal_(model.policy_head.weight)
+    generator = torch.Generator().manual_seed(0)
+    names = [leaf.field for leaf in task.observation.leaves]
+    obs = [
+        torch.randint(0, 2, (3, 2, *leaf.shape), generator=generator).to(getattr(torch, leaf.dtype))
+        for leaf in task.observation.leaves
+    ]
+    state = torch.zeros(2, model.state_size)
+    params, values, _ = model(obs, state)
+    for index, name in enumerate(names):
+        changed = list(obs)
+        changed[index] = 1 - obs[index]
+        other_params, other_values, _ = model(changed, state)
+        assert (not torch.equal(params, other_params)) == (name in ("obs/flags", "obs/inner/2/x")), name
+        assert (not torch.equal(values, other_values)) == (case == "lstm" or name == "obs/camera"), name
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("privileged") / "run"
+    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
+    return run_dir
+
+
+def test_the_policy_needs_only_what_the_actor_sees(run: Path) -> None:
+    policy = load_policy(run)
+    seen: dict[str, Any] = {"flags": np.array([0, 1, 1]), "inner": (None, None, {"x": np.array([0.5])})}
+    full = seen | {"camera": np.zeros((36, 36), np.uint8), "inner": (3, np.ones(2), {"x": np.array([0.5])})}
+    (action, state), (same, same_state) = policy.act(seen, None), policy.act(full, None)
+    assert action == same
+    assert np.array_equal(state, same_state)
+    assert np.abs(state).max() > 0
+    with pytest.raises(ValueError, match="has no part 'flags'"):
+        policy.act({"camera": full["camera"]}, None)
+
+
+@pytest.mark.long
+def test_the_exported_policy_has_no_input_for_the_critic(run: Path) -> None:
+    pytest.importorskip("onnxscript")
+    session = pytest.importorskip("onnxruntime").InferenceSession(export(run))
+    assert [one.name for one in session.get_inputs()] == ["obs/flags", "obs/inner/2/x", "state"]
+    assert [one.name for one in session.get_outputs()] == ["action", "params", "next_state"]
+    flags, x = np.array([[0, 1, 1]], np.uint8), np.array([[0.5]], np.float32)
+    action, _, state = session.run(
+        None, {"obs/flags": flags, "obs/inner/2/x": x, "state": np.zeros((1, 16), np.float32)}
+    )
+    expected, expected_state = load_policy(run).act({"flags": flags[0], "inner": (None, None, {"x": x[0]})}, None)
+    assert action[0] == expected
+    np.testing.assert_allclose(state[0], expected_state, atol=1e-5, rtol=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["lstm", "none"])
+def test_torchscript_agrees_with_the_policy(case: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES[case], critic_obs=("camera",), run_dir=str(tmp_path / "run"))
+    train(config)
+    module: Any = torch.jit.load(export(tmp_path / "run", format="torchscript"))
+    flags, x = torch.tensor([[0, 1, 1]], dtype=torch.uint8), torch.tensor([[0.5]])
+    state = [torch.zeros(1, 16)] if case == "lstm" else []
+    action, _, *after = module(flags, x, *state)
+    policy = load_policy(tmp_path / "run")
+    expected, expected_state = policy.act({"flags": flags[0].numpy(), "inner": (0, 0, {"x": x[0].numpy()})}, None)
+    assert int(action[0]) == expected
+    assert len(after) == len(state)
+    if after:
+        np.testing.assert_allclose(after[0][0], expected_state, atol=1e-5, rtol=0)
+
+
+def test_weights_for_other_parts_are_refused(run: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, init_from=str(run), run_dir=str(tmp_path / "new"), actor_obs=("flags",))
+    with pytest.raises(ConfigError, match="was trained with --actor-obs flags inner/2; use the same parts"):
+        train(config)
+
+
+REFUSED = {
+    "a shared network": ({"separate_critic": False}, "select different parts .*; add --separate-critic"),
+    "an unknown key": (
+        {"critic_obs": ("flag",)},
+        "--critic-obs flag selects no part of the observation, which has camera, flags, inner/0, inner/1, inner/2/x;",
+    ),
+    "no key": ({"actor_obs": ()}, "--actor-obs must name a part of the observation, which has camera, "),
+    "a vector": (
+        {"env": "CartPole-v1", "env_kwargs": {}},
+        "--actor-obs flags inner/2 selects no part of the observation, which is not a Dict; ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_parts_are_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
+    fields, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), **fields))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,109 @@
+"""Options of reset that change with the iteration (--env-schedule)."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from conftest import worker_processes
+
+from shmppo import ConfigError, EnvError, TrainConfig, resume, train
+from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.runs.evaluation import evaluate
+from shmppo.tools.replay import replay
+
+BASE = TrainConfig(
+    env="schedules:Leveled", env_schedule="schedules:levels", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2,
+    hidden_size=8, workers=0, quiet=True, total_steps=4 * 16 * 6, checkpoint_every=1,
+)  # fmt: skip
+
+
+def kill_a_worker(row: dict[str, float]) -> None:
+    if row["iteration"] in (1, 3):  # each episode in progress has 4 steps, or 1
+        worker_processes()[0].kill()
+
+
+def test_workers_kills_and_resume_change_no_bit(tmp_path: Path) -> None:
+    hashes = {}
+    for name, workers in {"0": 0, "2": 2, "killed": 2}.items():
+        config = dataclasses.replace(BASE, workers=workers, run_dir=str(tmp_path / name))
+        summary = train(config, callback=kill_a_worker if name == "killed" else None)
+        assert summary["exact"]
+        assert summary["worker_restarts"] == (2 if name == "killed" else 0)
+        hashes[name] = summary["weights_sha256"]
+    train(dataclasses.replace(BASE, workers=1, stop_at_iteration=3, run_dir=str(tmp_path / "resumed")))
+    hashes["resumed"] = resume(tmp_path / "resumed", workers=2)["weights_sha256"]
+    assert len(set(hashes.values())) == 1, hashes
+    without = train(dataclasses.replace(BASE, env_schedule=None, run_dir=str(tmp_path / "without")))
+    assert without["weights_sha256"] not in hashes.values()
+
+
+def test_episodes_get_the_options_of_the_iteration_in_which_they_begin(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
+    with open(run_dir / "metrics.csv") as file:
+        lengths = [float(row["length_mean_100"]) for row in csv.DictReader(file)]
+    # Iterations have 16 steps. Episodes of 6 steps end at steps 6, 12, and 18, and episodes of 7 steps at 25 and 32.
+    assert lengths[0] == 6
+    assert lengths[1] == pytest.approx((6 * 3 + 7 * 2) / 5)
+    log = (run_dir / "run.log").read_text()
+    assert log.count("get the options") == 6
+    assert "episodes that begin in iteration 2 or later get the options {'level': 2}" in log
+    assert evaluate(run_dir, episodes=1).lengths == [5 + 6]
+
+
+def test_a_failed_episode_is_replayed_with_its_options(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pytest.raises(EnvError, match="too long"):
+        train(dataclasses.replace(BASE, env_kwargs={"raises": True}, run_dir=str(run_dir)))
+    episode = json.loads((run_dir / "failed_episode.json").read_text())
+    assert episode["iteration"] >= 4
+    with pytest.raises(EnvError, match=f"too long: {5 + episode['iteration']}"):
+        replay(run_dir / "failed_episode.json")
+
+
+REFUSED = {
+    "schedules:missing": r"--env-schedule schedules:missing: module schedules has no missing; ",
+    "schedules:raises": r"schedules:raises raised ValueError\('no level'\).* for iteration 1; correct it",
+    "schedules:number": r"--env-schedule schedules:number returned int for iteration 1; return a dict of options",
+}
+
+
+@pytest.mark.parametrize("schedule", REFUSED)
+def test_a_bad_schedule_is_refused_in_one_sentence(schedule: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=REFUSED[schedule]):
+        train(dataclasses.replace(BASE, env_schedule=schedule, run_dir=str(tmp_path / "run")))
+
+
+def test_a_schedule_that_raises_later_ends_the_run_in_one_sentence(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env_schedule="schedules:raises_later", checkpoint_every=None)
+    with pytest.raises(ConfigError, match=r"raises_later raised IndexError\(.*\).* for iteration 3; correct it"):
+        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert load_newest_checkpoint(tmp_path / "run")["iteration"] == 2
+
+
+def test_a_reset_that_fails_is_replayed_with_the_options_of_its_iteration(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pytest.raises(EnvError, match=r"reset\(seed=\d+, options=\{'level': 3\}\).* raised ValueError\('level 3'\)"):
+        train(dataclasses.replace(BASE, env_kwargs={"highest": 2}, run_dir=str(run_dir)))
+    episode = json.loads((run_dir / "failed_episode.json").read_text())
+    assert (episode["iteration"], episode["failed_iteration"]) == (2, 3)
+    with pytest.raises(EnvError, match="level 3"):
+        replay(run_dir / "failed_episode.json")
+
+
+def test_an_environment_may_change_its_options(tmp_path: Path) -> None:
+    hashes = set()
+    for workers in (0, 2):
+        config = dataclasses.replace(BASE, env_schedule="schedules:shared", env_kwargs={"pops": True}, workers=workers)
+        hashes.add(train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))["weights_sha256"])
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("backend", ["vector", "envpool"])
+def test_other_backends_take_no_schedule(backend: str) -> None:
+    with pytest.raises(ConfigError, match=f"--env-schedule needs --env-backend gymnasium, but .* is {backend};"):
+        dataclasses.replace(BASE, env_backend=backend)

@@ -1,0 +1,59 @@
+"""Schedules for --env-schedule, and an environment whose episodes depend on their options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from environments import Counter
+
+
+class Leveled(Counter):
+    """Observes its level, and ends after 5 steps and as many as its level says.
+
+    raises: whether the 9th step of an episode raises. highest: reset raises for a higher level. pops: whether reset
+    changes its options.
+    """
+
+    def __init__(self, raises: bool = False, highest: int = 99, pops: bool = False) -> None:
+        super().__init__()
+        self.raises, self.highest, self.pops = raises, highest, pops
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        options = {"level": 0} if options is None else options
+        level = options.pop("level") if self.pops else options["level"]
+        if level > self.highest:
+            raise ValueError(f"level {level}")
+        self.length = 5 + level
+        observation, info = super().reset(seed=seed)
+        observation[1] = level
+        return observation, info
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        result = super().step(action)
+        if self.raises and self.t == 9:
+            raise ValueError(f"too long: {self.length}")
+        return result
+
+
+LEVELS = [{"level": iteration} for iteration in range(10)]
+
+
+def shared(iteration: int) -> dict[str, int]:
+    return LEVELS[iteration]
+
+
+def levels(iteration: int) -> dict[str, int]:
+    return {"level": iteration}
+
+
+def raises(iteration: int) -> dict[str, int]:
+    raise ValueError("no level")
+
+
+def raises_later(iteration: int) -> dict[str, int]:
+    return {"level": [1, 2][iteration - 1]}
+
+
+def number(iteration: int) -> int:
+    return iteration
