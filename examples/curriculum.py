@@ -29,7 +29,7 @@ class GrowingRecall(Recall):
 
 
 def lengths(iteration: int) -> dict[str, int]:
-    """Return the length of the corridor: one step more after every second iteration."""
+    """Return the length of the corridor: it grows by one step in every second iteration, up to LAST_LENGTH."""
     return {"length": min(FIRST_LENGTH + iteration // 2, LAST_LENGTH)}
 
 

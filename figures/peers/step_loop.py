@@ -1,7 +1,7 @@
 """The network of task A in plain torch: an LSTM cell that is called once per time step.
 
-Trainers whose central learner loops over the steps of a sequence learn like this. `--network
-figures.peers.step_loop:make` together with `--learning central` gives such a trainer inside shmppo.
+Trainers whose central learner loops over the steps of a sequence learn like this. With `--network
+figures.peers.step_loop:make --learning central`, shmppo learns in the same way.
 """
 
 from __future__ import annotations

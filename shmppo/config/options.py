@@ -152,7 +152,8 @@ class NetworkOptions:
     """Parts of a Dict observation that the actor sees, by key, such as `camera` or `arm/joints`. The trained policy
     needs only these. If the critic sees other parts, add --separate-critic. None: all parts."""
     critic_obs: tuple[str, ...] | None = None
-    """Parts of a Dict observation that the critic sees. None: all parts."""
+    """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic. None: all
+    parts."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions. It is a learned parameter and does not depend on the state."""
     action_masks: bool = False
