@@ -244,7 +244,7 @@ def test_on_a_full_disk_the_run_continues_and_keeps_the_checkpoint_before(
 
     monkeypatch.setattr(os, "fsync", full)
     config = dataclasses.replace(BASE, workers=0, stop_at_iteration=4, checkpoint_every=2, run_dir=str(run_dir))
-    with pytest.raises(SaveError, match=r"^checkpoint\.pt of .* could not be written") as caught:
+    with pytest.raises(SaveError, match=r"^checkpoint\.pt, checkpoint-best\.pt of .* could not be written") as caught:
         train(config)
     assert caught.value.summary is not None
     assert caught.value.summary["iterations"] == 4
