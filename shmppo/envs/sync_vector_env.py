@@ -76,23 +76,20 @@ class GymnasiumHandle(EnvHandle):
         arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
         if self._schedule is not None:
             arguments["options"] = self._schedule(iteration)
-        call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
         try:
             returned = self._env.reset(**arguments)
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise EnvError(
                 self.index,
-                f"{call} of episode {episode} raised {describe_error(error)}; correct reset",
+                f"{_call(arguments)} of episode {episode} raised {describe_error(error)}; correct reset",
                 details=user_traceback(error),
             ) from error
         try:
             observation, _ = returned
         except (TypeError, ValueError) as error:
-            raise EnvError(
-                self.index,
-                f"{call} of episode {episode} returned {result_of(returned)}; it must return (observation, info)",
-            ) from error
+            found = f"{_call(arguments)} of episode {episode} returned {result_of(returned)}"
+            raise EnvError(self.index, f"{found}; it must return (observation, info)") from error
         return observation
 
     def render(self) -> Any:
@@ -124,6 +121,11 @@ class GymnasiumHandle(EnvHandle):
 
     def close(self) -> None:
         close_environment(self._env, f"environment {self.index}")
+
+
+def _call(arguments: dict[str, Any]) -> str:
+    """Return the call of `reset` with these arguments, for an error message."""
+    return f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
 
 
 class SyncVectorEnv(VectorEnv):
