@@ -190,12 +190,13 @@ class ObservationSpec:
         names = [path_name(leaf.keys) for leaf in self.network_leaves]
         if keys is None:
             return tuple(range(len(names)))
-        unknown = [key for key in keys if not any(f"{name}/".startswith(f"{key}/") for name in names)]
+        found = {key: {i for i, name in enumerate(names) if f"{name}/".startswith(f"{key}/")} for key in keys}
+        unknown = [key for key, indices in found.items() if not indices]
         if unknown or not keys:
             has = f"has {', '.join(names)}" if all(names) else "is not a Dict"
             problem = f"{flag} {' '.join(unknown)} selects no part of" if unknown else f"{flag} must name a part of"
             raise ConfigError(f"{problem} the observation, which {has}; correct the key, or remove {flag}")
-        return tuple(i for i, name in enumerate(names) if any(f"{name}/".startswith(f"{key}/") for key in keys))
+        return tuple(sorted(set().union(*found.values())))
 
     def with_mask(self) -> ObservationSpec:
         """Return a copy whose last leaf is an action mask."""

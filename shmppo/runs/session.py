@@ -183,7 +183,7 @@ class Session:
         with warn_on_os_error():
             if isinstance(error, TrainingError):
                 write_failed_minibatch(self.run_dir, buffers, self.learner.model, error)
-            elif not isinstance(error, ConfigError) and error.env_index is not None:
+            elif isinstance(error, (WorkerError, EnvError)) and error.env_index is not None:
                 steps = self._steps_begun(error.env_index)
                 write_failed_episode(
                     self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, error
