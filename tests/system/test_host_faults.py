@@ -210,7 +210,11 @@ def test_a_tensorboard_directory_with_a_fault_gives_one_warning(
         (disk / "tensorboard").mkdir()
         run_dir.mkdir()
         (run_dir / "tensorboard").symlink_to(disk / "tensorboard")
-    begin = (lambda: fill(disk)) if fault == "full" else (lambda: shutil.rmtree(run_dir / "tensorboard"))
+
+    def remove() -> None:
+        shutil.rmtree((run_dir / "tensorboard").rename(disk.parent / "removed"))  # no file is added meanwhile
+
+    begin = (lambda: fill(disk)) if fault == "full" else remove
     hook = threading.excepthook
     config = dataclasses.replace(BASE, run_dir=str(run_dir), track=("tensorboard",))
     assert train(config, callback=at(i2=begin))["weights_sha256"] == undisturbed
