@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
+from public_helpers import (  # noqa: F401 (pytest finds fixtures here, and tests import the rest from here)
+    TESTS,
+    _nothing_left_behind,
+    _own_key,
+    background_check,
+    environments_importable,
+    run_command,
+    summary_of,
+    worker_processes,
+)
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -27,79 +30,12 @@ from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.pool import InProcessPool
 from shmppo.utils.phase_timer import PhaseTimer
 
-TESTS = Path(__file__).parent
-HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
-"""multiprocessing's own helpers: they live as long as this process and end with it."""
-
-
-def worker_processes() -> list[psutil.Process]:
-    """Descendants of this process that are not multiprocessing's own helpers."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            command = " ".join(process.cmdline())
-            helper = any(name in command for name in HELPERS) and process.ppid() == psutil.Process().pid
-        except psutil.Error:
-            continue
-        if not helper:
-            found.append(process)
-    return found
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key that signs run directories out of the home directory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
-
-
-@pytest.fixture
-def background_check() -> None:
-    """Let runs in this process check their environment (--check-determinism)."""
-
 
 @pytest.fixture(autouse=True)
 def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save each run in this process the two interpreters of the check. Commands that tests start do check."""
     if "background_check" not in request.fixturenames:
         monkeypatch.setattr("shmppo.runs.background_check.BackgroundCheck.start", lambda check: None)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    yield
-    _, alive = psutil.wait_procs(worker_processes(), timeout=5)
-    assert not alive, f"left running: {[p.cmdline() for p in alive]}"
-
-
-@pytest.fixture
-def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `python -m MODULE …` in an empty working directory, as a user would."""
-    (tmp_path / "cwd").mkdir()
-
-    def run(module: str, *args: object, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", module, *map(str, args)],
-            cwd=tmp_path / "cwd",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands that a test starts import `environments`."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-
-
-def summary_of(run_dir: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
-    return summary
 
 
 def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:

@@ -13,8 +13,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shmppo.utils.rng import episode_seed
-
 
 class Counter(gymnasium.Env[np.ndarray, int]):
     """Observation: (episode seed, step) scaled down; ends after `length` steps, by termination or truncation."""
@@ -262,6 +260,8 @@ class SlowEnvironment2(Counter):
     """Takes 5 milliseconds a step, but only as environment 2 of a run with seed 1."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        from shmppo.utils.rng import episode_seed  # here, so that older versions can import the other environments
+
         self.slow = seed == episode_seed(1, 2, 0)
         return super().reset(seed=seed, options=options)
 
@@ -291,6 +291,8 @@ class FaultyStream(Counter):
     faulty, steps = False, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        from shmppo.utils.rng import episode_seed
+
         self.faulty |= seed == episode_seed(1, 4, 0)
         return super().reset(seed=seed, options=options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import published
 from gymnasium import spaces
+from public_helpers import long_after  # noqa: F401 (tests import it from here)
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -33,7 +34,7 @@ from shmppo.utils.phase_timer import PhaseTimer
 OBS_SIZE, ACTION_SIZE = 5, 2
 OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
-CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("none", 1)]
+CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2), ("none", 1)]
 """Recurrent cores and their numbers of layers."""
 
 
@@ -131,11 +132,6 @@ def make_run_directory(config: TrainConfig) -> Path:
     """Create the directory of a run, and unlock it."""
     with ExitStack() as stack:
         return create_run_directory(config, stack)
-
-
-def long_after(fast: int, cases: Iterable[Any]) -> list[Any]:
-    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as long."""
-    return [case if i < fast else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(cases)]
 
 
 def torch_distribution(distribution: Distribution, params: Tensor) -> torch.distributions.Distribution:

@@ -18,10 +18,10 @@ FIGURES = ROOT / "figures"
 FILE_LINES, FUNCTION_LINES, CLASS_ATTRIBUTES = 400, 60, 15
 PACKAGES = {
     "bench", "config", "envs", "loggers", "models", "parallel", "plotting", "ppo", "runs", "sampling", "tools",
-    "train", "utils",
+    "search", "train", "utils",
 }  # fmt: skip
 COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "tune", "verify"}
-"""Commands that are modules. `train` is a package, and `bench` has a `__main__`."""
+"""Commands that are modules. `train` and `search` are packages, and `bench` has a `__main__`."""
 OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
 PUBLIC = {
     "ConfigError", "EnvError", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",

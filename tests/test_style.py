@@ -36,7 +36,7 @@ BANNED = {
     "desk": "mailbox", "desks": "mailboxes", "board": "shared-memory all-gather", "arena": "shared buffers",
     "books": "counters", "booked": "counted", "slope": "gradient", "slopes": "gradients", "film": "video",
     "films": "records", "filmed": "recorded", "awake": "spin", "asleep": "blocked", "parked": "blocked",
-    "rung": "woken up", "ring": "wake up", "rings": "wakes up", "floors": "packages", "twin": "reference",
+    "ring": "wake up", "rings": "wakes up", "floors": "packages", "twin": "reference",
     "twins": "references", "promise": "determinism guarantee", "told": "name the actor", "somebody": "name the actor",
     "nobody": "name the actor", "somewhere": "name the place",
 }  # fmt: skip

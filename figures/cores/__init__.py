@@ -1,1 +1,1 @@
-"""Candidates for new recurrent cores, as custom networks."""
+"""Recurrent networks that did not become built-in cores, as custom networks."""

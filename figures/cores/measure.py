@@ -1,4 +1,4 @@
-"""Measure the time of a gradient of the networks in this folder relative to torch.nn.LSTM.
+"""Measure the time of a gradient of the cores and of the networks in this folder, relative to torch.nn.LSTM.
 
     python -m figures.cores.measure
 
@@ -20,6 +20,7 @@ from figures.common.command_line import script_parser
 from figures.common.paths import FIGURES
 from figures.common.tables import write_rows
 from figures.cores.networks import NETWORKS
+from shmppo.models.lmu import Lmu, memory_size
 
 TABLE = FIGURES / "cores" / "cores.csv"
 SEQUENCES, HIDDEN = 16, 128
@@ -41,6 +42,8 @@ def gradient_functions(steps: int) -> dict[str, Callable[[], Any]]:
         return compute
 
     functions = {"lstm": gradient(nn.LSTM(HIDDEN, HIDDEN), None), "gru": gradient(nn.GRU(HIDDEN, HIDDEN), None)}
+    lmu = Lmu(HIDDEN, HIDDEN, 1, steps)
+    functions["lmu"] = gradient(lmu, torch.randn(1, SEQUENCES, memory_size(HIDDEN, steps)))
     for name, network in NETWORKS.items():
         layer = network.layer(HIDDEN, steps)
         functions[name] = gradient(layer, torch.randn(SEQUENCES, layer.state_size))

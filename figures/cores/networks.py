@@ -2,12 +2,11 @@
 
 - `MinGru`: a GRU whose gates depend on the input only (Feng et al. 2024, arXiv 2410.01201).
 - `Lru`: a diagonal linear recurrence with complex numbers (Orvieto et al. 2023, arXiv 2303.06349).
-- `Lmu`: a memory of a time window (Voelker et al. 2019), without its nonlinear feedback (Chilkuri & Eliasmith 2021).
 - `Ffm`: fast and forgetful memory (Morad et al. 2023, arXiv 2310.04128).
 
-All recurrences are linear in their state, so the products of weights and inputs are computed for all steps together.
-`--encoder-sizes`, `--hidden-size`, and `--num-layers` have their usual meaning. Where a decay needs a time scale, it
-comes from --seq-len.
+docs/concepts/cores.md compares them with the built-in cores. All recurrences are linear in their state, so the products
+of weights and inputs are computed for all steps together. `--encoder-sizes`, `--hidden-size`, and `--num-layers` have
+their usual meaning. Where a decay needs a time scale, it comes from --seq-len.
 
 Axes: L steps, J sequences, H hidden units, S size of a layer's state.
 """
@@ -91,54 +90,6 @@ class LruLayer(Layer):
         return x + functional.glu(self.gated(y)), h[-1]
 
 
-class LmuLayer(Layer):
-    """Legendre coefficients of the last θ steps of some signals: m ← Ā m + B̄ u, then tanh of a layer of m and x.
-
-    Ā and B̄ are constant. They discretize the delay network with zero-order hold. Two matrix products compute a chunk of
-    steps.
-    """
-
-    SIGNALS, CHUNK = 8, 8
-    input_kernel: Tensor
-    """[CHUNK, CHUNK, D]: the memory after step t, from the input of step s, for D coefficients."""
-    state_kernel: Tensor
-    """[D, CHUNK, D]: the memory after step t, from the memory before the chunk."""
-
-    def __init__(self, hidden: int, window: int) -> None:
-        """Create the layer. Its θ is the window, and it has a coefficient per step of it, but at most H / 2."""
-        super().__init__(hidden, window)
-        self.order = max(2, min(window, hidden // 2))
-        self.state_size = self.SIGNALS * self.order
-        transition, inputs = delay_network(self.order, float(max(window, 2)))
-        powers = [torch.eye(self.order, dtype=torch.float64)]
-        for _ in range(self.CHUNK):
-            powers.append(transition @ powers[-1])
-        kernel = torch.zeros(self.CHUNK, self.CHUNK, self.order, dtype=torch.float64)
-        for s in range(self.CHUNK):
-            for t in range(s, self.CHUNK):
-                kernel[s, t] = powers[t - s] @ inputs
-        self.register_buffer("input_kernel", kernel.float(), persistent=False)
-        self.register_buffer("state_kernel", torch.stack(powers[1:]).permute(2, 0, 1).float(), persistent=False)
-        self.signals = orthogonal(nn.Linear(hidden, self.SIGNALS), 1.0)
-        self.from_memory = orthogonal(nn.Linear(self.state_size, hidden), 1.0)
-        self.from_input = orthogonal(nn.Linear(hidden, hidden), 1.0)
-
-    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        u = self.signals(x).to(state.dtype)
-        sequences = u.shape[1]
-        memory = state.reshape(-1, self.order)  # [J · SIGNALS, D]
-        chunks = []
-        for chunk in u.flatten(1).split(self.CHUNK):  # [at most CHUNK, J · SIGNALS]
-            steps = len(chunk)
-            by_input = self.input_kernel[:steps, :steps].flatten(1)
-            by_state = self.state_kernel[:, :steps].flatten(1)
-            after = torch.addmm(memory @ by_state, chunk.t(), by_input).unflatten(-1, (steps, self.order))
-            memory = after[:, -1]
-            chunks.append(after.unflatten(0, (sequences, self.SIGNALS)))
-        memories = torch.cat(chunks, 2).permute(2, 0, 1, 3).flatten(2)
-        return torch.tanh(self.from_memory(memories) + self.from_input(x)), memory.reshape(sequences, -1)
-
-
 class FfmLayer(Layer):
     """Traces with several decays, each rotating at several frequencies, and gates at the input and the output."""
 
@@ -164,26 +115,6 @@ class FfmLayer(Layer):
         h = torch.view_as_real(scan(rotation, increment, start)).flatten(2)
         skip, gate = self.skip(x).chunk(2, -1)
         return torch.lerp(skip, self.norm(self.mix(h)), torch.sigmoid(gate)), h[-1]
-
-
-def delay_network(order: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return the matrices of the delay network for steps of length 1 (Voelker et al. 2019, eq. 2; zero-order hold).
-
-    Args:
-        order: D, number of Legendre coefficients.
-        theta: length of the window in steps.
-
-    Returns:
-        Ā [D, D] and B̄ [D], float64.
-    """
-    i = torch.arange(order, dtype=torch.float64)
-    row, column = i[:, None], i[None, :]
-    sign = torch.where(row < column, -1.0, (-1.0) ** (row - column + 1))
-    continuous = torch.zeros(order + 1, order + 1, dtype=torch.float64)
-    continuous[:order, :order] = (2 * row + 1) * sign / theta
-    continuous[:order, order] = (2 * i + 1) * (-1.0) ** i / theta
-    discrete = torch.linalg.matrix_exp(continuous)  # [[A, B], [0, 0]] gives [[Ā, B̄], [0, 1]]
-    return discrete[:order, :order], discrete[:order, order]
 
 
 class RecurrentNetwork(nn.Module):
@@ -229,17 +160,11 @@ class Lru(RecurrentNetwork):
     layer = LruLayer
 
 
-class Lmu(RecurrentNetwork):
-    """Encoder and `LmuLayer`."""
-
-    layer = LmuLayer
-
-
 class Ffm(RecurrentNetwork):
     """Encoder and `FfmLayer`."""
 
     layer = FfmLayer
 
 
-NETWORKS: dict[str, type[RecurrentNetwork]] = {"mingru": MinGru, "lru": Lru, "lmu": Lmu, "ffm": Ffm}
+NETWORKS: dict[str, type[RecurrentNetwork]] = {"mingru": MinGru, "lru": Lru, "ffm": Ffm}
 """The networks by the names that the experiments use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import signal
 import tempfile
 import time
@@ -28,6 +29,8 @@ from figures.faults.small_jobs import Started, marked_processes, new_run, read_s
 
 HANG_SECONDS = 900.0
 """Far above the time that a run needs on a loaded machine. Only a run that hangs takes as long."""
+END_SECONDS = 60.0
+"""A process that still imports torch notices afterwards that its run has ended. On a loaded machine this takes long."""
 STOPPED_SECONDS = 2.0
 """Time for which a learner stays stopped before the campaign kills it."""
 
@@ -85,21 +88,25 @@ def run_disturbed(chosen: Disturbance, directory: Path, run_dir: Path) -> Eviden
 def _continue(chosen: Disturbance, directory: Path, run_dir: Path) -> Started:
     """Resume the run from its newest checkpoint, or start it again if it has saved nothing."""
     flags = ["--workers", str(chosen.resumed_workers), "--learning", "auto"]
+    if chosen.fault == "delete" and chosen.ranks > 1:  # not every rank has saved a checkpoint again
+        shutil.rmtree(run_dir, ignore_errors=True)
     if list(run_dir.glob("checkpoint*.pt")):
         return Started(["--resume", str(run_dir), *flags], chosen.ranks, directory)
     return Started(new_run(chosen.job, chosen.resumed_workers, "auto", chosen.ranks, run_dir), chosen.ranks, directory)
 
 
-def _kill_left(directory: Path, *, wait: bool) -> int:
-    """Return how many processes of the run are left after some seconds, and kill them."""
+def _kill_left(directory: Path, *, wait: bool) -> list[str]:
+    """Kill the processes of the run that are left after some seconds. Returns their commands."""
     left = marked_processes(directory)
     if wait and left:
-        left = psutil.wait_procs(left, timeout=15)[1]
+        left = psutil.wait_procs(left, timeout=END_SECONDS)[1]
+    commands = []
     for process in left:
         with suppress(psutil.Error):
+            commands.append(f"{process.status()} {' '.join(process.cmdline())[:80]}")
             process.kill()
     psutil.wait_procs(left, timeout=10)
-    return len(left)
+    return commands
 
 
 def campaign(cases: Sequence[int], parallel_runs: int) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,8 @@ class Evidence:
     same_hash: bool
     """Whether the weights at the end are those of the undisturbed run."""
     exact: bool
-    left_processes: int
+    left_processes: Sequence[str]
+    """Commands of processes that have not ended with the run."""
 
 
 def defects(chosen: Disturbance, seen: Evidence) -> list[str]:
@@ -39,7 +40,7 @@ def defects(chosen: Disturbance, seen: Evidence) -> list[str]:
     if seen.hung:
         found.append("hung")
     if seen.left_processes:
-        found.append(f"{seen.left_processes} processes left")
+        found.append(f"processes left: {', '.join(seen.left_processes)}")
     for rank, (code, text) in enumerate(zip(seen.codes, seen.stderr, strict=False)):
         found += [f"rank {rank}: {defect}" for defect in _rank_defects(chosen, rank, code, text)]
     if must_survive(chosen) and seen.hit and any(seen.codes):
@@ -69,8 +70,13 @@ def allowed_codes(chosen: Disturbance, rank: int) -> set[int]:
         codes |= {1, INTERRUPTED, -2, -15}
     if rank == chosen.rank and chosen.target == "learner":
         codes.add(SIGNAL_CODES.get(chosen.fault, 1))
-    if chosen.fault == "exit" and not chosen.workers:
+    in_learner = not chosen.workers or chosen.moment == "start"  # which also makes environments to check them
+    if chosen.fault == "exit" and in_learner:
         codes.add(EXIT_CODE)
+    if chosen.fault == "raise" and in_learner:
+        codes.add(2)
+    if chosen.fault == "disk" and chosen.moment == "start":  # the run directory cannot be made
+        codes.add(2)
     return codes
 
 

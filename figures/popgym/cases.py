@@ -15,6 +15,7 @@ TASKS = (
 CORES: dict[str, dict[str, Any]] = {
     "gru": {"core": "gru"},
     "lstm": {"core": "lstm"},
+    "lmu": {"core": "lmu"},
     **{name: {"network": f"figures.cores.networks:{network.__name__}"} for name, network in NETWORKS.items()},
 }
 """Fields of `TrainConfig` that choose a core."""

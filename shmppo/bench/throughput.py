@@ -22,6 +22,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
+from shmppo.models.lmu import Lmu
 from shmppo.utils.machine import processor, usable_cores
 from shmppo.utils.phase_timer import PHASES, SAMPLING
 
@@ -112,7 +113,7 @@ def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
     torch.set_num_threads(1)
     rows = config.rank_steps // config.minibatches // config.shards
     inner = config.hidden_size if config.recurrent else max(config.encoder_sizes, default=config.hidden_size)
-    a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core == "lstm" else 3) * inner)
+    a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core in ("lstm", "lmu") else 3) * inner)
     out = torch.empty(rows, b.shape[1])
     return 2 * a.numel() * b.shape[1] * _rate(lambda _: torch.mm(a, b, out=out), seconds)
 
@@ -133,12 +134,14 @@ def roofline(config: TrainConfig) -> dict[str, float]:
     """Estimate the steps per second if only simulator steps and matrix products took time, on all cores.
 
     For each environment step, a weight costs two operations in the forward pass and four in the backward pass of every
-    epoch. Acting costs two more.
+    epoch. Acting costs two more. A constant that is multiplied (see `Lmu`) has no gradient, so it costs two less per
+    epoch.
     """
     task = inspect_task(config)
     model = build_model(config, task.observation, task.distribution)
     weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
-    operations = weights * (6 * config.epochs + 2)
+    constants = sum(module.constant_products for module in model.modules() if isinstance(module, Lmu))
+    operations = weights * (6 * config.epochs + 2) + constants * (4 * config.epochs + 2)
     cores = usable_cores()
     simulator, products = in_processes(simulator_rate, config, cores), in_processes(product_rate, config, cores)
     return {

@@ -171,18 +171,32 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or contains an unknown field.
     """
-    content = _read(path, option)
+    content = read_mapping(path, option)
     if _is_of_run(content):
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
-    if not isinstance(content, dict):
-        raise ConfigError(f"{option} {path} is not a mapping of names to values; write one `name: value` per line")
     fields = {str(name).replace("-", "_"): value for name, value in content.items()}
     try:
         return typed_fields(fields)
     except ConfigError as error:
         raise ConfigError(f"{option} {path}: {error}") from error
+
+
+def read_mapping(path: Path, option: str) -> dict[str, Any]:
+    """Read a JSON or YAML file that has names and values.
+
+    Args:
+        path: the file.
+        option: the option that names the file, for error messages.
+
+    Raises:
+        ConfigError: if it cannot be read, or if it is not a mapping.
+    """
+    content = _read(path, option)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{option} {path} is not a mapping of names to values; write one `name: value` per line")
+    return content
 
 
 def _read(path: Path, option: str) -> Any:

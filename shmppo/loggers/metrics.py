@@ -219,7 +219,7 @@ class MetricsFile:
             ConfigError: if a row before the last one is damaged, or if the file has other columns.
             OSError: if the file cannot be written.
         """
-        self._name = path.name
+        self._path = path
         self._failed_writes = failed_writes or FailedWrites()
         self._columns = columns
         kept = CheckedRows([], [], torn=False)
@@ -231,7 +231,7 @@ class MetricsFile:
         with replaced_file(path) as temporary:
             temporary.write_bytes(b"".join([header_line(columns), *kept.lines]))
         self._checksum = kept.rows[-1][ROW_CHECKSUM] if kept.rows else ""
-        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file: BinaryIO = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close)
         self._pending = b""  # text that is not in the file yet
 
     def write(self, row: dict[str, float], weights_hash: str = "") -> None:
@@ -247,13 +247,30 @@ class MetricsFile:
         self._write_pending()
 
     def _write_pending(self) -> None:
-        with self._failed_writes.recorded(self._name):
+        with self._failed_writes.recorded(self._path.name):
             while self._pending:  # if the disk becomes full, only a part is written
                 self._pending = self._pending[self._file.write(self._pending) :]
+
+    def write_again(self) -> None:
+        """Write all rows to a new file of the same name, after the file was removed.
+
+        A file that was removed can be read as long as it is open. If it cannot, log a warning. The rows are lost then.
+        """
+        try:
+            self._file.seek(0)
+            content = self._file.read()
+            with replaced_file(self._path) as temporary:
+                temporary.write_bytes(content)
+            file: BinaryIO = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            log.warning("the rows of %s are lost: %s", self._path.name, error)
+            return
+        self._file.close()
+        self._file = file
 
     def close(self) -> None:
         """Close the file. If the remaining rows cannot be written, log a warning. They are lost."""
         self._write_pending()
         if self._pending:
-            log.warning("%s: the last rows are not written", self._name)
+            log.warning("%s: the last rows are not written", self._path.name)
         self._file.close()

@@ -1,8 +1,8 @@
 """The recurrent actor-critic used for learning. It maps whole sequences to policy parameters and values.
 
 The recurrent state is an explicit argument and result: one packed vector [S] per environment. Its axes are, in this
-order: trunks, state tensors of a layer (h and c of an LSTM, h of a GRU), layers, H units. `ActingNetwork` computes the
-same function one step at a time.
+order: trunks, parts (h and c of an LSTM, h of a GRU, the memories of an LMU), layers, numbers of a part.
+`ActingNetwork` computes the same function one step at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Trunk(nn.Module):
     Attributes:
         encoded: width of the concatenated encoder outputs.
         features: F, width of the output.
-        parts: state tensors per layer: 2 for an LSTM (h and c), 1 for a GRU (h), 0 without a core.
+        parts: state tensors per layer: 2 for an LSTM (h and c), 1 for a GRU (h) or an LMU, 0 without a core.
+        part_size: numbers of one part in one layer.
         layers: layers of the core.
         state_size: size of the packed recurrent state of this trunk.
     """
@@ -48,11 +49,12 @@ class Trunk(nn.Module):
         self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in leaves)
         self.encoded = sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.Module | None = None
-        self.core_name, self.parts = config.core, 0
+        self.core_name, self.parts, self.part_size = config.core, 0, 0
         if config.core != "none":
             core_type = CORES[config.core]
             self.parts = core_type.parts
-            self.core = core_type.module(self.encoded, config.hidden_size, config.num_layers)
+            self.part_size = core_type.part_size(config.hidden_size, config.seq_len)
+            self.core = core_type.module(self.encoded, config.hidden_size, config.num_layers, config.seq_len)
             for name, parameter in self.core.named_parameters():
                 if "weight" in name:
                     nn.init.orthogonal_(parameter)
@@ -60,7 +62,7 @@ class Trunk(nn.Module):
                     nn.init.zeros_(parameter)
         self.features = config.hidden_size if self.core is not None else self.encoded
         self.layers = config.num_layers
-        self.state_size = self.parts * config.num_layers * config.hidden_size
+        self.state_size = self.parts * config.num_layers * self.part_size
 
     @property
     def encoder_list(self) -> list[LeafEncoder]:
@@ -83,7 +85,7 @@ class Trunk(nn.Module):
         if self.core is None:
             return x, state
         sequences = state.shape[0]
-        # [J, parts·layers·H] → [parts, layers, J, H]: torch expects the sequence axis after the layer axis.
+        # [J, parts·layers·size] → [parts, layers, J, size]: torch expects the sequence axis after the layer axis.
         split = state.view(sequences, self.parts, self.layers, -1).permute(1, 2, 0, 3).contiguous()
         if self.parts == 1:
             x, h = self.core(x, split[0])

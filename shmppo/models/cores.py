@@ -1,7 +1,7 @@
 """Recurrent cores: torch modules for learning from whole sequences, and cells for acting one step at a time.
 
-`CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × H, where an LSTM has
-the parts h and c and a GRU has the part h.
+`CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × numbers of a part.
+An LSTM has the parts h and c with H numbers each, a GRU has the part h, and an LMU has its memories as one part.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shmppo.models.lmu import SIGNALS, Lmu, memory_size
 from shmppo.utils.torch_utils import aligned_zeros
 
 
@@ -55,13 +56,21 @@ class Cell(Protocol):
     torch computes the matrix products. All other operations are NumPy's, because their calls take less time.
     """
 
-    def __init__(self, rows: int, inputs: int, hidden: int) -> None: ...
+    def __init__(self, rows: int, core: nn.Module, layer: int) -> None:
+        """Allocate the memory. rows: of each batch. core: the torch module. layer: index of its layer."""
 
-    def load(self, core: nn.Module, layer: int) -> None:
-        """Copy the parameters of one layer of the torch module."""
+    @property
+    def output(self) -> Tensor | None:
+        """[rows, H], where `step` writes its result. None: the first part of the state is the result."""
 
-    def step(self, x: np.ndarray, *state: np.ndarray) -> None:
-        """Process x [rows, inputs] and update the parts of the state [rows, H] in place. The first is the output."""
+    def load(self) -> None:
+        """Copy the parameters of the layer."""
+
+    def step(self, x: np.ndarray, *state: np.ndarray) -> np.ndarray:
+        """Process x [rows, inputs] and update the parts of the state [rows, …] in place. Returns the output [rows, H].
+
+        The next call overwrites the output.
+        """
 
 
 def _layer_parameters(core: nn.Module, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -81,7 +90,11 @@ def _sigmoid_of_half(tanh: np.ndarray) -> None:
 class LstmCell:
     """One LSTM layer. One matrix product computes all gates, in the order i, f, o, g."""
 
-    def __init__(self, rows: int, inputs: int, hidden: int) -> None:
+    output = None
+
+    def __init__(self, rows: int, core: nn.Module, layer: int) -> None:
+        self.parameters = _layer_parameters(core, layer)
+        inputs, hidden = (weight.shape[1] for weight in self.parameters[:2])
         self.gates = ActingLinear(rows, inputs + hidden, 4 * hidden)
         self.joined = aligned_zeros(rows, inputs + hidden)
         joined, gates = self.joined.numpy(), self.gates.array
@@ -90,17 +103,17 @@ class LstmCell:
         self.i, self.f, self.o, self.g = (gates[:, k * hidden : (k + 1) * hidden] for k in range(4))
         self.sigmoids = gates[:, : 3 * hidden]
 
-    def load(self, core: nn.Module, layer: int) -> None:
+    def load(self) -> None:
         # torch.nn.LSTM has the gates in the order i, f, g, o.
         w_ih, w_hh, b_ih, b_hh = (
             torch.cat([part[: 2 * hidden], part[3 * hidden :], part[2 * hidden : 3 * hidden]])
-            for part in _layer_parameters(core, layer)
+            for part in self.parameters
             for hidden in (len(part) // 4,)
         )
         self.gates.load([w_ih, w_hh], [b_ih, b_hh])
         self.gates.halve(self.sigmoids.shape[1])
 
-    def step(self, x: np.ndarray, *state: np.ndarray) -> None:
+    def step(self, x: np.ndarray, *state: np.ndarray) -> np.ndarray:
         h, c = state
         self.input[:] = x
         self.previous[:] = h
@@ -112,12 +125,17 @@ class LstmCell:
         np.add(c, self.g, c)
         np.tanh(c, self.tanh_c)
         np.multiply(self.o, self.tanh_c, h)
+        return h
 
 
 class GruCell:
     """One GRU layer with the gates r, z, n of torch.nn.GRU."""
 
-    def __init__(self, rows: int, inputs: int, hidden: int) -> None:
+    output = None
+
+    def __init__(self, rows: int, core: nn.Module, layer: int) -> None:
+        self.parameters = _layer_parameters(core, layer)
+        inputs, hidden = (weight.shape[1] for weight in self.parameters[:2])
         self.from_input = ActingLinear(rows, inputs, 3 * hidden)
         self.from_state = ActingLinear(rows, hidden, 3 * hidden)
         self.hidden = hidden
@@ -129,14 +147,14 @@ class GruCell:
         self.r, self.z = self.rz[:, :hidden], self.rz[:, hidden:]
         self.n, self.n_state = by_input[:, 2 * hidden :], by_state[:, 2 * hidden :]
 
-    def load(self, core: nn.Module, layer: int) -> None:
-        w_ih, w_hh, b_ih, b_hh = _layer_parameters(core, layer)
+    def load(self) -> None:
+        w_ih, w_hh, b_ih, b_hh = self.parameters
         self.from_input.load([w_ih], [b_ih])
         self.from_state.load([w_hh], [b_hh])
         for linear in (self.from_input, self.from_state):
             linear.halve(2 * self.hidden)
 
-    def step(self, x: np.ndarray, *state: np.ndarray) -> None:
+    def step(self, x: np.ndarray, *state: np.ndarray) -> np.ndarray:
         (h,) = state
         self.input_array[:] = x
         self.previous_array[:] = h
@@ -151,24 +169,77 @@ class GruCell:
         np.subtract(self.previous_array, self.n, h)
         np.multiply(self.z, h, h)
         np.add(self.n, h, h)  # h' = n + z·(h − n)
+        return h
+
+
+class LmuCell:
+    """One layer of `Lmu`. One product of constants updates the memories of all signals."""
+
+    def __init__(self, rows: int, core: nn.Module, layer: int) -> None:
+        assert isinstance(core, Lmu)
+        self.module = core.layer_list[layer]
+        order, (hidden, inputs) = self.module.memory.order, self.module.from_input.weight.shape
+        self.signals = ActingLinear(rows, inputs, SIGNALS)
+        self.read = ActingLinear(rows, SIGNALS * order + inputs, hidden)
+        self.output = self.read.out
+        self.transition = aligned_zeros(order, order)
+        self.into: np.ndarray = aligned_zeros(order).numpy()
+        self.joined = aligned_zeros(rows, SIGNALS * order + inputs)
+        self.input = self.joined[:, SIGNALS * order :]
+        self.previous, self.after = aligned_zeros(rows * SIGNALS, order), aligned_zeros(rows * SIGNALS, order)
+        joined = self.joined.numpy()
+        self.input_array, self.memory_array = joined[:, SIGNALS * order :], joined[:, : SIGNALS * order]
+        self.previous_array: np.ndarray = self.previous.view(rows, -1).numpy()
+        self.after_array: np.ndarray = self.after.view(rows, SIGNALS, order).numpy()
+
+    def load(self) -> None:
+        module = self.module
+        self.signals.load([module.signals.weight], [module.signals.bias])
+        self.read.load([module.from_memory.weight, module.from_input.weight], [module.from_input.bias])
+        self.transition.copy_(module.memory.by_state[:, 0])
+        self.into[:] = module.memory.by_input[0, 0].numpy()
+
+    def step(self, x: np.ndarray, *state: np.ndarray) -> np.ndarray:
+        (memory,) = state
+        self.input_array[:] = x
+        self.previous_array[:] = memory
+        self.signals(self.input)
+        np.multiply(self.signals.array[:, :, np.newaxis], self.into, self.after_array)
+        self.after.addmm_(self.previous, self.transition)
+        self.memory_array[:] = self.after_array.reshape(self.memory_array.shape)
+        memory[:] = self.memory_array
+        self.read(self.joined)
+        np.tanh(self.read.array, self.read.array)
+        return self.read.array
+
+
+def _without_window(module: Callable[[int, int, int], nn.Module]) -> Callable[[int, int, int, int], nn.Module]:
+    return lambda inputs, hidden, layers, window: module(inputs, hidden, layers)
+
+
+def _hidden_size(hidden: int, window: int) -> int:
+    return hidden
 
 
 @dataclass(frozen=True)
 class CoreType:
     """A type of recurrent core: its torch module for learning, its cell for acting, and its state tensors."""
 
-    module: Callable[[int, int, int], nn.Module]
-    """Makes the torch module from the arguments (inputs, H, layers). Like torch.nn.GRU, it maps x [L, J, inputs] and
-    the state to features [L, J, H] and the state after the last step. The state is one tensor [layers, J, H], or a
-    tuple of them if there are several parts."""
+    module: Callable[[int, int, int, int], nn.Module]
+    """Makes the torch module from the arguments (inputs, H, layers, window in steps). Like torch.nn.GRU, it maps
+    x [L, J, inputs] and the state to features [L, J, H] and the state after the last step. The state is one tensor
+    [layers, J, numbers of a part], or a tuple of them if there are several parts."""
     cell: type[Cell]
     """Class of one layer for acting."""
     parts: int
-    """Number of tensors [layers, J, H] in the state."""
+    """Number of tensors in the state."""
+    part_size: Callable[[int, int], int] = _hidden_size
+    """Computes the numbers of one part in one layer from the arguments (H, window in steps)."""
 
 
 CORES: dict[str, CoreType] = {
-    "lstm": CoreType(nn.LSTM, LstmCell, 2),
-    "gru": CoreType(nn.GRU, GruCell, 1),
+    "lstm": CoreType(_without_window(nn.LSTM), LstmCell, 2),
+    "gru": CoreType(_without_window(nn.GRU), GruCell, 1),
+    "lmu": CoreType(Lmu, LmuCell, 1, memory_size),
 }
 """Recurrent cores by the name that --core takes."""

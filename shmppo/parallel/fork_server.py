@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
 `shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
+
+START_TRIES, RETRY_SECONDS = 3, 0.2
+START_SECONDS = 180.0
+"""Far above the time that the fork server takes to import PRELOAD and to fork."""
+REAP_SECONDS = 10.0
+"""Far above the time that the fork server takes to reap a process."""
 
 _CLEANUP = "shmppo.parallel.fork_server_cleanup"
 
@@ -41,15 +48,67 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
 
 
+def started_process(make: Callable[[], Any]) -> Any:
+    """Make a process with the start method "forkserver", and start it.
+
+    Args:
+        make: makes the process. It is called again if the fork server ends meanwhile, for example because a signal was
+            sent to all processes of the job, or if it does not answer within START_SECONDS, because it was stopped
+            (SIGSTOP). The next try starts another fork server.
+
+    Raises:
+        EOFError, ConnectionError: if the fork server ends again and again.
+        OSError: if the system cannot start another process.
+    """
+    for tries_left in reversed(range(START_TRIES)):
+        process, too_long = make(), threading.Timer(START_SECONDS, _kill_server)
+        too_long.daemon = True
+        too_long.start()
+        try:
+            process.start()
+            break
+        except (EOFError, ConnectionError):
+            if not tries_left:
+                raise
+            time.sleep(RETRY_SECONDS)
+        finally:
+            too_long.cancel()
+    return process
+
+
+def end_process(process: Any) -> None:
+    """Kill a process of `started_process`, and wait for its end."""
+    process.kill()
+    wait_for_end(process)
+
+
+def wait_for_end(process: Any) -> None:
+    """Wait for a process of `started_process` that is about to end.
+
+    The fork server reaps it. If it does not, because it was stopped (SIGSTOP), it is killed.
+    """
+    process.join(REAP_SECONDS)
+    if process.exitcode is None:
+        _kill_server()
+        process.join()
+
+
 def kill_fork_server() -> None:
     """End the fork server at once, even while it imports modules. Call this when no worker is left."""
     server: Any = vars(forkserver)["_forkserver"]
     if server._forkserver_pid is not None:
-        # The import of glfw, which mujoco needs, starts processes. Without a reader, they would print an error.
-        for pid in [server._forkserver_pid, *_children(server._forkserver_pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_server()
         server._stop()
+
+
+def _kill_server() -> None:
+    """Kill the fork server and its children, if it has been started. The next start of a process starts another one."""
+    pid = vars(forkserver)["_forkserver"]._forkserver_pid
+    if pid is not None:
+        # The import of glfw, which mujoco needs, starts processes. Without a reader, they would print an error.
+        for each in [pid, *_children(pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

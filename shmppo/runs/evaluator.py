@@ -23,7 +23,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.loggers.trackers import LoggerList, Row
-from shmppo.parallel.fork_server import end_with_fork_server
+from shmppo.parallel.fork_server import end_process, end_with_fork_server, started_process
 from shmppo.ppo.learner import Learner
 from shmppo.runs.evaluation import MAX_STEPS, EpisodeResult, play_episodes
 from shmppo.runs.policy import trained_from
@@ -65,10 +65,9 @@ class Evaluator:
         self._evaluated = 0  # iteration of the last evaluation that was requested
         context = start_context()
         self._pipe, evaluator_pipe = context.Pipe()
-        self._process = context.Process(
-            target=run_evaluator, args=(run_dir, evaluator_pipe), name="evaluator", daemon=True
+        self._process = started_process(
+            lambda: context.Process(target=run_evaluator, args=(run_dir, evaluator_pipe), name="evaluator", daemon=True)
         )
-        self._process.start()
         evaluator_pipe.close()
 
     @property
@@ -121,8 +120,7 @@ class Evaluator:
             result = self._pipe.recv()
         except (EOFError, OSError):
             result = "the evaluator process has died"
-            self._process.kill()  # it may have closed the pipe and still run
-            self._process.join()
+            end_process(self._process)  # it may have closed the pipe and still run
         self._busy = False
         if isinstance(result, str):
             log.warning("an evaluation failed: %s", result)
@@ -151,8 +149,7 @@ class Evaluator:
     def close(self) -> None:
         """End the process. Safe to call after an error."""
         self._pipe.close()
-        self._process.kill()
-        self._process.join()
+        end_process(self._process)
         self._table.close()
         (self._run_dir / WEIGHTS).unlink(missing_ok=True)
 

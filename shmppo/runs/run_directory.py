@@ -86,7 +86,7 @@ def config_error_if_unwritable(path: Path) -> Iterator[None]:
 
 
 class DirectoryGuard:
-    """Notices that the directory of a running run was removed, moved, or replaced.
+    """Notices that the directory of a running run was removed, moved, replaced, or emptied.
 
     Its open files still accept data then, but the data is lost when they are closed.
     """
@@ -97,16 +97,24 @@ class DirectoryGuard:
         self._identity = self._identify()
         self._description = (path / CONFIG).read_bytes() if (path / CONFIG).is_file() else b""
 
-    def _identify(self) -> tuple[int, int] | None:
-        """Return the numbers of the file system and of the directory on it. None: nothing has this name."""
+    def _identify(self) -> tuple[tuple[int, int], bool] | None:
+        """Return the numbers of the file system and of the directory on it, and whether it contains config.json.
+
+        None: nothing has this name.
+        """
         try:
             status = os.stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return status.st_dev, status.st_ino
+        described = True
+        try:
+            os.stat(self._path / CONFIG)
+        except FileNotFoundError:
+            described = False
+        return (status.st_dev, status.st_ino), described
 
     def is_unchanged(self) -> bool:
-        """Whether the path still names the directory. True if the file system does not answer."""
+        """Whether the path still names the directory, with its files. True if the file system does not answer."""
         try:
             return self._identify() == self._identity
         except OSError:  # for example a network file system that does not answer now
@@ -120,23 +128,27 @@ class DirectoryGuard:
                 the directory is not created again.
 
         Raises:
-            SaveError: if the directory was removed, moved, or replaced.
+            SaveError: if the directory was removed, moved, replaced, or emptied.
         """
         if self.is_unchanged():
             return
-        short = short_path(self._path)
-        if os.path.exists(self._path):
+        short, found = short_path(self._path), self._identify()
+        emptied = found is not None and self._identity is not None and found[0] == self._identity[0]
+        if found is not None and not emptied:
             raise SaveError(f"{short} was replaced by another directory during the run; start the run again")
-        if save is None or not self._create_again() or not save():
+        if save is None or not self._create_again(emptied) or not save():
             raise SaveError(f"{short} was removed during the run; start the run again")
         raise SaveError(
             f"{short} was removed during the run; it contains a new checkpoint now, so continue with --resume {short}"
         )
 
-    def _create_again(self) -> bool:
-        """Create the directory with its config.json. Return whether that was possible."""
+    def _create_again(self, emptied: bool) -> bool:
+        """Create the directory with its config.json. Return whether that was possible.
+
+        emptied: whether the directory is still there.
+        """
         try:
-            self._path.mkdir(parents=True)  # not exist_ok: another run may have created it just now
+            self._path.mkdir(parents=True, exist_ok=emptied)  # otherwise, another run may have created it just now
             (self._path / CONFIG).write_bytes(self._description)
             self._identity = self._identify()
         except OSError as error:

@@ -98,7 +98,11 @@ class Session:
         elif start.weights is not None:
             self.state.initial_weights = start.weights.record()
         with ExitStack() as stack:  # ends what has started if a later step fails
-            self._start(stack, task, start, loggers)
+            try:
+                self._start(stack, task, start, loggers)
+            except BaseException as error:
+                log.error("the run could not start: %r", error, exc_info=error)
+                raise
             self._open = stack.pop_all()
         self.timer.reset()
 
@@ -218,11 +222,16 @@ class Session:
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
 
     def _check_directory(self) -> None:
-        """End the run with a SaveError if its directory was removed. Save the weights in a new directory, if possible.
+        """End the run with a SaveError if its directory was removed. Save the run in a new directory, if possible.
 
         With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         """
-        self.outputs.directory.check(self.save if self.process_group.size == 1 else None)
+        self.outputs.directory.check(self._save_again if self.process_group.size == 1 else None)
+
+    def _save_again(self) -> bool:
+        """Write metrics.csv and a checkpoint to a new directory. Return whether the checkpoint was written."""
+        self.outputs.metrics.write_again()
+        return self.save()
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""

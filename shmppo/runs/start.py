@@ -48,14 +48,20 @@ class InitialWeights:
         """Check that a run can start from these weights.
 
         Raises:
-            ConfigError: if a shape differs, if the networks see other parts of the observation, or if only one of the
-                two runs normalizes observations.
+            ConfigError: if a shape differs, if the networks see other parts of the observation, if the windows of
+                --core lmu differ, or if only one of the two runs normalizes observations.
         """
         where, advice = f"--init-from {self.path}", self._advice(config)
         for name in ("actor_obs", "critic_obs"):
             parts = getattr(self.config, name)
             trained = f"without {flag(name)}" if parts is None else f"with {flag_with_value(name, parts)}"
             require(getattr(config, name) == parts, f"{where} was trained {trained}; use the same parts")
+        if config.network is None and config.core == self.config.core == "lmu":  # the shapes may be the same
+            trained = flag_with_value("seq_len", self.config.seq_len)
+            require(
+                config.seq_len == self.config.seq_len,
+                f"{where} was trained with {trained}, the window of --core lmu; add this flag",
+            )
         parameters = parameter_shapes(config, task.observation, task.distribution)
         check_shapes("parameter", self.learner["model"], parameters, where=where, advice=advice)
         size = (task.observation.normalized_size,)

@@ -104,7 +104,6 @@ class _ActingTrunk:
 
     def __init__(self, trunk: Trunk, states: Tensor) -> None:
         """states: [batches, B, S of this trunk], the part of the packed states to update in place."""
-        self.trunk = trunk
         batches, rows, _ = states.shape
         self.encoders = [_acting_encoder(encoder, rows) for encoder in trunk.encoder_list]
         self.encoded = aligned_zeros(rows, trunk.encoded)
@@ -113,20 +112,21 @@ class _ActingTrunk:
         self.outputs: list[Tensor] = []  # of the last layer, by batch
         if trunk.core is None:
             return
-        hidden, cell = trunk.features, CORES[trunk.core_name].cell
+        cell, size = CORES[trunk.core_name].cell, trunk.part_size
         for layer in range(trunk.layers):
-            self.cells.append(cell(rows, trunk.encoded if layer == 0 else hidden, hidden))
-            starts = [(part * trunk.layers + layer) * hidden for part in range(trunk.parts)]
+            self.cells.append(cell(rows, trunk.core, layer))
+            starts = [(part * trunk.layers + layer) * size for part in range(trunk.parts)]
             for batch in range(batches):
-                self.states[batch].append([states[batch, :, start : start + hidden].numpy() for start in starts])
-        self.outputs = [states[batch, :, starts[0] : starts[0] + hidden] for batch in range(batches)]
+                self.states[batch].append([states[batch, :, start : start + size].numpy() for start in starts])
+        output = self.cells[-1].output
+        first_parts = [states[batch, :, starts[0] : starts[0] + size] for batch in range(batches)]
+        self.outputs = first_parts if output is None else [output] * batches
 
     def load(self) -> None:
         for encoder in self.encoders:
             encoder.load()
-        for layer, cell in enumerate(self.cells):
-            assert self.trunk.core is not None
-            cell.load(self.trunk.core, layer)
+        for cell in self.cells:
+            cell.load()
 
     def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
         if len(obs) == 1:
@@ -138,8 +138,7 @@ class _ActingTrunk:
             return x
         inputs = x.numpy()
         for cell, state in zip(self.cells, self.states[batch], strict=True):
-            cell.step(inputs, *state)
-            inputs = state[0]
+            inputs = cell.step(inputs, *state)
         return self.outputs[batch]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from shmppo.parallel.fork_server import start_fork_server
+from shmppo.parallel.fork_server import end_process, start_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
@@ -18,7 +18,6 @@ WORKER_NAME = "worker-"
 UNGUARDED_MAIN = 77
 """Exit code of a process that runs the main script instead of importing it, because the script has no guard
 `if __name__ == "__main__":`."""
-START_TRIES, RETRY_SECONDS = 3, 0.2
 
 
 class WorkerProcess:
@@ -44,22 +43,17 @@ class WorkerProcess:
         """
         self.index = setup.index
         self._ended = False
-        for tries_left in reversed(range(START_TRIES)):
+
+        def make() -> Any:
             self.commands, self.reports = PipeQueue(context), PipeQueue(context)
-            self.process = context.Process(
+            return context.Process(
                 target=run_worker,
                 args=(setup, self.commands, self.reports),
                 name=f"{WORKER_NAME}{setup.index}",
                 daemon=True,
             )
-            try:
-                self.process.start()
-                break
-            except (EOFError, ConnectionError):
-                # A signal to all processes of the job may have ended the fork server. The next try starts another one.
-                if not tries_left:
-                    raise
-                time.sleep(RETRY_SECONDS)
+
+        self.process = started_process(make)
         self.handles = [self.reports.reader, self.process.sentinel]
 
     def end(self, deadline: float) -> None:
@@ -68,8 +62,7 @@ class WorkerProcess:
             return
         self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.exitcode is None:
-            self.process.kill()
-            self.process.join()
+            end_process(self.process)
         self._ended = True
         self.process.close()
         self.commands.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import shlex
 import statistics
 import time
 from collections.abc import Iterator
@@ -13,7 +11,8 @@ from typing import Any
 
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.options import Dimension, Tune
-from shmppo.config.checks import flag, require
+from shmppo.config.checks import require
+from shmppo.config.differences import command, differences
 from shmppo.config.train_config import BATCH_ROWS, TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory, write_json
@@ -115,27 +114,6 @@ def describe(config: TrainConfig) -> str:
         f"{config.num_workers:3} workers {config.num_envs:5} environments × {config.rollout_steps:5} steps "
         f"{config.shards:3} shards, {learning}, batches of {config.inference_rows}"
     )
-
-
-def differences(config: TrainConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that differ from the defaults."""
-    default = TrainConfig()
-    return {name: value for name, value in config.fields().items() if value != getattr(default, name)}
-
-
-def command(config: TrainConfig) -> str:
-    """Return the command line that trains a configuration."""
-    words = ["python", "-m", "shmppo.train"]
-    for name, value in differences(config).items():
-        if isinstance(value, bool):
-            words.append(flag(name) if value else flag("no_" + name))
-        elif isinstance(value, dict):
-            words += [flag(name), *(f"{key}={json.dumps(part)}" for key, part in value.items())]
-        elif isinstance(value, tuple):
-            words += [flag(name), *map(str, value)]
-        else:
-            words += [flag(name), str(value)]
-    return shlex.join(words)
 
 
 def tune(options: Tune) -> TrainConfig:

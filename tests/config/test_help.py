@@ -35,6 +35,7 @@ COMMAND_LINES = {
     "verify": "verify --help",
     "tune": "tune --help",
     "tune-all": "tune --help-all",
+    "search": "search --help",
     "bench": "bench --help",
     "bench-throughput": "bench throughput --help",
     "bench-scaling": "bench scaling --help",

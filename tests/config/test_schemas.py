@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shmppo import replay
 from shmppo.config.schemas import FAILED_EPISODE_FILE, config_digest, read_object, with_checksum
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
@@ -62,38 +60,6 @@ def test_the_digest_depends_on_the_content_only(tmp_path: Path) -> None:
         file.write_text(json.dumps(content, indent=indent))
         digests.append(config_digest(file))
     assert digests[0] == digests[1] != digests[2]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        *((text, rf" is damaged \({reason}") for text, reason in NOT_AN_OBJECT.items()),
-        (EPISODE | {"env_index": -1}, r" is damaged \(env_index is -1, which must be a whole number of at least 0\)"),
-        (EPISODE | {"env_index": 4}, ": env_index is 4, but the run has 4 environments; restore it"),
-        (EPISODE | {"episode": True}, r" is damaged \(episode is true"),
-        (EPISODE | {"actions": [[0.0], [1.0, 2.0]]}, r" is damaged \(actions is .* of equal length\)"),
-        (EPISODE | {"actions": [[0.0], [float("nan")]]}, r" is damaged \(it contains NaN\)"),
-        (EPISODE | {"actions": [[float("inf")]]}, r" is damaged \(actions is"),
-        (EPISODE | {"actions": [[1e300]]}, r" is damaged \(actions is"),
-        (EPISODE | {"actions": []}, " has actions that do not fit CartPole-v1"),
-        (EPISODE | {"actions": [[0.0, 1.0]]}, " has actions that do not fit CartPole-v1, whose actions have 1 numbers"),
-        (EPISODE | {"config": {"seed": "one"}}, ": --seed is 'one'; it must be int"),
-        ({k: v for k, v in EPISODE.items() if k != "actions"}, r" is damaged \(the key actions is missing\)"),
-        (with_checksum(EPISODE) | {"episode": 1}, r" is damaged \(its checksum differs\)"),
-    ],
-)  # fmt: skip
-def test_replay_refuses_an_episode_of_another_form(
-    content: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "failed_episode.json"
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
-    monkeypatch.setattr(sys, "argv", ["replay", str(file)])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    assert replay.main() == 2
-    error = capsys.readouterr().err
-    with pytest.raises(AssertionError, match=f"^error: {file}{message}"):
-        raise AssertionError(error)
-    assert len(error.splitlines()) == 1
 
 
 def test_an_undamaged_episode_is_read(tmp_path: Path) -> None:

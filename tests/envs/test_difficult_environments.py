@@ -88,14 +88,6 @@ def skipping(env: str, error: str, root: Path) -> tuple[dict[str, Any], dict[str
         return runs[0], list(csv.DictReader(file))[-1]
 
 
-def test_a_reward_beyond_float32_names_the_environment() -> None:
-    config = dataclasses.replace(BASE, env="environments:Faulty-huge-v0", rollout_steps=48)
-    with pytest.raises(
-        EnvError, match=r"environment 0: step returned the reward 1e\+300, which is not finite in float32"
-    ):
-        sampled(config)
-
-
 @pytest.mark.parametrize("how", ["exit", "interrupt"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_sys_exit_in_an_environment_is_a_failed_episode(how: str, workers: int, tmp_path: Path) -> None:

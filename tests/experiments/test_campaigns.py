@@ -171,7 +171,7 @@ WORKER_KILLED = disturbances.Disturbance(
 )
 GOOD = judge.Evidence(
     hit=True, hung=False, codes=[0], stderr=[""], resumed_codes=[], resumed_stderr=[""], same_hash=True, exact=True,
-    left_processes=0,
+    left_processes=(),
 )  # fmt: skip
 ONE_LINE = "error: worker 0 died: signal 9"
 
@@ -181,7 +181,7 @@ ONE_LINE = "error: worker 0 died: signal 9"
     [
         ({}, {}, ""),
         ({}, {"hung": True}, "hung"),
-        ({}, {"left_processes": 1}, "1 processes left"),
+        ({}, {"left_processes": ["R python"]}, "processes left: R python"),
         ({}, {"same_hash": False}, "other weights"),
         ({}, {"exact": False}, "not exact"),
         ({}, {"codes": [1], "stderr": [ONE_LINE], "resumed_codes": [0]}, "instead of replacing the process"),

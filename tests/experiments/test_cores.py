@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from figures.cores.networks import NETWORKS, RecurrentNetwork, delay_network
+from figures.cores.networks import NETWORKS, RecurrentNetwork
 from figures.cores.scan import averaging_scan, scan
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import resume, train
@@ -135,25 +135,6 @@ def test_sequences_are_independent_and_their_states_are_packed_in_their_rows(nam
     features, last = run(made, obs, state, 2)
     (grad,) = torch.autograd.grad(features.square().sum() + last.square().sum(), state)
     assert (grad != 0).all()
-
-
-def test_the_delay_network_remembers_a_slow_signal_of_the_whole_window() -> None:
-    """The coefficients of Legendre polynomials reconstruct u(t − δ) for every delay δ up to θ."""
-    order, theta = 12, 40
-    transition, into = delay_network(order, theta)
-    assert torch.linalg.eigvals(transition).abs().max() < 1
-    signal = torch.sin(2 * torch.pi * torch.arange(200, dtype=torch.float64) / 50)
-    memory = torch.zeros(order, dtype=torch.float64)
-    for value in signal:
-        memory = transition @ memory + into * value
-    for delay in (0, 10, 25, 40):
-        # Shifted Legendre polynomials at δ / θ, by Bonnet's recursion. A held input is half a step late on average.
-        x = 2 * delay / theta - 1
-        values = [1.0, x]
-        for n in range(1, order - 1):
-            values.append(((2 * n + 1) * x * values[n] - n * values[n - 1]) / (n + 1))
-        decoded = float(torch.tensor(values, dtype=torch.float64) @ memory)
-        assert decoded == pytest.approx(float(signal[199 - delay]), abs=0.1)
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ BASE = TrainConfig(
 CASES = {
     "lstm": BASE,
     "gru": dataclasses.replace(BASE, core="gru", num_layers=2, critic_obs=("inner", "flags")),
+    "lmu": dataclasses.replace(BASE, core="lmu", critic_obs=("inner", "flags")),
     "none": dataclasses.replace(BASE, core="none", critic_obs=("camera",)),
     "refresh": dataclasses.replace(BASE, refresh_states=True, burn_in=2, critic_obs=("inner",)),
     "masks": dataclasses.replace(
@@ -41,7 +42,7 @@ CASES = {
     ),
     "network": dataclasses.replace(BASE, network="networks:leaky", prev_action=True, actor_obs=("obs/flags",)),
 }
-STATE_SIZES = {"lstm": 16, "gru": 16, "none": 0, "refresh": 16, "masks": 16, "network": 6}
+STATE_SIZES = {"lstm": 16, "gru": 16, "lmu": 32, "none": 0, "refresh": 16, "masks": 16, "network": 6}
 """Of the policy without its critic."""
 
 

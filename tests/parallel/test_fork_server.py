@@ -1,12 +1,16 @@
-"""The fork server's pipe, which would keep the fork server alive if a stopped worker held it."""
+"""The fork server: its pipe, which would keep it alive if a stopped worker held it, and its own failures."""
 
 from __future__ import annotations
 
 import os
+import time
 from multiprocessing import forkserver
 from typing import Any
 
-from shmppo.parallel.fork_server import end_with_fork_server
+import psutil
+import pytest
+
+from shmppo.parallel.fork_server import end_process, end_with_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker_process import start_context
 
@@ -39,3 +43,48 @@ def test_a_worker_lets_go_of_the_pipe() -> None:
     process.join(10)
     assert process.exitcode == 0
     reports.close()
+
+
+class Interrupted:
+    """A process whose first start fails as if the fork server had ended."""
+
+    def __init__(self, failures: list[BaseException]) -> None:
+        self.failures = failures
+
+    def start(self) -> None:
+        if self.failures:
+            raise self.failures.pop()
+
+
+def test_a_start_is_tried_again_if_the_fork_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmppo.parallel.fork_server.RETRY_SECONDS", 0.0)
+    failures: list[BaseException] = [EOFError(), ConnectionResetError()]
+    started_process(lambda: Interrupted(failures))
+    assert not failures
+    with pytest.raises(EOFError):
+        started_process(lambda: Interrupted([EOFError()]))
+
+
+def sleep() -> None:
+    time.sleep(1000)
+
+
+def test_a_stopped_fork_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can neither reap a process that is killed, nor start another one."""
+    monkeypatch.setattr("shmppo.parallel.fork_server.REAP_SECONDS", 0.2)
+    context = start_context()
+    process = started_process(lambda: context.Process(target=sleep, daemon=True))
+    server = psutil.Process(vars(forkserver)["_forkserver"]._forkserver_pid)
+    server.suspend()
+    end_process(process)
+    assert process.exitcode is not None
+    another = started_process(lambda: context.Process(target=sleep, daemon=True))
+    stopped = psutil.Process(vars(forkserver)["_forkserver"]._forkserver_pid)
+    assert stopped.pid != server.pid
+    assert not server.is_running()
+    stopped.suspend()
+    monkeypatch.setattr("shmppo.parallel.fork_server.START_SECONDS", 0.2)
+    monkeypatch.setattr("shmppo.parallel.fork_server.START_TRIES", 1)
+    with pytest.raises((EOFError, ConnectionError)):
+        started_process(lambda: context.Process(target=sleep, daemon=True))
+    end_process(another)

@@ -28,6 +28,7 @@ SHAPED = {"env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
+    "lmu-burn-in": {"core": "lmu", "num_layers": 2, "burn_in": 3},
     "burn-in": {"burn_in": 3},
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none"},

@@ -13,31 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import summary_of, worker_processes
-from helpers import long_after
+from public_helpers import checking, wait_for_the_check, worker_processes
 
-from shmppo import TrainConfig, resume, train
+from shmppo import TrainConfig, train
 from shmppo.envs.check_process import CheckProcess
-from shmppo.runs.background_check import IRREPRODUCIBLE
 
 pytestmark = pytest.mark.usefixtures("background_check")
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8, workers=0,
     total_steps=4 * 64, quiet=True,
 )  # fmt: skip
-DIFFERS = f"{IRREPRODUCIBLE} observation[2] differs at step 1 of episode 0"
-
-
-def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
-    """The processes of the check that run."""
-    found = []
-    for process in (learner or psutil.Process()).children(recursive=True):
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and "check_process" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def both_started(learner: psutil.Process) -> list[psutil.Process]:
@@ -53,34 +38,8 @@ def both_started(learner: psutil.Process) -> list[psutil.Process]:
     return list(found.values()) if len(found) == 2 else []
 
 
-def wait_for_the_check(row: dict[str, float]) -> bool:
-    """A callback that lets the check end before the run continues."""
-    deadline = time.monotonic() + 200
-    while checking():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return False
-
-
 def log_of(run_dir: Path) -> str:
     return (run_dir / "run.log").read_text()
-
-
-@pytest.mark.parametrize("workers", long_after(1, [0, 2]))
-def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
-    workers: int, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    config = dataclasses.replace(SMALL, env="hidden_state:StringSet", workers=workers, quiet=False)
-    summary = train(dataclasses.replace(config, run_dir=str(run_dir)), callback=wait_for_the_check)
-    assert (summary["exact"], summary["inexact_reasons"]) == (False, [DIFFERS])
-    assert summary_of(run_dir)["inexact_reasons"] == [DIFFERS]
-    assert log_of(run_dir).count(f"WARNING not exact: {DIFFERS}") == 1
-    assert capfd.readouterr().out.count(f"warning: not exact: {DIFFERS}") == 1
-    summary = resume(run_dir, total_steps=6 * 64, anneal_steps=4 * 64, quiet=True)
-    assert summary["inexact_reasons"][0] == DIFFERS
-    assert log_of(run_dir).count(DIFFERS) == 1, "it is not checked again"
-    assert "was not checked" not in log_of(run_dir)
 
 
 def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> None:
@@ -101,14 +60,6 @@ def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
         hashes.add(summary["weights_sha256"])
         assert (f"the same bits in {steps} checked steps" in log_of(run_dir)) == (steps > 0)
     assert len(hashes) == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["GlobalCounter", "Clock", "GlobalRandom", "ProcessId", "LateHistory"])
-def test_each_kind_of_hidden_state_is_found_in_a_run(name: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, env=f"hidden_state:{name}", run_dir=str(tmp_path / "run"))
-    (reason,) = train(config, callback=wait_for_the_check)["inexact_reasons"]
-    assert reason.startswith(f"{IRREPRODUCIBLE} observation[2] differs at step ")
 
 
 PROBLEMS = {

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo import TrainConfig, load_policy, resume, train
 from shmppo.runs.evaluation import FIRST_INDEX, evaluate
 from shmppo.utils.rng import episode_seed
 
@@ -166,20 +166,3 @@ def test_a_loaded_policy_samples_actions_with_its_own_seed(tmp_path: Path) -> No
 
     assert draw(1) == draw(1)
     assert len({*draw(1), *draw(2)}) == 6
-    policy = load_policy(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"obs has shape \(2,\), but its space has shape \(3,\)"):
-        policy.act(obs[:2], policy.initial_state())
-    with pytest.raises(
-        ValueError, match=r"\(1, 3\), but .* \(3,\); act takes one observation, without a batch dimension$"
-    ):
-        policy.act(obs[None], policy.initial_state())
-    action, state = policy.act(obs, None)
-    again, state_again = policy.act(obs, policy.initial_state())
-    np.testing.assert_array_equal([*action, *state], [*again, *state_again])
-    with pytest.raises(ValueError, match=r"state has shape \(5,\); give what act or initial_state has returned"):
-        policy.act(obs, np.zeros(5))
-    for wrong in ((obs * np.nan, state), (obs, state * np.inf)):
-        with pytest.raises(ValueError, match="obs or state is not finite"):
-            policy.act(*wrong)
-    with pytest.raises(ConfigError, match=r"is not the directory of a run, because it contains no config\.json"):
-        load_policy(tmp_path)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import importlib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from public_helpers import exit_code
 
-import shmppo.evaluate
-import shmppo.export
-import shmppo.plot
-import shmppo.replay
-import shmppo.verify
-from shmppo.config.checks import MAX_SECONDS, MAX_UNITS
-from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
-from shmppo.train import main as train_main
+from shmppo import ConfigError, TrainConfig
 
 LONG = "x" * 300
 NOBODY = "~nosuchuser/x"
@@ -27,55 +19,58 @@ TOO_LONG = "cannot be used: File name too long; use another path"
 NO_HOME = "begins with a user without a home directory; write the whole path"
 RANKS = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 
-CASES: list[tuple[Callable[[], int], str, str]] = [
-    (train_main, f"--run-dir {LONG}", TOO_LONG),
-    (train_main, f"--config {LONG}", "cannot be read"),
-    (train_main, f"--resume {LONG}", TOO_LONG),
-    (train_main, f"--init-from {LONG}", TOO_LONG),
-    (shmppo.evaluate.main, LONG, TOO_LONG),
-    (shmppo.evaluate.main, f"runs/none --checkpoint {LONG}", TOO_LONG),
-    (shmppo.export.main, LONG, TOO_LONG),
-    (shmppo.replay.main, LONG, TOO_LONG),
-    (shmppo.plot.main, LONG, TOO_LONG),
-    (train_main, f"--run-dir {NOBODY}", NO_HOME),
-    (train_main, f"--config {NOBODY}", NO_HOME),
-    (train_main, f"--resume {NOBODY}", NO_HOME),
-    (train_main, f"--init-from {NOBODY}", NO_HOME),
-    (shmppo.evaluate.main, NOBODY, "does not exist; name the directory of a run"),
-    (shmppo.evaluate.main, f"runs/none --checkpoint {NOBODY}", NO_HOME),
-    (shmppo.verify.main, NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
-    (shmppo.verify.main, f"runs/none {LONG}", "does not exist; name the directory of a run"),
-    (shmppo.verify.main, LONG, TOO_LONG),
-    (train_main, "--hide-obs None None", "--hide-obs is 'None'; it must be an integer"),
-    (train_main, "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
-    (train_main, "--rank-timeout 1e20", "--rank-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
-    (train_main, "--hidden-size 1000000000000", "--hidden-size is 1000000000000; it must be at most 1048576"),
-    (train_main, "--num-layers 1000000000000", "--num-layers is 1000000000000; it must be at most 100"),
-    (train_main, "--encoder-sizes 1000000000000", "each must be at least 1 and at most 1048576"),
-    (train_main, "--learner-threads 1000000000000", "--learner-threads is 1000000000000; it must be at most 4096"),
-    (train_main, "--network :", "--network : is not of the form module:attribute; name a class or function like that"),
-    (train_main, "--network .a:b", "--network .a:b is not of the form module:attribute"),
-    (train_main, "--network os:system", "neither a class nor a Python function, but a builtin_function_or_method"),
-    (train_main, "--network subprocess:Popen", "is a class, but not a subclass of torch's Module; name such a class"),
-    (train_main, "--network test_bad_values:missing", "module test_bad_values has no missing"),
-    (train_main, "--network raising_network:make", "the import of raising_network raised ZeroDivisionError"),
-    (train_main, "--env :", "--env :"),
-    (train_main, "--wrappers :", "--wrappers : is not of the form module:attribute"),
+CASES: list[tuple[str, str, str]] = [
+    ("train", f"--run-dir {LONG}", TOO_LONG),
+    ("train", f"--config {LONG}", "cannot be read"),
+    ("train", f"--resume {LONG}", TOO_LONG),
+    ("train", f"--init-from {LONG}", TOO_LONG),
+    ("evaluate", LONG, TOO_LONG),
+    ("evaluate", f"runs/none --checkpoint {LONG}", TOO_LONG),
+    ("export", LONG, TOO_LONG),
+    ("replay", LONG, TOO_LONG),
+    ("plot", LONG, TOO_LONG),
+    ("train", f"--run-dir {NOBODY}", NO_HOME),
+    ("train", f"--config {NOBODY}", NO_HOME),
+    ("train", f"--resume {NOBODY}", NO_HOME),
+    ("train", f"--init-from {NOBODY}", NO_HOME),
+    ("evaluate", NOBODY, "does not exist; name the directory of a run"),
+    ("evaluate", f"runs/none --checkpoint {NOBODY}", NO_HOME),
+    ("verify", NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
+    ("verify", f"runs/none {LONG}", "does not exist; name the directory of a run"),
+    ("verify", LONG, TOO_LONG),
+    ("train", "--hide-obs None None", "--hide-obs is 'None'; it must be an integer"),
+    ("train", "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
+    ("train", "--rank-timeout 1e20", "--rank-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
+    ("train", "--hidden-size 1000000000000", "--hidden-size is 1000000000000; it must be at most 1048576"),
+    ("train", "--num-layers 1000000000000", "--num-layers is 1000000000000; it must be at most 100"),
+    ("train", "--encoder-sizes 1000000000000", "each must be at least 1 and at most 1048576"),
+    ("train", "--learner-threads 1000000000000", "--learner-threads is 1000000000000; it must be at most 4096"),
+    ("train", "--network :", "--network : is not of the form module:attribute; name a class or function like that"),
+    ("train", "--network .a:b", "--network .a:b is not of the form module:attribute"),
+    ("train", "--network os:system", "neither a class nor a Python function, but a builtin_function_or_method"),
+    ("train", "--network subprocess:Popen", "is a class, but not a subclass of torch's Module; name such a class"),
+    ("train", "--network test_bad_values:missing", "module test_bad_values has no missing"),
+    ("train", "--network raising_network:make", "the import of raising_network raised ZeroDivisionError"),
+    ("train", "--env :", "--env :"),
+    ("train", "--wrappers :", "--wrappers : is not of the form module:attribute"),
 ]
 
 
-def only_error(capsys: pytest.CaptureFixture[str], main: Callable[[], int]) -> str:
+def only_error(
+    command: str, arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
     """Run a command that must be refused, and return its message."""
-    assert main() == 2
+    main = importlib.import_module(f"shmppo.{command}").main
+    assert exit_code(main, arguments.split(), monkeypatch) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("error: ")
     assert not any(line.startswith("Traceback") for line in lines) or "raising_network" in lines[-1]
     return lines[-1]
 
 
-@pytest.mark.parametrize(("main", "arguments", "message"), CASES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("command", "arguments", "message"), CASES, ids=lambda value: str(value)[:40])
 def test_a_value_that_no_run_can_use_is_refused_in_one_line(
-    main: Callable[[], int],
+    command: str,
     arguments: str,
     message: str,
     tmp_path: Path,
@@ -85,10 +80,8 @@ def test_a_value_that_no_run_can_use_is_refused_in_one_line(
     (tmp_path / "raising_network.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    workers = ["--workers", "0"] if main is train_main and "--resume" not in arguments else []
-    monkeypatch.setattr(sys, "argv", ["shmppo", *arguments.split(), *workers])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    assert message in only_error(capsys, main)
+    workers = " --workers 0" if command == "train" and "--resume" not in arguments else ""
+    assert message in only_error(command, arguments + workers, monkeypatch, capsys)
     assert not (tmp_path / "runs").exists()
 
 
@@ -100,12 +93,14 @@ def test_a_variable_of_torchrun_that_is_no_number_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     for key, value in (RANKS | {name: "abc"}).items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setattr(sys, "argv", ["shmppo", *arguments.split()])
-    assert only_error(capsys, train_main) == f"error: the environment variable {name} is 'abc'; it must be an integer"
+    error = only_error("train", arguments, monkeypatch, capsys)
+    assert error == f"error: the environment variable {name} is 'abc'; it must be an integer"
 
 
 def test_the_largest_values_are_accepted() -> None:
     """Larger ones overflow in the functions of the system that wait, or in torch."""
+    from shmppo.config.checks import MAX_SECONDS, MAX_UNITS  # here, so that older versions can run the other tests
+
     config = TrainConfig(worker_timeout=MAX_SECONDS, rank_timeout=MAX_SECONDS, hidden_size=MAX_UNITS)
     assert config.hidden_size == 2**20
 

@@ -28,6 +28,7 @@ from shmppo import cli
 from shmppo.cli import flag_reference, options_type
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import train
+from shmppo.search.options import parse_search
 
 ROOT = TESTS.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -115,6 +116,9 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "pytest":
         return
     assert name in cli.COMMANDS, command
+    if name == "search":
+        parse_search(arguments)
+        return
     if name in ONLY_PARSED:
         tyro.cli(options_type(name), args=arguments)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import logging
 import os
 import re
@@ -18,13 +19,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import summary_of
-from helpers import long_after
+from public_helpers import exit_code, long_after, no_error, raises, refused, summary_of
 
-from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, SaveError
-from shmppo.runs.checkpoint import load_newest_checkpoint
-from shmppo.runs.trainer import resume, train
+from shmppo import ConfigError, TrainConfig, load_policy, resume, train
 from shmppo.train import main
 
 BASE = TrainConfig(
@@ -99,17 +96,30 @@ def partial_files(run_dir: Path) -> list[Path]:
 # --- the directory of the run
 
 
+def empty(run_dir: Path) -> None:
+    for path in run_dir.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("remove", long_after(1, [shutil.rmtree, empty]))
 def test_a_run_whose_directory_is_removed_ends_with_a_checkpoint_in_a_new_one(
-    undisturbed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    remove: Callable[[Path], None],
+    undisturbed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_dir = tmp_path / "run"
-    with pytest.raises(SaveError, match=r"run was removed during the run; it contains a new checkpoint now, so cont"):
-        train(dataclasses.replace(BASE, run_dir=str(run_dir)), callback=at(i2=lambda: shutil.rmtree(run_dir)))
-    assert load_newest_checkpoint(run_dir)["iteration"] == 2
+    with raises("SaveError", r"run was removed during the run; it contains a new checkpoint now, so cont"):
+        train(dataclasses.replace(BASE, run_dir=str(run_dir)), callback=at(i2=lambda: remove(run_dir)))
+    assert load_policy(run_dir).iteration == 2
     assert "was removed" in (run_dir / "run.log").read_text()
     assert "was removed during the run" in summary_of(run_dir)["error"]
     assert not capsys.readouterr().err
+    verify = importlib.import_module("shmppo.verify")  # older versions do not have it
+    assert exit_code(verify.main, [run_dir], monkeypatch) == 0
     assert resume(run_dir)["weights_sha256"] == undisturbed
+    assert exit_code(verify.main, [run_dir, "--from-iteration", 1], monkeypatch) == 0
 
 
 def test_a_run_whose_directory_was_replaced_does_not_write_to_the_other_one(tmp_path: Path) -> None:
@@ -119,10 +129,10 @@ def test_a_run_whose_directory_was_replaced_does_not_write_to_the_other_one(tmp_
         run_dir.rename(tmp_path / "moved")
         run_dir.mkdir()
 
-    with pytest.raises(SaveError, match="was replaced by another directory during the run"):
+    with raises("SaveError", "was replaced by another directory during the run"):
         train(dataclasses.replace(BASE, run_dir=str(run_dir)), callback=at(i2=replace))
     assert list(run_dir.iterdir()) == []
-    assert load_newest_checkpoint(tmp_path / "moved")["iteration"] == 1
+    assert load_policy(tmp_path / "moved").iteration == 1
 
 
 # --- full and read-only disks
@@ -135,16 +145,16 @@ def test_a_run_on_a_disk_with_a_fault_warns_and_ends_with_a_summary_and_an_error
     begin, end = FAULTS[fault]
     run_dir = disk / "run"
     config = dataclasses.replace(BASE, run_dir=str(run_dir))
-    with pytest.raises(SaveError, match=r"^checkpoint\.pt.* of .*run could not be written \(.*\); make sp") as caught:
+    with raises("SaveError", r"^checkpoint\.pt.* of .*run could not be written \(.*\); make sp") as caught:
         train(config, callback=at(i3=lambda: begin(disk)))
     error = capfd.readouterr().err
     assert error.count("cannot be written") == 1, error
     assert "Traceback" not in error
-    assert caught.value.summary is not None
-    assert caught.value.summary["weights_sha256"] == undisturbed
+    assert caught[0].summary is not None
+    assert caught[0].summary["weights_sha256"] == undisturbed
     end(disk)
     assert not partial_files(run_dir)
-    assert load_newest_checkpoint(run_dir)["iteration"] == 2
+    assert load_policy(run_dir).iteration == 2
     assert resume(run_dir)["weights_sha256"] == undisturbed
     assert len((run_dir / "metrics.csv").read_text().splitlines()) == 7
 
@@ -162,7 +172,7 @@ def test_a_run_on_a_disk_with_a_fault_for_a_while_loses_nothing(
     assert "the run continues, and tries to write its files again" in lines[0]
     assert lines[1] == "warning: all files of the run can be written again"
     assert not partial_files(run_dir)
-    assert load_newest_checkpoint(run_dir)["iteration"] == summary_of(run_dir)["iterations"] == 6
+    assert load_policy(run_dir).iteration == summary_of(run_dir)["iterations"] == 6
     assert len((run_dir / "metrics.csv").read_text().splitlines()) == 7
     assert "no checkpoint was written, the one before is kept" in (run_dir / "run.log").read_text()
 
@@ -171,11 +181,11 @@ def test_files_that_cannot_be_written_later_are_named_at_the_end(disk: Path, und
     run_dir = disk / "run"
     config = dataclasses.replace(BASE, run_dir=str(run_dir), keep_every=2, kl_profile_every=1)
     lost = r"^kl/000004\.npz, checkpoint-iteration-000004\.pt, kl/000005\.npz of .*run could not be written"
-    with pytest.raises(SaveError, match=lost) as caught:
+    with raises("SaveError", lost) as caught:
         train(config, callback=at(i3=lambda: fill(disk), i5=lambda: free(disk)))
-    assert caught.value.summary is not None
-    assert caught.value.summary["weights_sha256"] == undisturbed
-    assert load_newest_checkpoint(run_dir)["iteration"] == 6
+    assert caught[0].summary is not None
+    assert caught[0].summary["weights_sha256"] == undisturbed
+    assert load_policy(run_dir).iteration == 6
 
 
 def test_the_command_prints_the_summary_and_one_error_and_fails_if_nothing_could_be_saved(
@@ -185,8 +195,7 @@ def test_the_command_prints_the_summary_and_one_error_and_fails_if_nothing_could
     with open(disk / "filler", "r+b") as file:
         file.truncate(2**20 - 4096 * 6)  # space for config.json and the tables, but for no checkpoint
     flags = "--env CartPole-v1 --workers 0 --num-envs 4 --rollout-steps 16 --minibatches 2 --total-steps 128"
-    monkeypatch.setattr(sys, "argv", ["train", *flags.split(), "--run-dir", str(disk / "run")])
-    assert main() == 1
+    assert exit_code(main, [*flags.split(), "--run-dir", disk / "run"], monkeypatch) == 1
     output = capsys.readouterr()
     assert "weights        sha256" in output.out
     assert output.err.splitlines()[-1].startswith("error: checkpoint.pt, checkpoint-best.pt of ")
@@ -196,7 +205,7 @@ def test_the_command_prints_the_summary_and_one_error_and_fails_if_nothing_could
 
 def test_a_disk_that_is_full_from_the_start_is_refused(disk: Path) -> None:
     fill(disk)
-    with pytest.raises(ConfigError, match=r"cannot be written: No space left on device; .*name another directory"):
+    with refused(r"cannot be written: No space left on device; .*name another directory"):
         train(dataclasses.replace(BASE, run_dir=str(disk / "run")))
 
 
@@ -217,7 +226,9 @@ def test_a_tensorboard_directory_with_a_fault_gives_one_warning(
     begin = (lambda: fill(disk)) if fault == "full" else remove
     hook = threading.excepthook
     config = dataclasses.replace(BASE, run_dir=str(run_dir), track=("tensorboard",))
-    assert train(config, callback=at(i2=begin))["weights_sha256"] == undisturbed
+    with no_error():
+        summary = train(config, callback=at(i2=begin))
+    assert summary["weights_sha256"] == undisturbed
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1, lines
     assert "warning: a logger cannot write its files and gets no more rows" in lines[0]
@@ -232,7 +243,7 @@ def test_a_run_trains_if_the_caller_has_disabled_gradients(
     mode: Callable[[], Any], undisturbed: str, tmp_path: Path
 ) -> None:
     run_dir = str(tmp_path / "run")
-    with mode():
+    with mode(), no_error():
         train(dataclasses.replace(BASE, run_dir=run_dir, stop_at_iteration=3))
         assert resume(run_dir, stop_at_iteration=6)["weights_sha256"] == undisturbed
         assert not torch.is_grad_enabled()
@@ -241,12 +252,13 @@ def test_a_run_trains_if_the_caller_has_disabled_gradients(
 def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_disturbed(
     undisturbed: str, tmp_path: Path
 ) -> None:
-    refused: list[str] = []
+    messages: list[str] = []
 
     def second() -> None:
-        with pytest.raises(ConfigError) as caught:
+        try:
             train(dataclasses.replace(BASE, run_dir=str(tmp_path / "second")))
-        refused.append(str(caught.value))
+        except ConfigError as error:
+            messages.append(str(error))
 
     def in_a_thread() -> None:
         thread = threading.Thread(target=second)
@@ -255,8 +267,8 @@ def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_dist
 
     config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
     assert train(config, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
-    assert len(refused) == 2
-    assert refused[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")
+    assert len(messages) == 2
+    assert messages[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")
     assert not (tmp_path / "second").exists()
 
 
@@ -282,9 +294,9 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
 
         with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
             train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")), callback=at(i2=fail))
+        assert state() == before
         error = summary_of(tmp_path / "run")["error"]
         assert error.startswith("ZeroDivisionError() at ") if fails else error is None
-        assert state() == before
         assert (warnings.showwarning, threading.excepthook, torch.get_num_threads()) == (show, hook, threads)
     finally:
         logging.captureWarnings(False)

@@ -15,10 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import summary_of, worker_processes
-from helpers import long_after
-
-from shmppo.utils.rng import episode_seed
+from public_helpers import NO_CHECK, long_after, summary_of, worker_processes
+from rank_processes import start, wait_for_training
 
 pytestmark = pytest.mark.usefixtures("environments_importable")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -106,6 +104,8 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["raise", "shape"])
 def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_command: Run, tmp_path: Path) -> None:
+    from shmppo.utils.rng import episode_seed  # here, so that older versions can run the other tests
+
     run = tmp_path / "run"
     environment = f"environments:Faulty-{how}-v0"
     run_command("shmppo.train", "--env", environment, "--workers", 1, "--max-restarts", 0, "--run-dir", run, *SMALL)
@@ -179,7 +179,7 @@ def start_long_run(tmp_path: Path, *args: str) -> psutil.Popen:
     """A run that would take minutes, in iteration 3 or later."""
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "shmppo.train", "--workers", "2", "--total-steps", "100000000", "--quiet"]
-    command += ["--check-determinism", "0"]  # whose process ends while tests look at the processes
+    command += NO_CHECK
     with open(tmp_path / "stderr", "w") as stderr:
         process = psutil.Popen(
             [*command, "--run-dir", str(run_dir), *map(str, SMALL), *args], cwd=tmp_path, stderr=stderr
@@ -238,6 +238,38 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert gone(learner)
 
 
+@pytest.mark.long
+def test_the_first_signal_ends_the_wait_for_an_evaluation_that_hangs(tmp_path: Path) -> None:
+    """The run has trained to its end, and would wait for a minute."""
+    run_dir = tmp_path / "run"
+    flags = [
+        "--env",
+        "environments:HangsInEvaluation",
+        "--eval-every",
+        "3",
+        "--total-steps",
+        4 * 32 * 3,
+        "--workers",
+        0,
+    ]
+    command = [sys.executable, "-m", "shmppo.train", *flags, *SMALL, *NO_CHECK, "--quiet", "--run-dir", run_dir]
+    process = psutil.Popen([*map(str, command)], cwd=tmp_path)
+    deadline = time.monotonic() + 200
+    while not (run_dir / "summary.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(timeout=30) == 0
+    except psutil.TimeoutExpired as error:
+        process.kill()
+        raise AssertionError("the signal does not end the run") from error
+    reason = "the evaluation of iteration 3 was given up, because the run was asked to stop"
+    assert summary_of(run_dir)["evaluation_given_up"] == reason
+    assert gone(process)
+
+
 @pytest.mark.parametrize("stopped", long_after(1, [True, False]))
 def test_nothing_is_left_when_the_learner_is_killed(
     stopped: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +308,27 @@ def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(
     assert during == pages, "queues to workers have no locks, which would be in shared memory too"
     assert not remaining_processes()
     assert not list(Path("/dev/shm").glob(f"torch_{learner.pid}_*"))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the shared memory of a process")
+def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "--total-steps", 10**8, "--workers", 1, "--rank-timeout", 3)
+    first, second = wait_for_training(process, run_dir)
+    everyone = process.children(recursive=True)
+    mapped = [line for one in everyone for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines()]
+    files = {line.split(maxsplit=5)[5] for line in mapped if "/dev/shm/" in line}
+    assert files
+    assert not [file for file in files if "/sem." in file], "named semaphores stay if a process is killed"
+    second.suspend()
+    process.kill()
+    psutil.wait_procs([first, process], timeout=60)
+    assert not first.is_running()
+    second.resume()
+    assert not psutil.wait_procs(everyone, timeout=60)[1]
+    process.communicate()
+    assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
 
 
 @pytest.mark.long

@@ -147,27 +147,6 @@ def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the shared memory of a process")
-def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "--total-steps", 10**8, "--workers", 1, "--rank-timeout", 3)
-    first, second = wait_for_training(process, run_dir)
-    everyone = process.children(recursive=True)
-    mapped = [line for one in everyone for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines()]
-    files = {line.split(maxsplit=5)[5] for line in mapped if "/dev/shm/" in line}
-    assert files
-    assert not [file for file in files if "/sem." in file], "named semaphores stay if a process is killed"
-    second.suspend()
-    process.kill()
-    psutil.wait_procs([first, process], timeout=60)
-    assert not first.is_running()
-    second.resume()
-    assert not psutil.wait_procs(everyone, timeout=60)[1]
-    process.communicate()
-    assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
-
-
-@pytest.mark.long
 def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -> None:
     """Environment 0 of rank 1 raises at its 40th step. The error of rank 0 contains the reason."""
     run_dir = tmp_path / "run"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import summary_of
-from helpers import long_after
+from public_helpers import long_after, refused, summary_of
 
-from shmppo import resume, train
-from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo import ConfigError, TrainConfig, resume, train
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -26,16 +25,19 @@ ENDLESS = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> psutil.Popen:
+def running(tmp_path: Path) -> Iterator[psutil.Popen]:
     """A run that trains in `tmp_path / "run"`."""
     command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--workers", "1", "--run-dir", str(tmp_path / "run")]
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     metrics = tmp_path / "run" / "metrics.csv"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return process
+    deadline = time.monotonic() + 200
+    try:
+        while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("kill", long_after(1, [True, False]))
@@ -44,11 +46,11 @@ def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: boo
     before = (run_dir / "metrics.csv").read_text()
     message = rf"^{run_dir} is in use by the run with the process id {running.pid}; stop that run, or name another"
     try:
-        with pytest.raises(ConfigError, match=message):
-            resume(run_dir)
+        with refused(message):
+            resume(run_dir, callback=lambda _: True)
     finally:
         running.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-        running.wait(60)
+        running.wait(200)
     rows = (run_dir / "metrics.csv").read_text()
     assert rows.startswith(before)
     iterations = rows.count("\n") - 1
@@ -56,10 +58,16 @@ def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: boo
 
 
 @pytest.mark.long
-def test_two_runs_that_start_together_get_directories_of_their_own(tmp_path: Path) -> None:
+def test_runs_that_start_in_the_same_second_get_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text("import time\ntime.strftime = lambda *_: 'now'\n")
+    monkeypatch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
     command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--workers", "0", "--stop-at-iteration", "1"]
     runs = [subprocess.Popen(command, cwd=tmp_path) for _ in range(3)]
-    assert [run.wait(120) for run in runs] == [0, 0, 0]
+    assert [run.wait(200) for run in runs] == [0, 0, 0]
     directories = sorted((tmp_path / "runs").iterdir())
     assert len(directories) == 3
     assert len({summary_of(path)["weights_sha256"] for path in directories}) == 1
@@ -70,7 +78,7 @@ def test_a_directory_without_a_run_is_used_by_one_of_two_runs(tmp_path: Path) ->
     run_dir = str(tmp_path / "run")
     command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--stop-at-iteration", "1", "--run-dir", run_dir]
     runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [run.communicate(timeout=120)[1] for run in runs]
+    errors = [run.communicate(timeout=200)[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2]
     assert any("is in use by the run" in error or "holds a run already" in error for error in errors)
 

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import long_after
+from public_helpers import long_after, no_error, raises
 
-from shmppo.config.train_config import TrainConfig
-from shmppo.errors import WorkerError
-from shmppo.runs.trainer import resume, train
-from shmppo.sampling.worker_pool import WorkerPool
-from shmppo.sampling.worker_process import WorkerProcess
+from shmppo import TrainConfig, resume, train
 
 BASE = TrainConfig(
     env="environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
@@ -46,7 +42,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_worker_that_fails_while_it_starts_is_replaced(how: str, undisturbed: str, tmp_path: Path) -> None:
     """A stopped one is noticed after --worker-timeout, although a start may take 120 s."""
     count, timeout = (1, 2.0) if how == "stop" else (2, 60.0)
-    summary = train(configuration(how, count, tmp_path, worker_timeout=timeout, max_restarts=2, stop_at_iteration=2))
+    config = configuration(how, count, tmp_path, worker_timeout=timeout, max_restarts=2, stop_at_iteration=2)
+    with no_error():
+        summary = train(config)
     assert (summary["worker_restarts"], summary["exact"]) == (count, True)
     tokens(tmp_path, count)
     summary = resume(tmp_path / "run")
@@ -58,9 +56,11 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(how: str, undisturbed: 
 def test_a_worker_that_is_killed_before_it_runs_is_replaced(
     strikes: int, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    from shmppo.sampling.worker_pool import WorkerPool  # here, so that older versions can run the other tests
+
     original, left = WorkerPool._start, strikes
 
-    def start_and_kill(pool: WorkerPool, index: int, *, restore: bool) -> WorkerProcess:
+    def start_and_kill(pool: WorkerPool, index: int, *, restore: bool) -> Any:
         nonlocal left
         worker = original(pool, index, restore=restore)
         if left:
@@ -83,7 +83,7 @@ REASONS = {
 @pytest.mark.parametrize("how", long_after(1, REASONS))
 def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(how: str, tmp_path: Path) -> None:
     config = configuration(how, 50, tmp_path, max_restarts=2, worker_timeout=0.5 if how == "stop" else 60.0)
-    with pytest.raises(WorkerError, match=REASONS[how]):
+    with raises("WorkerError", REASONS[how]):
         train(config)
     started = 50 - len(os.listdir(tmp_path / "tokens"))
     assert 3 <= started <= 6, "each of two workers starts three times at most"
@@ -94,14 +94,19 @@ def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(sk
     """With --skip-bad-episodes it tries other episodes, and then the worker is replaced."""
     config = configuration("raise", 400 if skips else 2, tmp_path, max_restarts=1, skip_bad_episodes=skips)
     reason = r"^worker \d failed: environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
-    with pytest.raises(WorkerError, match=reason):
+    with raises("WorkerError", reason):
         train(config)
     log = (tmp_path / "run/run.log").read_text()
     assert ("starting another worker" in log) == skips
+    assert "the run could not start: WorkerError(" in log
+    assert not (tmp_path / "run/summary.json").exists()
+    again = train(configuration("raise", 0, tmp_path, workers=0))
+    assert again["error"] is None, "the directory can be used again"
 
 
 def test_an_environment_that_raises_at_resume_is_started_again(undisturbed: str, tmp_path: Path) -> None:
     train(configuration("raise", 0, tmp_path, stop_at_iteration=2))
     tokens(tmp_path, 1)
-    summary = resume(tmp_path / "run")
+    with no_error():
+        summary = resume(tmp_path / "run")
     assert (summary["worker_restarts"], summary["weights_sha256"]) == (1, undisturbed)

@@ -34,6 +34,9 @@ CASES = {
     "dict-gru": dataclasses.replace(
         SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
     ),
+    "pendulum-lmu-2": dataclasses.replace(
+        SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic=True, seq_len=12
+    ),
     "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),
 }
 Step = Callable[..., list[np.ndarray]]

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from shmppo.config.differences import command, differences
 from shmppo.config.flags import parse_config, read_config_file
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, run_command
 from shmppo.tools import tuning as module
-from shmppo.tools.tuning import Search, Tune, command, differences, neighbors, tune
+from shmppo.tools.tuning import Search, Tune, neighbors, tune
 
 JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
 

@@ -1,0 +1,153 @@
+"""The core `lmu`: a linear memory of a time window, and a tanh layer that reads it.
+
+The input of a layer is reduced to a few signals. The memory of a signal has the coefficients of the first D Legendre
+polynomials that approximate the signal over the last θ steps. The memory m of a signal u is linear: m ← Ā m + B̄ u. The
+matrices Ā and B̄ are constant. They are those of the Legendre memory unit (Voelker et al. 2019). That the memory has
+no nonlinear feedback is of Chilkuri & Eliasmith 2021, so the memories of many steps are one matrix product.
+
+Axes: L steps, J sequences, H hidden units, K signals, D coefficients per signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from shmppo.utils.torch_utils import torch_threads
+
+SIGNALS, CHUNK = 8, 8
+
+
+def memory_order(hidden: int, window: int) -> int:
+    """Return D: a coefficient per step of the window, but at least 2, and at most H / 2."""
+    return max(2, min(window, hidden // 2))
+
+
+def memory_size(hidden: int, window: int) -> int:
+    """Return the numbers in the state of one layer, K·D."""
+    return SIGNALS * memory_order(hidden, window)
+
+
+def delay_network(order: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return the matrices of the delay network for steps of length 1 (Voelker et al. 2019, eq. 2; zero-order hold).
+
+    Args:
+        order: D, number of Legendre coefficients.
+        theta: θ, length of the window in steps.
+
+    Returns:
+        Ā [D, D] and B̄ [D], float64.
+    """
+    i = torch.arange(order, dtype=torch.float64)
+    row, column = i[:, None], i[None, :]
+    sign = torch.where(row < column, -1.0, (-1.0) ** (row - column + 1))
+    continuous = torch.zeros(order + 1, order + 1, dtype=torch.float64)
+    continuous[:order, :order] = (2 * row + 1) * sign / theta
+    continuous[:order, order] = (2 * i + 1) * (-1.0) ** i / theta
+    discrete = torch.linalg.matrix_exp(continuous)  # [[A, B], [0, 0]] gives [[Ā, B̄], [0, 1]]
+    return discrete[:order, :order], discrete[:order, order]
+
+
+class DelayMemory(nn.Module):
+    """Memories of signals. It has no parameters. Two matrix products compute a chunk of steps.
+
+    Attributes:
+        order: D.
+    """
+
+    by_input: Tensor
+    """[CHUNK, CHUNK, D]: the memory after step t, from the input of step s."""
+    by_state: Tensor
+    """[D, CHUNK, D]: the memory after step t, from the memory before the chunk."""
+
+    def __init__(self, order: int, window: int) -> None:
+        """Compute the constants. order: D. window: θ, in steps."""
+        super().__init__()
+        self.order = order
+        with torch_threads(1):  # every process needs the same bits
+            transition, into = delay_network(order, float(max(window, 2)))
+            powers = [torch.eye(order, dtype=torch.float64)]
+            for _ in range(CHUNK):
+                powers.append(transition @ powers[-1])
+        by_input = torch.zeros(CHUNK, CHUNK, order, dtype=torch.float64)
+        for s in range(CHUNK):
+            for t in range(s, CHUNK):
+                by_input[s, t] = powers[t - s] @ into
+        # Processes do not share buffers, and checkpoints need not contain constants.
+        self.register_buffer("by_input", by_input.float(), persistent=False)
+        self.register_buffer("by_state", torch.stack(powers[1:]).permute(2, 0, 1).float().contiguous(), False)
+
+    def forward(self, signals: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the memories after each step, always in the precision of the state.
+
+        Args:
+            signals: [L, J, K].
+            state: [J, K·D], memories before the first step.
+
+        Returns:
+            (memories after each step [L, J, K·D], those after the last step [J, K·D]).
+        """
+        sequences, count = signals.shape[1:]
+        # bf16 has too few digits for a recurrence. Signals of another type than the state are those of autocast.
+        exact = contextlib.nullcontext()
+        if signals.dtype != state.dtype:
+            exact = torch.autocast(signals.device.type, enabled=False)  # type: ignore[assignment]
+        with exact:
+            memory = state.reshape(-1, self.order)  # [J·K, D]
+            chunks = []
+            for chunk in torch.split(signals.to(state.dtype).flatten(1), CHUNK):  # [at most CHUNK, J·K]
+                steps = len(chunk)
+                by_input = self.by_input[:steps, :steps].flatten(1)
+                by_state = self.by_state[:, :steps].flatten(1)
+                after = torch.addmm(memory @ by_state, chunk.t(), by_input).view(-1, steps, self.order)
+                memory = after[:, -1]
+                chunks.append(after.view(sequences, count, steps, self.order))
+            memories = torch.cat(chunks, 2).permute(2, 0, 1, 3).flatten(2)
+        return memories, memory.reshape(sequences, -1)
+
+
+class LmuLayer(nn.Module):
+    """Signals of the input, their memories, and tanh of a linear layer of the memories and the input."""
+
+    def __init__(self, inputs: int, hidden: int, window: int) -> None:
+        """Create the layer. inputs: width of its input. hidden: H. window: θ, in steps."""
+        super().__init__()
+        self.signals = nn.Linear(inputs, SIGNALS)
+        self.memory = DelayMemory(memory_order(hidden, window), window)
+        self.from_memory = nn.Linear(memory_size(hidden, window), hidden, bias=False)
+        self.from_input = nn.Linear(inputs, hidden)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x [L, J, inputs] and the state [J, K·D] to features [L, J, H] and the state after the last step."""
+        memories, after = self.memory(self.signals(x), state)
+        return torch.tanh(self.from_memory(memories) + self.from_input(x)), after
+
+
+class Lmu(nn.Module):
+    """Layers with the interface of torch.nn.GRU. The state is one tensor [layers, J, K·D]."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, window: int) -> None:
+        """Create the layers. inputs: width of the first layer's input. hidden: H. window: θ, in steps."""
+        super().__init__()
+        self.layers = nn.ModuleList(LmuLayer(hidden if i else inputs, hidden, window) for i in range(layers))
+
+    @property
+    def layer_list(self) -> list[LmuLayer]:
+        """The layers as a list with the right element type."""
+        return cast("list[LmuLayer]", list(self.layers))
+
+    @property
+    def constant_products(self) -> int:
+        """Multiplications per step by constants. The number of weights does not count them."""
+        return sum(SIGNALS * layer.memory.order**2 for layer in self.layer_list)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step."""
+        states = []
+        for layer, part in zip(self.layer_list, state.unbind(), strict=True):
+            x, after = layer(x, part)
+            states.append(after)
+        return x, torch.stack(states)

@@ -1,0 +1,36 @@
+"""Search for good hyperparameters with Optuna: `python -m shmppo.search --trials 27 -- --env …`.
+
+Modules:
+
+- `options`: the flags.
+- `space`: which options a trial varies.
+- `samplers`: the samplers and pruners of Optuna by name. A sampler's choice for a trial depends on the trial's number,
+  not on what this process has done before.
+- `study`: the study in Optuna's storage: its trials, and the brackets that group them.
+- `cores`: which processor cores a run may use, agreed between all searches on a machine.
+- `trial_run`: one training run of a trial, in a process of its own.
+- `scheduler`: successive halving. It pauses trials at rungs, and continues the best of them from their checkpoints.
+- `view`: the table on the terminal.
+- `report`: the files at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command `search` and return its exit code."""
+    from shmppo.errors import run_command
+    from shmppo.search.options import INTERRUPTED
+
+    return run_command(lambda: _search(sys.argv[1:]), INTERRUPTED)
+
+
+def _search(arguments: list[str]) -> None:
+    from shmppo.search.options import parse_search
+
+    options, config = parse_search(arguments)
+    from shmppo.search.scheduler import search
+
+    search(options, config)

@@ -1,0 +1,125 @@
+"""The flags of the command `search`. The module does not import torch or Optuna, so that the help text is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shmppo.config.arguments import given_flags
+from shmppo.config.checks import flag, require
+from shmppo.config.command_line import parse, program
+from shmppo.config.flags import parse_config
+from shmppo.config.help import Page
+from shmppo.config.train_config import TrainConfig
+from shmppo.utils.files import user_path
+
+INTERRUPTED = "interrupted; continue the search with the same command"
+SET_BY_SEARCH = (
+    "run_dir", "resume", "stop_at_iteration", "workers", "learning", "ranks", "rank", "checkpoint_every",
+    "keep_checkpoints", "preempt_fraction", "quiet",
+)  # fmt: skip
+"""Fields of the training configuration that the search sets itself, or that its runs cannot use."""
+MAX_TRIALS = 1_000_000
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of a search. The flags after `--` are those of train, and all trials have them."""
+
+    trials: int = 27
+    """Number of trials: configurations to try."""
+    space: str | None = None
+    """What to vary: a YAML or JSON file, or `module:function` that gets an Optuna trial and returns options with their
+    values. None: a space of 12 options for PPO."""
+    objective: Literal["last", "mean"] = "last"
+    """What to maximize: the mean return of 100 episodes at the end of training (last), or its mean over training
+    (mean), which prefers fast learning."""
+    seeds: int = 1
+    """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
+    rungs: int = 3
+    """Number of rungs. At each rung, the trials of a bracket pause, and the pruner chooses which continue. A bracket
+    has --eta^(rungs - 1) trials."""
+    eta: int = 3
+    """From one rung to the next, 1 / eta of the trials continue, with eta times the environment steps."""
+    sampler: Literal["tpe", "random", "gp", "cmaes", "nsgaii"] = "tpe"
+    """Optuna's sampler. gp and cmaes need further packages."""
+    pruner: Literal["halving", "median", "none"] = "halving"
+    """Which trials continue at a rung: the best 1 / eta of the bracket (halving), those that are better than the median
+    of the finished trials (median), or all (none, without rungs)."""
+    search_seed: int = 0
+    """Seed of the sampler."""
+    jobs: int | None = None
+    """Largest number of runs at the same time. They share the cores of this machine. None: one per core."""
+    steps: int | None = None
+    """Budget in environment steps. When it is used, no new bracket begins. None: no limit."""
+    minutes: float | None = None
+    """Time of this call. Then the running trials pause, and the same command continues them. None: no limit."""
+    storage: str | None = None
+    """URL of a database of Optuna, for example postgresql://user@host/name. Several machines can share one. None: an
+    SQLite file in --search-dir."""
+    study: str = "search"
+    """Name of the study in the database."""
+    search_dir: Path = Path("runs/search")
+    """Directory of the search: its runs, trials.csv, best.json, and plots. A search continues if the directory has
+    one."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot be used."""
+        for name, least in (("trials", 1), ("seeds", 1), ("rungs", 1), ("eta", 2), ("jobs", 1), ("steps", 1)):
+            value = getattr(self, name)
+            require(value is None or value >= least, f"{flag(name)} is {value}; it must be at least {least}")
+        require(self.trials <= MAX_TRIALS, f"--trials is {self.trials}; it must be at most {MAX_TRIALS:,}")
+        require(self.search_seed >= 0, f"--search-seed is {self.search_seed}; it must be at least 0")
+        require(self.minutes is None or self.minutes > 0, f"--minutes is {self.minutes}; it must be positive")
+        require(
+            self.eta ** (self.rungs - 1) <= MAX_TRIALS,
+            f"--eta {self.eta} with --rungs {self.rungs} gives brackets of {self.eta}^{self.rungs - 1} trials; lower "
+            "one of them",
+        )
+
+    @property
+    def bracket_size(self) -> int:
+        """Trials of a whole bracket."""
+        return int(self.eta ** (self.rungs - 1))
+
+    def rung_iterations(self, config: TrainConfig) -> list[int]:
+        """Return the number of iterations at each rung. The last is that of the whole run.
+
+        Args:
+            config: of a trial.
+        """
+        if self.pruner == "none":
+            return [config.iterations]
+        return [-(-config.iterations // self.eta ** (self.rungs - 1 - rung)) for rung in range(self.rungs)]
+
+
+def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
+    """Parse a command line: flags of the search, and after `--` those of train.
+
+    Returns:
+        The options of the search, and the configuration that its trials change.
+
+    Raises:
+        ConfigError: for an unknown flag or a wrong value.
+        SystemExit: with code 0 after --help.
+    """
+    arguments = list(arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own, training = arguments[:end], arguments[end + 1 :]
+    page = Page(
+        program("search"),
+        "Search for good hyperparameters with Optuna. Flags of train follow after --. Trials with low returns pause "
+        "early, and those that continue do so from their checkpoints. The same command continues a search.",
+        examples=("--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2", "--space space.yaml -- --env E"),
+    )
+    options: SearchOptions = parse(SearchOptions, own, page)
+    options.check()
+    given = given_flags(training)
+    for name in SET_BY_SEARCH:
+        taken = {flag(name), flag(f"no_{name}")} & set(given)
+        require(not taken, f"{''.join(sorted(taken)[:1])} after -- belongs to the search; leave it out")
+    config = parse_config(training, script=f"{program('search')} --")
+    user_path(options.search_dir, "--search-dir")
+    return options, config

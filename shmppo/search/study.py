@@ -1,0 +1,245 @@
+"""The study in Optuna's storage: its trials, and the brackets that group them.
+
+The trials of a bracket are created together. They end in Optuna when the pruner or the last rung has decided about
+them. So what a sampler knows depends on the brackets before, not on how many runs train at the same time.
+
+A bracket belongs to one directory. Several searches can work on one study: each trains brackets of its own. A lock in
+the directory keeps two processes from the same bracket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import optuna
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
+
+from shmppo.config.checks import flag, require
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.search.options import SearchOptions
+from shmppo.search.samplers import make_pruner, make_sampler
+from shmppo.search.space import Space
+
+SQLITE_SECONDS = 60  # for which a process waits while another one writes
+_FIXED_OPTIONS = ("objective", "seeds", "rungs", "eta", "sampler", "pruner", "search_seed")
+
+
+class Bracket:
+    """Some trials that are compared with each other at their rungs.
+
+    Attributes:
+        number: of the bracket in its directory.
+        trials: numbers of its trials.
+    """
+
+    def __init__(self, number: int, trials: list[int], lock: TextIO) -> None:
+        """lock: the locked file. It is unlocked by `release`."""
+        self.number, self.trials, self._lock = number, trials, lock
+
+    def release(self) -> None:
+        """Let another process continue the bracket, if it has not ended."""
+        self._lock.close()
+
+
+class SearchStudy:
+    """The study of a search."""
+
+    def __init__(self, options: SearchOptions, base: TrainConfig, space: Space, directory: Path) -> None:
+        """Open the study, or create it.
+
+        Args:
+            options: of the search.
+            base: configuration that the trials change.
+            space: what the trials vary.
+            directory: of the search.
+
+        Raises:
+            ConfigError: if the database cannot be used, or if the study was begun with another space, other options, or
+                another configuration.
+        """
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        self._options, self._base, self._space, self._directory = options, base, space, directory
+        self._owner = f"{socket.gethostname()}:{directory}"
+        sampler = make_sampler(options.sampler, options.search_seed)
+        self.pruner = make_pruner(options.pruner)
+        with self._lock():
+            self._storage = _open_storage(options.storage or f"sqlite:///{directory / 'study.db'}")
+            self.optuna = optuna.create_study(
+                storage=self._storage, study_name=options.study, direction="maximize", load_if_exists=True,
+                sampler=sampler, pruner=self.pruner or optuna.pruners.NopPruner(),
+            )  # fmt: skip
+            self._check_same_search()
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials."""
+        return self.optuna.get_trials(deepcopy=False)
+
+    def trial(self, number: int) -> FrozenTrial:
+        """Return one trial."""
+        return self.trials()[number]
+
+    def fields(self, number: int) -> dict[str, Any]:
+        """Return the options that a trial varies, with their values."""
+        fixed = self._base.fields()
+        return self._space.suggest(self._live(number), fixed)
+
+    def report(self, number: int, value: float, iteration: int, steps: int, **attributes: Any) -> None:
+        """Record the objective of a trial at a rung.
+
+        Args:
+            number: of the trial.
+            value: the objective.
+            iteration: of the rung.
+            steps: environment steps that the trial has used so far.
+            attributes: to store with the trial.
+        """
+        live = self._live(number)
+        for name, attribute in {"env_steps": steps, **attributes}.items():
+            live.set_user_attr(name, attribute)
+        live.report(value, iteration)
+
+    def tell(self, number: int, state: TrialState, value: float | None = None, **attributes: Any) -> None:
+        """End a trial, unless it has ended.
+
+        Args:
+            number: of the trial.
+            state: COMPLETE, PRUNED, or FAIL.
+            value: objective of a complete trial.
+            attributes: to store with the trial.
+        """
+        if not self.trial(number).state.is_finished():
+            for name, attribute in attributes.items():
+                self._live(number).set_user_attr(name, attribute)
+            self.optuna.tell(number, value, state)
+
+    def next_bracket(self) -> Bracket | None:
+        """Continue an unfinished bracket of this directory that no other process trains, or begin a new one.
+
+        Returns:
+            The bracket; None if the budget is used.
+
+        Raises:
+            ConfigError: if a function of the user that chooses options fails.
+        """
+        with self._lock():
+            brackets = self._brackets()
+            for number, members in brackets.items():
+                whole = len(members) == members[0].user_attrs["size"]
+                if whole and all(trial.state.is_finished() for trial in members):
+                    continue
+                lock = self._try_lock(f"bracket-{number}.lock")
+                if lock is not None:
+                    return self._bracket(number, members[0].user_attrs["size"], lock)
+            size = min(self._options.bracket_size, self._options.trials - len(self.trials()))
+            spent = sum(trial.user_attrs.get("env_steps", 0) for trial in self.trials())
+            if size <= 0 or (self._options.steps is not None and spent >= self._options.steps):
+                return None
+            number = max(brackets, default=-1) + 1
+            lock = self._try_lock(f"bracket-{number}.lock")
+            assert lock is not None
+            return self._bracket(number, size, lock)
+
+    def _brackets(self) -> dict[int, list[FrozenTrial]]:
+        """Return the trials of each bracket of this directory, by its number."""
+        found: dict[int, list[FrozenTrial]] = {}
+        for trial in self.trials():
+            if trial.user_attrs.get("owner") == self._owner:
+                found.setdefault(trial.user_attrs["bracket"], []).append(trial)
+        return found
+
+    def _bracket(self, number: int, size: int, lock: TextIO) -> Bracket:
+        """Return a bracket of this process. Create the trials that it lacks."""
+        try:
+            return Bracket(number, self._complete(number, size), lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    def _complete(self, bracket: int, size: int) -> list[int]:
+        """Create the trials that a bracket lacks, and choose their options. Returns the numbers of all its trials."""
+        while len(self._brackets().get(bracket, [])) < size:
+            attributes = {"owner": self._owner, "bracket": bracket, "size": size}
+            self.optuna.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes))
+        numbers = [trial.number for trial in self._brackets()[bracket]]
+        for number in numbers:
+            trial = self.trial(number)
+            if trial.state == TrialState.WAITING:
+                self._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
+            if not trial.state.is_finished():
+                self.fields(number)
+        return numbers
+
+    def _live(self, number: int) -> Trial:
+        """Return a trial that can be changed."""
+        return Trial(self.optuna, self.trial(number)._trial_id)
+
+    def _check_same_search(self) -> None:
+        """Record what the study searches, or compare it with what was recorded."""
+        fields = {name: value for name, value in self._base.to_json().items() if name not in ("run_dir", "workers")}
+        own = {
+            "space": self._space.identity,
+            "options": {name: getattr(self._options, name) for name in _FIXED_OPTIONS},
+            "config": json.loads(json.dumps(fields)),
+        }
+        stored: Mapping[str, Any] = self.optuna.user_attrs
+        if not stored:
+            for name, value in own.items():
+                self.optuna.set_user_attr(name, value)
+            return
+        where = f"the study {self._options.study} in {self._options.storage or self._directory}"
+        require(set(own) <= set(stored), f"{where} is not one of shmppo search; give another --study or --search-dir")
+        for kind in ("options", "config"):
+            changed = [name for name in own[kind] if own[kind][name] != stored[kind].get(name)]
+            names = " and ".join(map(flag, changed))
+            require(
+                not changed, f"{where} was begun with another value of {names}; give another --study or --search-dir"
+            )
+        same = stored["space"] == own["space"]
+        require(same, f"{where} was begun with another space; give another --study or --search-dir")
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Let no other process of this directory create trials meanwhile."""
+        with open(self._directory / "search.lock", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _try_lock(self, name: str) -> TextIO | None:
+        """Lock a file of the directory. Returns None if another process has locked it."""
+        file = open(self._directory / name, "a")  # noqa: SIM115 (the lock lasts as long as the file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
+
+
+def _open_storage(url: str) -> BaseStorage:
+    """Open the database. Raises ConfigError if it cannot be used."""
+    connect = {"timeout": SQLITE_SECONDS} if url.startswith("sqlite") else {}
+    try:
+        with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
+            return RDBStorage(url, engine_kwargs={"connect_args": connect})
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        reason = " ".join(str(error).split("(Background")[0].split())
+        raise ConfigError(
+            f"--storage {url} cannot be used: {reason}; correct the URL, or start the database"
+        ) from error
+
+
+logging.getLogger("alembic").setLevel(logging.ERROR)

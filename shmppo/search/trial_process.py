@@ -1,0 +1,23 @@
+"""The process of a training run of a trial: `python -m shmppo.search.trial_process CORES FLAGS-OF-TRAIN…`.
+
+It becomes the command `train`. It uses only its cores, and the system kills it when the search ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from shmppo.utils.signals import kill_with_parent
+
+
+def run() -> None:
+    """Replace this process by the command `train` with the arguments of the command line."""
+    cores, *arguments = sys.argv[1:]
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    kill_with_parent()
+    os.execv(sys.executable, [sys.executable, "-m", "shmppo.train", *arguments])
+
+
+if __name__ == "__main__":
+    run()

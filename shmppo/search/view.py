@@ -1,0 +1,111 @@
+"""What a search shows: a table in a terminal, and a line per finished trial elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from shmppo.loggers.text import clock, number
+from shmppo.search.options import SearchOptions
+from shmppo.search.study import SearchStudy
+from shmppo.search.trial_run import TrialRun
+
+ROWS = 8
+"""Trials that the table shows."""
+UPDATE_SECONDS = 0.5
+STATES = {
+    TrialState.WAITING: "waiting", TrialState.RUNNING: "running", TrialState.COMPLETE: "finished",
+    TrialState.PRUNED: "stopped", TrialState.FAIL: "failed",
+}  # fmt: skip
+
+
+def trial_value(trial: FrozenTrial) -> float | None:
+    """Return the newest objective of a trial; None if it has none."""
+    last = trial.last_step
+    return None if last is None else trial.intermediate_values[last]
+
+
+def ranking(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that have an objective and have not failed: those that trained longest first, then the best."""
+    judged = [trial for trial in trials if trial_value(trial) is not None and trial.state != TrialState.FAIL]
+    return sorted(judged, key=lambda trial: (-len(trial.intermediate_values), -(trial_value(trial) or 0.0)))
+
+
+def changes_text(trial: FrozenTrial) -> str:
+    """Return the options that a trial varies, in one line."""
+    return " ".join(
+        f"{name}={number(value) if isinstance(value, float) else value}" for name, value in trial.params.items()
+    )
+
+
+class SearchView:
+    """The display of a search while the context is open."""
+
+    def __init__(self, options: SearchOptions, study: SearchStudy) -> None:
+        """See `search`."""
+        self._options, self._study = options, study
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._began = time.monotonic()
+        self._shown = 0.0
+        self._printed: set[int] = set()
+
+    def __enter__(self) -> SearchView:
+        if self._live is not None:
+            self._live.start()
+        self._printed = {trial.number for trial in self._study.trials() if trial.state.is_finished()}
+        if self._printed:
+            print(f"continuing a search with {len(self._printed)} finished trials", flush=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._shown = 0.0
+        if kind is None:
+            self.show(())
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, running: Sequence[TrialRun]) -> None:
+        """Show the state of the search. running: runs with a process."""
+        if time.monotonic() - self._shown < UPDATE_SECONDS:
+            return
+        self._shown = time.monotonic()
+        trials = self._study.trials()
+        if self._live is not None:
+            self._live.update(self._table(trials, running), refresh=True)
+            return
+        for trial in trials:
+            if trial.state.is_finished() and trial.number not in self._printed:
+                self._printed.add(trial.number)
+                print(self._line(trial), flush=True)
+
+    def _line(self, trial: FrozenTrial) -> str:
+        """Describe a trial that has ended."""
+        value = trial_value(trial)
+        result = trial.user_attrs.get("reason", "") if value is None else f"return {number(value)}"
+        steps = trial.user_attrs.get("env_steps", 0)
+        return f"trial {trial.number} {STATES[trial.state]} after {steps:,} steps: {result}  {changes_text(trial)}"
+
+    def _table(self, trials: Sequence[FrozenTrial], running: Sequence[TrialRun]) -> RenderableType:
+        ended = sum(trial.state.is_finished() for trial in trials)
+        steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
+        seconds = clock(time.monotonic() - self._began)
+        lines = [f"search  {ended} of {self._options.trials} trials  {steps:,} steps  {seconds}"]
+        for run in running:
+            cores = f"{'cores' if len(run.cores) > 1 else 'core'} {', '.join(map(str, run.cores))}"
+            progress = f"iteration {run.finished_iterations} of {run.iterations}"
+            lines.append(f"  trial {run.trial}  seed {run.seed}  {progress}  {cores}")
+        lines.append(f"{'trial':>5}  {'state':<8}  {'steps':>11}  {'return':>7}  options")
+        for trial in ranking(trials)[:ROWS]:
+            steps, value = trial.user_attrs.get("env_steps", 0), number(trial_value(trial) or 0.0)
+            state = STATES[trial.state]
+            lines.append(f"{trial.number:>5}  {state:<8}  {steps:>11,}  {value:>7}  {changes_text(trial)}")
+        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))

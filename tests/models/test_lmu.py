@@ -1,0 +1,228 @@
+"""The core lmu: against a step loop in float64, its gradients, its memory, and the same weights for any workers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import Saboteur
+from torch import Tensor
+
+from shmppo.bench import throughput
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import build_model
+from shmppo.models.lmu import CHUNK, SIGNALS, DelayMemory, Lmu, delay_network, memory_order, memory_size
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.actor import ActingNetwork
+from shmppo.sampling.row_independence import is_row_independent
+from shmppo.utils.torch_utils import torch_threads
+
+INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 2 * CHUNK + 5, 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, which is faster for small tensors."""
+    with torch_threads(1):
+        yield
+
+
+def small_core(layers: int) -> Lmu:
+    """A small core with random biases as well as weights."""
+    torch.manual_seed(0)
+    made = Lmu(INPUTS, HIDDEN, layers, WINDOW)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def inputs(layers: int, steps: int = STEPS) -> tuple[Tensor, Tensor]:
+    """Inputs of some sequences [L, J, INPUTS], and their first states [layers, J, K·D]."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(steps, SEQUENCES, INPUTS, generator=generator)
+    return x, 0.3 * torch.randn(layers, SEQUENCES, memory_size(HIDDEN, WINDOW), generator=generator)
+
+
+def reference_matrices(order: int, theta: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ā [D, D] and B̄ [D] from the definition: Taylor series of the exponential, and B̄ = A⁻¹ (Ā − 1) B."""
+    a, b = np.zeros((order, order)), np.zeros(order)
+    for i in range(order):
+        b[i] = (2 * i + 1) * (-1) ** i / theta
+        for j in range(order):
+            a[i, j] = (2 * i + 1) / theta * (-1 if i < j else (-1) ** (i - j + 1))
+    discrete = np.eye(order)
+    for k in range(40, 0, -1):  # Horner's rule for exp(A / 64)
+        discrete = np.eye(order) + a @ discrete / (64 * k)
+    discrete = np.linalg.matrix_power(discrete, 64)
+    return discrete, np.linalg.solve(a, (discrete - np.eye(order)) @ b)
+
+
+def reference(core: Lmu, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The core step by step in float64, signal by signal. Arguments and results are those of `Lmu.forward`."""
+    order = memory_order(HIDDEN, WINDOW)
+    transition, into = map(torch.from_numpy, reference_matrices(order, WINDOW))
+    memories = [[list(row.split(order)) for row in layer] for layer in state]  # [layer][sequence][signal]: [D]
+    features = []
+    for t in range(len(x)):
+        rows = list(x[t])
+        for layer, of_layer in zip(core.layer_list, memories, strict=True):
+            for j, row in enumerate(rows):
+                signals = layer.signals.weight @ row + layer.signals.bias
+                of_layer[j] = [transition @ m + into * u for m, u in zip(of_layer[j], signals, strict=True)]
+                read = layer.from_memory.weight @ torch.cat(of_layer[j]) + layer.from_input.weight @ row
+                rows[j] = torch.tanh(read + layer.from_input.bias)
+        features.append(torch.stack(rows))
+    after = torch.stack([torch.stack([torch.cat(of_row) for of_row in of_layer]) for of_layer in memories])
+    return torch.stack(features), after
+
+
+def gradients(core: Lmu, outputs: tuple[Tensor, Tensor], wanted: list[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of a weighted mean of the features and the last state."""
+    features, last = outputs
+    weights = torch.linspace(-1, 1, features.numel(), dtype=features.dtype).view_as(features)
+    total = (features * weights).sum() / features[0].numel() + last.square().sum() / last.numel()
+    return torch.autograd.grad(total, [*wanted, *core.parameters()])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_outputs_and_gradients_agree_with_a_step_loop_in_float64(layers: int) -> None:
+    core = small_core(layers)
+    arguments = [tensor.requires_grad_() for tensor in inputs(layers)]
+    outputs = core(*arguments)
+    exact_core = copy.deepcopy(core).double()
+    exact_arguments = [tensor.detach().double().requires_grad_() for tensor in arguments]
+    expected = reference(exact_core, *exact_arguments)
+    found = (*outputs, *gradients(core, outputs, arguments))
+    wanted = (*expected, *gradients(exact_core, expected, exact_arguments))
+    for got, right in zip(found, wanted, strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    core = small_core(2).double()
+    names, parameters = zip(*core.named_parameters(), strict=True)
+    x, state = inputs(2, steps=CHUNK + 2)
+
+    def function(x: Tensor, state: Tensor, *changed: Tensor) -> tuple[Tensor, Tensor]:
+        outputs: tuple[Tensor, Tensor] = torch.func.functional_call(
+            core, dict(zip(names, changed, strict=True)), (x, state)
+        )
+        return outputs
+
+    arguments = [tensor.detach().clone().requires_grad_() for tensor in (x.double(), state.double(), *parameters)]
+    assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, CHUNK, CHUNK + 1])
+def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
+    core = small_core(2)
+    x, state = inputs(2)
+    expected, last = core(x, state)
+    features = []
+    for part in x.split(length):
+        found, state = core(part, state)
+        features.append(found)
+    torch.testing.assert_close(torch.cat(features), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state, last, rtol=1e-5, atol=1e-5)
+
+
+def test_the_memory_holds_a_slow_signal_of_the_whole_window() -> None:
+    """The coefficients of Legendre polynomials reconstruct u(t − δ) for every delay δ up to θ."""
+    order, theta = 12, 40
+    transition, into = delay_network(order, theta)
+    assert torch.linalg.eigvals(transition).abs().max() < 1
+    signal = torch.sin(2 * torch.pi * torch.arange(200, dtype=torch.float64) / 50)
+    memory = torch.zeros(order, dtype=torch.float64)
+    for value in signal:
+        memory = transition @ memory + into * value
+    for delay in (0, 10, 25, 40):
+        # Shifted Legendre polynomials at δ / θ, by Bonnet's recursion. A held input is half a step late on average.
+        x = 2 * delay / theta - 1
+        values = [1.0, x]
+        for n in range(1, order - 1):
+            values.append(((2 * n + 1) * x * values[n] - n * values[n - 1]) / (n + 1))
+        decoded = float(torch.tensor(values, dtype=torch.float64) @ memory)
+        assert decoded == pytest.approx(float(signal[199 - delay]), abs=0.1)
+
+
+@pytest.mark.parametrize(("hidden", "window", "order"), [(1, 1, 2), (3, 40, 2), (16, 5, 5), (128, 64, 64), (16, 64, 8)])
+def test_the_number_of_coefficients(hidden: int, window: int, order: int) -> None:
+    assert memory_order(hidden, window) == order
+    core = Lmu(3, hidden, 2, window)
+    state = torch.zeros(2, 4, SIGNALS * order)
+    features, after = core(torch.ones(9, 4, 3), state)
+    assert features.shape == (9, 4, hidden)
+    assert after.shape == state.shape
+    assert not core.layer_list[0].memory.state_dict(), "constants must not be in checkpoints"
+    assert core.constant_products == 2 * SIGNALS * order**2
+
+
+def test_the_memory_keeps_its_precision_with_autocast() -> None:
+    memory = DelayMemory(6, WINDOW)
+    signals, state = torch.randn(STEPS, SEQUENCES, SIGNALS), torch.randn(SEQUENCES, SIGNALS * 6)
+    rounded = signals.bfloat16()
+    expected = memory(rounded.float(), state)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = memory(rounded, state)
+    assert [tensor.dtype for tensor in found] == [torch.float32] * 2
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("hidden", [1, 3, 16])
+def test_rows_of_unusual_sizes_do_not_depend_on_other_rows(hidden: int) -> None:
+    config = TrainConfig(env="Pendulum-v1", core="lmu", hidden_size=hidden, encoder_sizes=(), seq_len=5)
+    task = inspect_task(config)
+    for rows in (1, 5, 8, 13):
+        network = ActingNetwork(
+            build_model(config, task.observation, task.distribution), task.distribution, batches=1, rows=rows
+        )
+        network.load()
+        assert is_row_independent(network)
+
+
+SMALL = TrainConfig(
+    env="CartPole-v1", hide_obs=(1, 3), core="lmu", num_layers=2, num_envs=6, rollout_steps=20, seq_len=9,
+    minibatches=2, epochs=2, hidden_size=8, encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=6 * 20 * 6,
+)  # fmt: skip
+
+
+def test_killed_workers_and_resuming_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    straight = train(dataclasses.replace(SMALL, workers=0, run_dir=str(tmp_path / "straight")))
+    saboteur = Saboteur(monkeypatch, at_round=6, number=signal.SIGKILL, delay=0.0)
+    config = dataclasses.replace(SMALL, workers=2, learning="sharded", stop_at_iteration=3)
+    stopped = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert saboteur.hit
+    assert stopped["worker_restarts"] == 1
+    resumed = resume(tmp_path / "run", workers=3, learning="auto")
+    assert resumed["exact"]
+    assert resumed["weights_sha256"] == straight["weights_sha256"]
+    other = dataclasses.replace(SMALL, workers=0, seq_len=8, run_dir=str(tmp_path / "other"))
+    assert train(other)["weights_sha256"] != straight["weights_sha256"]
+
+
+def test_weights_of_another_window_are_refused(tmp_path: Path) -> None:
+    """With 8 units there are 4 coefficients for any window, so the shapes are the same."""
+    train(dataclasses.replace(SMALL, workers=0, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    config = dataclasses.replace(SMALL, init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "new"), workers=0)
+    with pytest.raises(ConfigError, match=r"was trained with --seq-len 9, the window of --core lmu; add this flag$"):
+        train(dataclasses.replace(config, seq_len=10))
+    assert train(dataclasses.replace(config, stop_at_iteration=1))["exact"]
+
+
+def test_the_roofline_counts_the_products_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {throughput.simulator_rate: float("inf"), throughput.product_rate: 1.0}
+    monkeypatch.setattr(throughput, "in_processes", lambda rate, config, cores: rates[rate])
+    found = throughput.roofline(dataclasses.replace(SMALL, num_layers=1, epochs=3, hide_obs=None))
+    encoder, core, heads = 4 * 8, 8 * 8 + 8 * (8 * 4) + 8 * 8, 2 * 8 + 8
+    operations = (encoder + core + heads) * (6 * 3 + 2) + 8 * 4 * 4 * (4 * 3 + 2)
+    assert 1 / found["steps_per_second"] == pytest.approx(operations)

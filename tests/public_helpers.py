@@ -1,0 +1,172 @@
+"""Fixtures and helpers that use only the public API and the command line of the package.
+
+Test modules that import no other helpers also run with older versions of the package. `figures.defects.measure` uses
+this: it runs tests of defects with the version that had the defects. There, pytest loads this module as a plugin in
+place of conftest.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shmppo import TrainConfig
+
+TESTS = Path(__file__).parent
+HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
+"""multiprocessing's own helpers: they live as long as this process and end with it."""
+NO_CHECK = tuple(
+    word
+    for field in dataclasses.fields(TrainConfig)
+    for word in ("--check-determinism", "0")
+    if field.name == "check_determinism"
+)
+"""Flags of a run without the check of its environment, whose processes end while tests look at the processes."""
+
+
+def worker_processes() -> list[psutil.Process]:
+    """Descendants of this process that are not multiprocessing's own helpers."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline())
+            helper = any(name in command for name in HELPERS) and process.ppid() == psutil.Process().pid
+        except psutil.Error:
+            continue
+        if not helper:
+            found.append(process)
+    return found
+
+
+def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
+    """The processes of the check that run."""
+    found = []
+    for process in (learner or psutil.Process()).children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and "check_process" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for_the_check(row: dict[str, float]) -> bool:
+    """A callback that lets the check end before the run continues."""
+    deadline = time.monotonic() + 200
+    while checking():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key that signs run directories out of the home directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture
+def background_check() -> None:
+    """Let runs in this process check their environment (--check-determinism)."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    _, alive = psutil.wait_procs(worker_processes(), timeout=5)
+    assert not alive, f"left running: {[p.cmdline() for p in alive]}"
+
+
+@pytest.fixture
+def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `python -m MODULE …` in an empty working directory, as a user would."""
+    (tmp_path / "cwd").mkdir()
+
+    def run(module: str, *args: object, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", module, *map(str, args)],
+            cwd=tmp_path / "cwd",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that a test starts import `environments`."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+
+
+def summary_of(run_dir: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
+
+
+def long_after(fast: int, cases: Iterable[Any]) -> list[Any]:
+    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as long."""
+    return [case if i < fast else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(cases)]
+
+
+@contextmanager
+def raises(kind: str, message: str) -> Iterator[list[Any]]:
+    """Assert that the body raises an exception of the class `kind` whose text matches, and no other one.
+
+    The class is given by its name, because older versions do not have all of them. Yields a list that gets the
+    exception.
+    """
+    caught: list[Any] = []
+    try:
+        yield caught
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        caught.append(error)
+    assert caught, f"no {kind} was raised"
+    names = [base.__name__ for base in type(caught[0]).__mro__]
+    assert kind in names, f"{caught[0]!r} was raised instead of a {kind}"
+    assert re.search(message, str(caught[0])), f"the message is: {caught[0]}"
+
+
+@contextmanager
+def no_error() -> Iterator[None]:
+    """Assert that the body raises no exception."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{error!r} was raised") from error
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Assert that the body raises a ConfigError of one line whose text matches, and no other exception."""
+    with raises("ConfigError", message) as caught:
+        yield
+    assert "\n" not in str(caught[0])
+
+
+def exit_code(main: Callable[[], int], arguments: Iterable[object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the function of a command with arguments. An exception that reaches its caller is a failure of the test."""
+    monkeypatch.setattr(sys, "argv", ["shmppo", *map(str, arguments)])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    try:
+        return main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException as error:
+        raise AssertionError(f"the command ends with a traceback: {error!r}") from error

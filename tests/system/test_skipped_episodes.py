@@ -1,0 +1,38 @@
+"""Episodes that fail, with --skip-bad-episodes: where they are skipped, and which values are failures."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from public_helpers import exit_code, raises
+
+from shmppo import TrainConfig, train
+from shmppo.train import main
+
+BASE = TrainConfig(
+    env="environments:FailsAtStart", num_envs=4, rollout_steps=48, minibatches=2, epochs=1, hidden_size=8,
+    encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 48 * 4, seq_len=8,
+)  # fmt: skip
+
+
+def test_an_episode_that_fails_while_it_is_restored_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file in `tokens` lets one reset in a worker fail: here the one that restores an episode."""
+    (tmp_path / "tokens").mkdir()
+    run_dir = tmp_path / "run"
+    kwargs = {"how": "raise", "tokens": str(tmp_path / "tokens")}
+    config = dataclasses.replace(BASE, env_kwargs=kwargs, skip_bad_episodes=True, max_restarts=0, run_dir=str(run_dir))
+    train(dataclasses.replace(config, stop_at_iteration=2))
+    (tmp_path / "tokens" / "0").touch()
+    assert exit_code(main, ["--resume", run_dir, "--workers", 1], monkeypatch) == 0
+    assert not list((tmp_path / "tokens").iterdir())
+    assert "raised ValueError('no license')" in (run_dir / "run.log").read_text()
+
+
+def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="environments:Faulty-huge-v0", run_dir=str(tmp_path / "strict"))
+    with raises("EnvError", r"environment 0: step returned the reward 1e\+300, which is not finite in float32"):
+        train(config)
+    config = dataclasses.replace(config, skip_bad_episodes=True, run_dir=str(tmp_path / "skipping"))
+    assert train(config)["iterations"] == 4
