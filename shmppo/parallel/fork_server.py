@@ -24,7 +24,7 @@ PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 START_TRIES, RETRY_SECONDS = 3, 0.2
 START_SECONDS = 180.0
 """Far above the time that the fork server takes to import PRELOAD and to fork."""
-REAP_SECONDS = 10.0
+REAP_SECONDS = 60.0
 """Far above the time that the fork server takes to reap a process."""
 
 _CLEANUP = "shmppo.parallel.fork_server_cleanup"

@@ -30,8 +30,8 @@ PANELS = 3
 """Panels of a row of slices.svg."""
 
 
-def write_report(options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path) -> None:
-    """Write the files and print the best trial.
+def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path) -> None:
+    """Write best.json and the plots, and print the best trial.
 
     Args:
         options: of the search.
@@ -43,14 +43,21 @@ def write_report(options: SearchOptions, base: TrainConfig, study: SearchStudy, 
         ShmppoError: if no trial has finished.
     """
     trials = study.trials()
-    _write_table(trials, directory / "trials.csv")
     finished = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    running = sum(not trial.state.is_finished() for trial in trials)
+    if running:
+        print(
+            f"{running} trials have not finished; the same command continues those of this directory, unless another "
+            "search trains them"
+        )
+        if not finished:
+            return
     if not finished:
         reasons = [trial.user_attrs["reason"] for trial in trials if trial.state == TrialState.FAIL]
-        why = f"{len(reasons)} have failed, the first because: {reasons[0]}" if reasons else "continue the search"
+        why = f"{len(reasons)} have failed, the first because: {reasons[0]}" if reasons else "give it more --trials"
         raise ShmppoError(f"no trial of {short_path(directory)} has finished; {why}")
     best = study.optuna.best_trial
-    chosen = study.fields(best.number)
+    chosen = study.fields(best.number) or {}
     config = trial_config(base, chosen)
     file = directory / "best.json"
     write_json(file, differences(dataclasses.replace(config, run_dir=None)))
@@ -88,8 +95,8 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _write_table(trials: Sequence[FrozenTrial], path: Path) -> None:
-    """Write one row per trial, with a column for each option."""
+def write_table(trials: Sequence[FrozenTrial], path: Path) -> None:
+    """Write trials.csv: one row per trial, with a column for each option."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     with replaced_file(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -99,7 +106,7 @@ def _write_table(trials: Sequence[FrozenTrial], path: Path) -> None:
             value = trial_value(trial)
             writer.writerow(
                 [
-                    trial.number, STATES[trial.state], "" if value is None else value, trial.last_step or 0,
+                    trial.number, STATES[trial.state], "" if value is None else value, attributes.get("iteration", 0),
                     attributes.get("env_steps", 0), " ".join(map(str, attributes.get("values", ()))),
                     " ".join(attributes.get("weights_sha256", ())), attributes.get("reason", ""),
                     *(trial.params.get(name, "") for name in names),
@@ -125,9 +132,10 @@ def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
     """
     study = optuna.create_study(direction="maximize")
     for trial in judged:
-        value = trial.intermediate_values[min(trial.intermediate_values)]
+        value = trial.intermediate_values[0]
         study.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=value))
-    importances = optuna.importance.get_param_importances(study)
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
     names = list(importances)[::-1]
     figure, (axis,) = new_figure(1, 1, height=0.5 + 0.25 * len(names))
     axis.barh(names, [importances[name] for name in names], color=COLORS[0])

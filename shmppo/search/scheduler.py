@@ -17,15 +17,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError, ShmppoError
 from shmppo.plotting.curves import interquartile_mean
+from shmppo.runs.startup import check_early
 from shmppo.search.cores import Cores
 from shmppo.search.options import SearchOptions
-from shmppo.search.report import write_report
-from shmppo.search.space import load_space, trial_config
+from shmppo.search.report import report, write_table
+from shmppo.search.space import Space, load_space, trial_config
 from shmppo.search.study import Bracket, SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
 from shmppo.search.view import SearchView
@@ -44,24 +47,36 @@ def search(options: SearchOptions, base: TrainConfig) -> None:
 
     Raises:
         ConfigError: if the search cannot start.
-        ShmppoError: if no trial has finished.
+        ShmppoError: if no trial has finished, if the database fails, or if a file cannot be written.
         KeyboardInterrupt: if a signal has stopped the search. Its runs have saved checkpoints.
     """
     space = load_space(options.space)
     directory = user_path(options.search_dir, "--search-dir").absolute()
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / "search.lock").touch()
     except OSError as error:
         raise ConfigError(
-            f"--search-dir {directory} cannot be made: {error.strerror}; name another directory"
+            f"--search-dir {directory} cannot be written: {error.strerror}; name another directory"
         ) from error
+    check_early(base)
+    inspect_task(base)  # an environment that does not work would use up all trials
+    try:
+        _search(options, base, space, directory)
+    except (OSError, StorageInternalError) as error:
+        reason = " ".join(str(error.__cause__ or error).split("[SQL")[0].split())
+        raise ShmppoError(f"the search cannot continue: {reason}; mend this, and repeat the command") from error
+
+
+def _search(options: SearchOptions, base: TrainConfig, space: Space, directory: Path) -> None:
     study = SearchStudy(options, base, space, directory)
     scheduler = Scheduler(options, base, study, directory)
     with SearchView(options, study) as view, scheduler.stop.by_signals():
         scheduler.run(view)
+    write_table(study.trials(), directory / "trials.csv")
     if scheduler.stop.signal is not None:
         raise KeyboardInterrupt
-    write_report(options, base, study, directory)
+    report(options, base, study, directory)
 
 
 def keep_best(values: dict[int, float], eta: int) -> list[int]:
@@ -113,24 +128,21 @@ class Scheduler:
 
     def _config(self, number: int) -> TrainConfig | None:
         """Return the configuration of a trial. If it cannot run, the trial fails, and the result is None."""
+        fields = self._study.fields(number)
+        if fields is None:
+            return None
         try:
-            config = trial_config(self._base, self._study.fields(number))
+            config = trial_config(self._base, fields)
         except ConfigError as error:
             self._study.tell(number, TrialState.FAIL, reason=str(error))
             return None
         # One trial is enough to check the environment.
         return config if number == 0 else dataclasses.replace(config, check_determinism=0)
 
-    def _iteration(self, config: TrainConfig, rung: int) -> int:
-        return self._options.rung_iterations(config)[rung]
-
     def _lacks_values(self, alive: dict[int, TrainConfig], rung: int) -> bool:
         """Whether a trial has not come to the rung."""
-        trials = [(self._study.trial(number), config) for number, config in alive.items()]
-        return any(
-            not trial.state.is_finished() and self._iteration(config, rung) not in trial.intermediate_values
-            for trial, config in trials
-        )
+        trials = [self._study.trial(number) for number in alive]
+        return any(not trial.state.is_finished() and rung not in trial.intermediate_values for trial in trials)
 
     def _decide(self, configs: dict[int, TrainConfig], rung: int, view: SearchView) -> None:
         """End the trials of a bracket that do not continue after a rung.
@@ -139,11 +151,8 @@ class Scheduler:
         trials count, too.
         """
         trials = {number: self._study.trial(number) for number in configs}
-        iterations = {number: self._iteration(config, rung) for number, config in configs.items()}
         values = {
-            number: trial.intermediate_values[iterations[number]]
-            for number, trial in trials.items()
-            if iterations[number] in trial.intermediate_values
+            n: trial.intermediate_values[rung] for n, trial in trials.items() if rung in trial.intermediate_values
         }
         alive = [number for number in values if not trials[number].state.is_finished()]
         if rung == self._options.rungs - 1 or self._options.pruner == "none":
@@ -154,7 +163,7 @@ class Scheduler:
             if self._study.pruner is not None:
                 kept = [n for n in alive if not self._study.pruner.prune(self._study.optuna, trials[n])]
             for number in alive:
-                if number not in kept and max(trials[number].intermediate_values) == iterations[number]:
+                if number not in kept and trials[number].last_step == rung:
                     self._study.tell(number, TrialState.PRUNED)
         view.show(())
 
@@ -166,13 +175,13 @@ class Scheduler:
         changed, failed = set(results), set[int]()
         try:
             while True:
-                failed |= {n for n in changed if self._record(n, self._iteration(alive[n], rung), results[n])}
+                failed |= {n for n in changed if self._record(n, rung, [r for r in runs if r.trial == n], results[n])}
                 waiting = deque(run for run in waiting if run.trial not in failed)
                 if not self._stopping():
                     self._start(waiting, running)
                 if not running and (not waiting or self._stopping()):
                     return
-                view.show(running)
+                view.show(running, waiting=bool(waiting), stopping=self._stopping())
                 ended = self._wait(running, failed)
                 changed = {run.trial for run in ended if self._collect(run, results)}
                 waiting.extend(run for run in ended if run.trial not in changed | failed)  # something has stopped it
@@ -183,8 +192,8 @@ class Scheduler:
 
     def _runs(self, number: int, config: TrainConfig, rung: int) -> list[TrialRun]:
         """Return the runs of a trial. Empty if its value at the rung is known."""
-        iteration = self._iteration(config, rung)
-        if iteration in self._study.trial(number).intermediate_values:
+        iteration = self._options.rung_iterations(config)[rung]
+        if rung in self._study.trial(number).intermediate_values:
             return []
         directory = self._trials_directory / f"{number:04d}"
         seeds = [self._base.seed + k for k in range(self._options.seeds)]
@@ -230,20 +239,29 @@ class Scheduler:
             results[run.trial][run.seed] = result
         return result is not None
 
-    def _record(self, number: int, iteration: int, results: dict[int, RunResult]) -> bool:
+    def _record(self, number: int, rung: int, runs: Sequence[TrialRun], results: dict[int, RunResult]) -> bool:
         """Report the value of a trial when all its runs have come to a rung.
+
+        Args:
+            number: of the trial.
+            rung: its index.
+            runs: of the trial.
+            results: of those that have come to the rung, by seed.
 
         Returns:
             Whether the trial has failed, because one of its runs has.
         """
-        steps = sum(result.steps for result in results.values())
         failures = [result.failure for result in results.values() if result.failure]
+        steps = sum(run.steps for run in runs)
         if failures:
             self._study.tell(number, TrialState.FAIL, reason=failures[0], env_steps=steps)
         elif len(results) == self._options.seeds:
             in_order = [results[seed] for seed in sorted(results)]
             values, hashes = ([r.value for r in in_order], [r.weights_sha256 for r in in_order])
-            self._study.report(number, _objective(values), iteration, steps, values=values, weights_sha256=hashes)
+            self._study.report(
+                number, _objective(values), rung, iteration=runs[0].iterations, env_steps=steps, values=values,
+                weights_sha256=hashes,
+            )  # fmt: skip
         return bool(failures)
 
 

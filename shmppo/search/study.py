@@ -14,7 +14,7 @@ import fcntl
 import json
 import logging
 import os
-import socket
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +24,7 @@ from typing import Any, TextIO
 import optuna
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from shmppo.config.checks import flag, require
@@ -32,6 +33,7 @@ from shmppo.errors import ConfigError
 from shmppo.search.options import SearchOptions
 from shmppo.search.samplers import make_pruner, make_sampler
 from shmppo.search.space import Space
+from shmppo.utils.files import replaced_file
 
 SQLITE_SECONDS = 60  # for which a process waits while another one writes
 _FIXED_OPTIONS = ("objective", "seeds", "rungs", "eta", "sampler", "pruner", "search_seed")
@@ -41,13 +43,12 @@ class Bracket:
     """Some trials that are compared with each other at their rungs.
 
     Attributes:
-        number: of the bracket in its directory.
-        trials: numbers of its trials.
+        trials: their numbers.
     """
 
-    def __init__(self, number: int, trials: list[int], lock: TextIO) -> None:
-        """lock: the locked file. It is unlocked by `release`."""
-        self.number, self.trials, self._lock = number, trials, lock
+    def __init__(self, trials: list[int], lock: TextIO) -> None:
+        """trials: their numbers. lock: the locked file. It is unlocked by `release`."""
+        self.trials, self._lock = trials, lock
 
     def release(self) -> None:
         """Let another process continue the bracket, if it has not ended."""
@@ -73,10 +74,10 @@ class SearchStudy:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._options, self._base, self._space, self._directory = options, base, space, directory
-        self._owner = f"{socket.gethostname()}:{directory}"
         sampler = make_sampler(options.sampler, options.search_seed)
         self.pruner = make_pruner(options.pruner)
         with self._lock():
+            self._owner = _identity(directory / "search-id")
             self._storage = _open_storage(options.storage or f"sqlite:///{directory / 'study.db'}")
             self.optuna = optuna.create_study(
                 storage=self._storage, study_name=options.study, direction="maximize", load_if_exists=True,
@@ -92,25 +93,23 @@ class SearchStudy:
         """Return one trial."""
         return self.trials()[number]
 
-    def fields(self, number: int) -> dict[str, Any]:
-        """Return the options that a trial varies, with their values."""
-        fixed = self._base.fields()
-        return self._space.suggest(self._live(number), fixed)
+    def fields(self, number: int) -> dict[str, Any] | None:
+        """Return the options that a trial varies, with their values. None if their choice has failed."""
+        return self.trial(number).user_attrs.get("options")
 
-    def report(self, number: int, value: float, iteration: int, steps: int, **attributes: Any) -> None:
+    def report(self, number: int, value: float, rung: int, **attributes: Any) -> None:
         """Record the objective of a trial at a rung.
 
         Args:
             number: of the trial.
             value: the objective.
-            iteration: of the rung.
-            steps: environment steps that the trial has used so far.
+            rung: index of the rung. It is Optuna's step, so that Optuna compares trials at the same rung.
             attributes: to store with the trial.
         """
         live = self._live(number)
-        for name, attribute in {"env_steps": steps, **attributes}.items():
+        for name, attribute in attributes.items():
             live.set_user_attr(name, attribute)
-        live.report(value, iteration)
+        live.report(value, rung)
 
     def tell(self, number: int, state: TrialState, value: float | None = None, **attributes: Any) -> None:
         """End a trial, unless it has ended.
@@ -164,7 +163,7 @@ class SearchStudy:
     def _bracket(self, number: int, size: int, lock: TextIO) -> Bracket:
         """Return a bracket of this process. Create the trials that it lacks."""
         try:
-            return Bracket(number, self._complete(number, size), lock)
+            return Bracket(self._complete(number, size), lock)
         except BaseException:
             lock.close()
             raise
@@ -179,9 +178,20 @@ class SearchStudy:
             trial = self.trial(number)
             if trial.state == TrialState.WAITING:
                 self._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
-            if not trial.state.is_finished():
-                self.fields(number)
+            if not trial.state.is_finished() and "options" not in trial.user_attrs:
+                self._choose(number)
         return numbers
+
+    def _choose(self, number: int) -> None:
+        """Choose the options of a trial. If a function of the user fails, so does the trial, unless it is the first."""
+        try:
+            chosen = self._space.suggest(self._live(number), self._base.fields())
+        except ConfigError as error:
+            if number == 0:
+                raise
+            self.tell(number, TrialState.FAIL, reason=str(error))
+        else:
+            self._live(number).set_user_attr("options", chosen)
 
     def _live(self, number: int) -> Trial:
         """Return a trial that can be changed."""
@@ -196,12 +206,13 @@ class SearchStudy:
             "config": json.loads(json.dumps(fields)),
         }
         stored: Mapping[str, Any] = self.optuna.user_attrs
-        if not stored:
-            for name, value in own.items():
-                self.optuna.set_user_attr(name, value)
+        if not stored and not self.trials():
+            self.optuna.set_user_attr("search", own)
             return
-        where = f"the study {self._options.study} in {self._options.storage or self._directory}"
-        require(set(own) <= set(stored), f"{where} is not one of shmppo search; give another --study or --search-dir")
+        place = _without_password(self._options.storage) if self._options.storage else self._directory
+        where = f"the study {self._options.study} in {place}"
+        require("search" in stored, f"{where} is not one of shmppo search; give another --study or --search-dir")
+        stored = stored["search"]
         for kind in ("options", "config"):
             changed = [name for name in own[kind] if own[kind][name] != stored[kind].get(name)]
             names = " and ".join(map(flag, changed))
@@ -229,16 +240,34 @@ class SearchStudy:
         return file
 
 
+def _identity(file: Path) -> str:
+    """Return a random text that identifies a directory of a search, also after it was moved."""
+    if not file.exists():
+        with replaced_file(file) as temporary:
+            temporary.write_text(uuid.uuid4().hex)
+    return file.read_text()
+
+
+def _without_password(url: str) -> str:
+    """Return the URL of a database for a message."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except SQLAlchemyError:
+        return "URL"
+
+
 def _open_storage(url: str) -> BaseStorage:
     """Open the database. Raises ConfigError if it cannot be used."""
-    connect = {"timeout": SQLITE_SECONDS} if url.startswith("sqlite") else {}
+    engine: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("sqlite"):
+        engine = {"connect_args": {"timeout": SQLITE_SECONDS}}
     try:
         with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
-            return RDBStorage(url, engine_kwargs={"connect_args": connect})
-    except (SQLAlchemyError, ImportError, ValueError) as error:
+            return RDBStorage(url, engine_kwargs=engine)
+    except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split("(Background")[0].split())
         raise ConfigError(
-            f"--storage {url} cannot be used: {reason}; correct the URL, or start the database"
+            f"--storage {_without_password(url)} cannot be used: {reason}; correct the URL, or start the database"
         ) from error
 
 

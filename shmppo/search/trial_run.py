@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -12,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.config.checks import require
 from shmppo.config.differences import differences
+from shmppo.config.resumable import different_fields
 from shmppo.config.schemas import SUMMARY_FILE, read_object
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
 from shmppo.plotting.curves import read_columns
 from shmppo.utils.files import write_json
@@ -29,8 +32,6 @@ class RunResult:
 
     value: float
     """The objective. NaN after a failure."""
-    steps: int
-    """Environment steps of the run so far."""
     failure: str = ""
     """Why the run counts as failed; "" if it does not."""
     weights_sha256: str = ""
@@ -55,11 +56,15 @@ class TrialRun:
             iterations: number of iterations after which it pauses.
             run_dir: its directory.
             objective: value of --objective.
+
+        Raises:
+            ConfigError: if the directory has a run with another configuration.
         """
         self.trial, self.seed, self.iterations = trial, config.seed, iterations
         self.cores: tuple[int, ...] = ()
         self._config, self._run_dir, self._objective = config, run_dir, objective
         self._process: subprocess.Popen[bytes] | None = None
+        self._refuse_other_run()
         self._asked = False  # to stop
 
     def start(self, cores: tuple[int, ...]) -> None:
@@ -67,7 +72,8 @@ class TrialRun:
         self.cores = cores
         self._run_dir.parent.mkdir(parents=True, exist_ok=True)
         workers = min(len(cores), self._config.num_envs) if len(cores) > 1 else 0
-        command = [sys.executable, "-m", "shmppo.search.trial_process", ",".join(map(str, cores)), *self._source()]
+        command = [sys.executable, "-m", "shmppo.search.trial_process", str(os.getpid()), ",".join(map(str, cores))]
+        command += self._source()
         command += ["--workers", str(workers), "--stop-at-iteration", str(self.iterations), "--quiet"]
         with open(self._output, "ab") as output:
             self._process = subprocess.Popen(
@@ -94,12 +100,12 @@ class TrialRun:
         """Return the result at the rung; None if the run has to be started or continued for it."""
         code = None if self._process is None else self._process.poll()
         if code not in (None, 0) and not self._asked:  # a run that is asked before it handles signals ends at once
-            return RunResult(float("nan"), self._steps(), self._reason(int(code or 0)))
+            return RunResult(float("nan"), self._reason(int(code or 0)))
         summary = self._summary()
         if summary is None or summary["iterations"] < self.iterations:
             return None
         value, failure = self._judge()
-        return RunResult(value, summary["env_steps"], failure, summary["weights_sha256"])
+        return RunResult(value, failure, summary["weights_sha256"])
 
     @property
     def finished_iterations(self) -> int:
@@ -110,12 +116,29 @@ class TrialRun:
             return 0
 
     @property
+    def steps(self) -> int:
+        """Environment steps of the run so far."""
+        return self.finished_iterations * self._config.batch_steps
+
+    @property
     def _output(self) -> Path:
         """The file with the text that the run prints."""
         return self._run_dir.with_suffix(".txt")
 
+    def _refuse_other_run(self) -> None:
+        if (self._run_dir / "config.json").is_file():
+            different = different_fields(load_config(self._run_dir), self._config)
+            require(
+                not different,
+                f"{self._run_dir} has a run of another study with another {' and '.join(different)}; name another "
+                "--search-dir",
+            )
+
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
+        if self.finished_iterations >= self.iterations:
+            # It was killed between its last checkpoint and its summary. The checkpoint before it leads to both.
+            (self._run_dir / "checkpoint.pt").unlink(missing_ok=True)
         if list(self._run_dir.glob("checkpoint*.pt")):
             return ["--resume", str(self._run_dir)]
         shutil.rmtree(self._run_dir, ignore_errors=True)  # it was killed before its first checkpoint
@@ -127,9 +150,6 @@ class TrialRun:
         path = self._run_dir / "summary.json"
         return read_object(path, SUMMARY_FILE, "remove this directory") if path.is_file() else None
 
-    def _steps(self) -> int:
-        return self.finished_iterations * self._config.batch_steps
-
     def _judge(self) -> tuple[float, str]:
         """Return the objective, and why the run counts as failed."""
         columns = read_columns(self._run_dir / "metrics.csv")
@@ -137,7 +157,7 @@ class TrialRun:
         returns, losses = columns["return_mean_100"][before], columns["value_loss"][before]
         known = returns[np.isfinite(returns)]
         if not len(known):
-            return float("nan"), f"no episode has ended in {self._steps():,} steps"
+            return float("nan"), f"no episode has ended in {self.steps:,} steps"
         if not losses[-1] <= EXPLODED * max(losses[0], 1.0):
             return float("nan"), f"the value loss has grown from {losses[0]:.3g} to {losses[-1]:.3g}"
         return float(known[-1] if self._objective == "last" else known.mean()), ""

@@ -55,6 +55,7 @@ class SearchView:
         self._began = time.monotonic()
         self._shown = 0.0
         self._printed: set[int] = set()
+        self._note = ""
 
     def __enter__(self) -> SearchView:
         if self._live is not None:
@@ -73,15 +74,29 @@ class SearchView:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, running: Sequence[TrialRun]) -> None:
-        """Show the state of the search. running: runs with a process."""
+    def show(self, running: Sequence[TrialRun], *, waiting: bool = False, stopping: bool = False) -> None:
+        """Show the state of the search.
+
+        Args:
+            running: runs with a process.
+            waiting: whether runs wait for a core.
+            stopping: whether the search waits until its runs have saved checkpoints.
+        """
         if time.monotonic() - self._shown < UPDATE_SECONDS:
             return
         self._shown = time.monotonic()
         trials = self._study.trials()
+        note = ""
+        if stopping:
+            note = "pausing the running trials"
+        elif waiting and not running:
+            note = "waiting for a core; other searches use all of them"
         if self._live is not None:
-            self._live.update(self._table(trials, running), refresh=True)
+            self._live.update(self._table(trials, running, note), refresh=True)
             return
+        if note and note != self._note:
+            print(note, flush=True)
+        self._note = note
         for trial in trials:
             if trial.state.is_finished() and trial.number not in self._printed:
                 self._printed.add(trial.number)
@@ -94,11 +109,11 @@ class SearchView:
         steps = trial.user_attrs.get("env_steps", 0)
         return f"trial {trial.number} {STATES[trial.state]} after {steps:,} steps: {result}  {changes_text(trial)}"
 
-    def _table(self, trials: Sequence[FrozenTrial], running: Sequence[TrialRun]) -> RenderableType:
+    def _table(self, trials: Sequence[FrozenTrial], running: Sequence[TrialRun], note: str) -> RenderableType:
         ended = sum(trial.state.is_finished() for trial in trials)
         steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
         seconds = clock(time.monotonic() - self._began)
-        lines = [f"search  {ended} of {self._options.trials} trials  {steps:,} steps  {seconds}"]
+        lines = [f"search  {ended} of {self._options.trials} trials  {steps:,} steps  {seconds}  {note}"]
         for run in running:
             cores = f"{'cores' if len(run.cores) > 1 else 'core'} {', '.join(map(str, run.cores))}"
             progress = f"iteration {run.finished_iterations} of {run.iterations}"

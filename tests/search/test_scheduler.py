@@ -7,6 +7,7 @@ memory, because hundreds of transactions take seconds in a file.
 from __future__ import annotations
 
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from optuna.trial import TrialState
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.search import main
 from shmppo.search import scheduler as module
 from shmppo.search import study as study_module
 from shmppo.search.cores import Cores
@@ -73,13 +75,15 @@ class ArtificialRun(TrialRun):
             return None
         reason = ArtificialRun.failing(self._config)
         value = self._config.learning_rate * self.iterations - self._config.clip / 100
-        return RunResult(
-            float("nan") if reason else value, self.iterations * self._config.batch_steps, reason, "0" * 64
-        )
+        return RunResult(float("nan") if reason else value, reason, "0" * 64)
+
+    @property
+    def finished_iterations(self) -> int:
+        return ArtificialRun.progress.get(self._run_dir, 0)
 
 
 class NoView:
-    def show(self, running: Sequence[TrialRun]) -> None: ...
+    def show(self, running: Sequence[TrialRun], **state: bool) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -110,10 +114,10 @@ def test_the_best_of_each_bracket_continue_and_others_stop_at_their_rung(tmp_pat
     assert len(trials) == 12
     for first in (0, 4, 8):
         bracket = trials[first : first + 4]
-        ranked = sorted(bracket, key=lambda trial: trial.intermediate_values[23], reverse=True)
+        ranked = sorted(bracket, key=lambda trial: trial.intermediate_values[0], reverse=True)
         assert [len(trial.intermediate_values) for trial in ranked] == [3, 2, 1, 1]
         assert ranked[0].state == TrialState.COMPLETE
-        assert ranked[0].value == ranked[0].intermediate_values[90]
+        assert ranked[0].value == ranked[0].intermediate_values[2]
         assert all(trial.state == TrialState.PRUNED for trial in ranked[1:])
     assert {iterations for _, iterations in ArtificialRun.started} == {23, 45, 90}
     spent = sum(trial.user_attrs["env_steps"] for trial in trials)
@@ -137,16 +141,16 @@ def test_kills_and_the_number_of_jobs_do_not_change_the_trials(tmp_path: Path) -
 
 def test_a_kill_while_trials_are_created_does_not_change_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = contents(search(tmp_path / "undisturbed"))
-    original, calls = SearchStudy.fields, 0
+    original, calls = SearchStudy._choose, 0
 
-    def fields(study: SearchStudy, number: int) -> dict[str, Any]:
+    def choose(study: SearchStudy, number: int) -> None:
         nonlocal calls
         calls += 1
-        if calls in (2, 9, 21):
+        if calls in (2, 7, 12):
             raise Killed
-        return original(study, number)
+        original(study, number)
 
-    monkeypatch.setattr(SearchStudy, "fields", fields)
+    monkeypatch.setattr(SearchStudy, "_choose", choose)
     for _ in range(3):
         with pytest.raises(Killed):
             search(tmp_path / "killed")
@@ -185,7 +189,7 @@ def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path, monk
 def test_the_objective_is_the_interquartile_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {1: -1000.0, 2: 3.0, 3: 5.0, 4: 1000.0}
     monkeypatch.setattr(
-        ArtificialRun, "result", lambda run: RunResult(values[run.seed], 10) if run._run_dir in run.progress else None
+        ArtificialRun, "result", lambda run: RunResult(values[run.seed]) if run._run_dir in run.progress else None
     )
     trials = search(tmp_path / "search", replace(OPTIONS, trials=1, rungs=1, seeds=4))
     assert trials[0].value == 4.0
@@ -233,6 +237,69 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path, monkeypa
         assert "\n" not in str(raised.value)
 
 
+def test_short_jobs_stop_trials_at_every_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two rungs of two iterations are the same iteration."""
+    monkeypatch.setattr(sys.modules[__name__], "BASE", replace(BASE, total_steps=2 * BASE.batch_steps))
+    trials = search(tmp_path / "search", replace(OPTIONS, trials=4))
+    assert sorted(len(trial.intermediate_values) for trial in trials) == [1, 1, 2, 3]
+
+
+def test_a_median_pruner_compares_trials_at_the_same_rung(tmp_path: Path) -> None:
+    """Not at the same iteration, which is another number of steps in trials with another batch."""
+    space = parse_space({"rollout_steps": {"choices": [64, 128]}, "learning_rate": {"choices": [0.001]}}, "it")
+    options = replace(OPTIONS, pruner="median", trials=24)
+    trials = search(tmp_path / "search", options, space)
+    rungs = {trial.params["rollout_steps"]: set[int]() for trial in trials}
+    for trial in trials:
+        rungs[trial.params["rollout_steps"]] |= set(trial.intermediate_values)
+    assert rungs == {64: {0, 1, 2}, 128: {0, 1, 2}}
+
+
+def test_a_moved_directory_continues_its_trials(tmp_path: Path) -> None:
+    expected = contents(search(tmp_path / "undisturbed"))
+    ArtificialRun.kill_after = 3
+    with pytest.raises(Killed):
+        search(tmp_path / "before")
+    ArtificialRun.kill_after = None
+    (tmp_path / "before").rename(tmp_path / "after")
+    memory = study_module._open_storage(f"sqlite:///{tmp_path / 'before' / 'study.db'}")
+    assert memory is not None
+    before, after = (f"sqlite:///{tmp_path / name / 'study.db'}" for name in ("before", "after"))
+    study_module._open_storage.__self__[after] = study_module._open_storage(before)  # type: ignore[attr-defined]
+    assert contents(search(tmp_path / "after")) == expected
+
+
+def test_the_steps_of_a_failed_trial_are_those_of_all_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArtificialRun, "failing", staticmethod(lambda config: "bad" if config.seed == 2 else ""))
+    trials = search(tmp_path / "search", replace(OPTIONS, trials=1, rungs=1, seeds=3, jobs=1))
+    assert trials[0].state == TrialState.FAIL
+    assert trials[0].user_attrs["env_steps"] == 2 * 90 * BASE.batch_steps  # the third run has not begun
+
+
+def test_a_space_function_that_fails_for_one_trial_fails_this_trial(tmp_path: Path) -> None:
+    def space(trial: optuna.Trial) -> dict[str, Any]:
+        if trial.number == 2:
+            raise RuntimeError("not this one")
+        return {}
+
+    trials = search(tmp_path / "search", space=Space(function=space, identity="it"))
+    assert [trial.number for trial in trials if trial.state == TrialState.FAIL] == [2]
+    assert "raised RuntimeError('not this one')" in trials[2].user_attrs["reason"]
+
+    def broken(trial: optuna.Trial) -> dict[str, Any]:
+        raise RuntimeError("never")
+
+    with pytest.raises(ConfigError, match="raised RuntimeError"):
+        search(tmp_path / "broken", space=Space(function=broken, identity="it"))
+
+
+def test_messages_do_not_contain_the_password_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_module, "_open_storage", _open_storage)
+    with pytest.raises(ConfigError, match=r"^--storage \w+://me:\*\*\*@") as raised:
+        search(tmp_path / "search", replace(OPTIONS, storage="nonesuch://me:secret@localhost/x"))
+    assert "secret" not in str(raised.value)
+
+
 def test_two_processes_never_have_the_same_bracket_or_core(tmp_path: Path) -> None:
     (tmp_path / "search").mkdir()
     first, second = (SearchStudy(OPTIONS, BASE, SPACE, tmp_path / "search") for _ in range(2))
@@ -257,6 +324,15 @@ def test_two_processes_never_have_the_same_bracket_or_core(tmp_path: Path) -> No
     one.give_back(everything)
     assert other.take(1) == everything[:1]
     other.give_back(everything[:1])
+
+
+def test_without_optuna_the_command_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["search"])
+    assert main() == 2
+    assert capsys.readouterr().err == ("error: shmppo search needs the package optuna; pip install 'shmppo[search]'\n")
 
 
 def test_choices_of_different_trials_and_options_have_different_seeds() -> None:

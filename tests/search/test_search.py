@@ -148,6 +148,21 @@ def test_two_searches_share_a_study_and_the_cores(tmp_path: Path) -> None:
     assert {trial["state"] for trial in trials} == {"finished", "stopped"}
 
 
+def test_a_search_that_is_killed_before_a_summary_repeats_the_last_iterations(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    done = search(tmp_path / "search", "--trials", "1")
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "search" / "trials").glob("*/seed-1")
+    before = table(tmp_path / "search")
+    (run_dir / "summary.json").unlink()
+    (tmp_path / "search" / "study.db").unlink()
+    (tmp_path / "search" / "search-id").unlink()
+    done = search(tmp_path / "search", "--trials", "1")
+    assert done.returncode == 0, done.stderr
+    assert table(tmp_path / "search") == before
+
+
 FAILING = """
 import os, gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -206,6 +221,9 @@ def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
         (new, ("--trials", "0"), (), "--trials is 0; it must be at least 1"),
         (undisturbed, ("--space", str(other)), (), "was begun with another space"),
         (undisturbed, (), ("--gamma", "0.5"), "was begun with another value of --gamma"),
+        (undisturbed, ("--study", "other"), ("--gamma", "0.5"), "has a run of another study with another --"),
+        (new, (), ("--env", "NoSuchEnv-v0"), "NoSuchEnv"),
+        (tmp_path / "other.json", (), (), "cannot be written"),
     ):
         done = search(directory, *flags, job=job)
         lines = done.stderr.splitlines()
