@@ -17,7 +17,7 @@ from shmppo.config.checks import require
 from shmppo.config.differences import differences
 from shmppo.config.resumable import different_fields
 from shmppo.config.schemas import SUMMARY_FILE, read_object
-from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.errors import ConfigError
 from shmppo.plotting.curves import read_columns
 from shmppo.utils.files import write_json
@@ -127,7 +127,8 @@ class TrialRun:
 
     def _refuse_other_run(self) -> None:
         if (self._run_dir / "config.json").is_file():
-            different = different_fields(load_config(self._run_dir), self._config)
+            own = from_json(self._config.to_json())  # config.json has defaults in place of None
+            different = different_fields(load_config(self._run_dir), own)
             require(
                 not different,
                 f"{self._run_dir} has a run of another study with another {' and '.join(different)}; name another "
