@@ -17,7 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shmppo import TrainConfig
 from shmppo.search.cores import Cores
+from shmppo.search.trial_run import RunResult, TrialRun
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 JOB = "--num-envs 4 --rollout-steps 32 --minibatches 2 --hidden-size 8 --encoder-sizes 8 --total-steps 1024"
@@ -148,19 +150,25 @@ def test_two_searches_share_a_study_and_the_cores(tmp_path: Path) -> None:
     assert {trial["state"] for trial in trials} == {"finished", "stopped"}
 
 
-def test_a_search_that_is_killed_before_a_summary_repeats_the_last_iterations(
-    undisturbed: Path, tmp_path: Path
-) -> None:
-    done = search(tmp_path / "search", "--trials", "1")
-    assert done.returncode == 0, done.stderr
-    (run_dir,) = (tmp_path / "search" / "trials").glob("*/seed-1")
-    before = table(tmp_path / "search")
-    (run_dir / "summary.json").unlink()
-    (tmp_path / "search" / "study.db").unlink()
-    (tmp_path / "search" / "search-id").unlink()
-    done = search(tmp_path / "search", "--trials", "1")
-    assert done.returncode == 0, done.stderr
-    assert table(tmp_path / "search") == before
+def test_a_run_that_is_killed_before_its_summary_repeats_iterations(tmp_path: Path) -> None:
+    config = TrainConfig(
+        num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, encoder_sizes=(8,), total_steps=1024
+    )
+
+    def train() -> RunResult:
+        run = TrialRun(0, config, 3, tmp_path / "run", objective="last")
+        assert run.result() is None
+        run.start(Cores().usable[:1])
+        while not run.ended():
+            time.sleep(0.05)
+        result = run.result()
+        assert result is not None
+        return result
+
+    first = train()
+    assert not first.failure
+    (tmp_path / "run" / "summary.json").unlink()
+    assert train() == first
 
 
 FAILING = """
