@@ -13,6 +13,8 @@ class Environment:
     """The value of --env."""
     flags: tuple[str, ...] = ()
     """Flags that the environment needs, for example wrappers."""
+    reproducible: bool = True
+    """Whether it is a function of its seed and its actions."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ SUITES = (
     ),
     Suite(
         "Gymnasium-Robotics",
-        ("gymnasium-robotics",),
+        ("gymnasium-robotics", "mujoco<3.12"),
         (
             Environment("gymnasium_robotics:FetchReach-v4"),
             Environment("gymnasium_robotics:PointMaze_UMaze-v3"),
@@ -69,17 +71,41 @@ SUITES = (
     Suite(
         "Meta-World",
         ("metaworld",),
-        (Environment("metaworld:Meta-World/MT1", ("--env-kwargs", "env_name=reach-v3")),),
+        (
+            Environment(
+                "metaworld:Meta-World/MT1",
+                ("--env-kwargs", "env_name=reach-v3", "--allow-out-of-bounds"),
+                reproducible=False,
+            ),
+            Environment(
+                "metaworld:Meta-World/MT1",
+                (
+                    "--env-kwargs",
+                    "env_name=reach-v3",
+                    "seed=1",
+                    "--allow-out-of-bounds",
+                    "--wrappers",
+                    "figures.suites.wrappers:SeededGoals",
+                ),
+            ),
+        ),
     ),
     Suite(
         "Crafter",
         ("crafter",),
-        (Environment("figures.suites.crafter_env:make"),),
+        (
+            Environment("figures.suites.crafter_env:make", reproducible=False),
+            Environment("figures.suites.crafter_env:make", ("--env-kwargs", "ordered=true")),
+        ),
     ),
     Suite(
         "Box2D",
         ("box2d",),
-        (Environment("LunarLander-v3"), Environment("BipedalWalker-v3")),
+        (
+            Environment("LunarLander-v3"),
+            Environment("BipedalWalker-v3", reproducible=False),
+            Environment("BipedalWalker-v3", ("--wrappers", "figures.suites.wrappers:NewWorld")),
+        ),
     ),
     Suite(
         "DeepMind Control",

@@ -18,8 +18,9 @@ from figures.faults import anywhere, disturbances, judge
 from figures.faults.measure import campaign
 from figures.random_configurations import generate, measure, trainings
 from figures.random_configurations import judge as configuration_judge
+from figures.suites import install, page
 from figures.suites import measure as suites
-from figures.suites import page
+from figures.suites.suites import Environment
 from shmppo import ConfigError, TrainConfig, TrainingError
 from shmppo.config.train_config import field_types
 
@@ -215,13 +216,18 @@ def test_the_number_of_a_case_determines_its_disturbance() -> None:
 
 def test_the_page_of_the_suites_has_the_tables_of_the_measurement() -> None:
     text = page.PAGE.read_text()
-    assert page.with_tables(text, read_rows(suites.TABLE)) == text
+    assert page.with_tables(text) == text
 
 
-def test_every_measured_environment_of_a_suite_is_still_listed() -> None:
-    rows = read_rows(suites.TABLE)
-    listed = [(suite.name, environment.env) for suite, environment in suites.CASES]
-    assert [(row["suite"], row["env"]) for row in rows] == listed[: max(1, len(rows))]
+@pytest.mark.parametrize("name", suites.PARTS)
+def test_every_measured_environment_of_a_suite_is_still_listed(name: str) -> None:
+    part: Any = suites.PARTS[name]
+    rows = read_rows(part.TABLE)
+    listed = [next(item for item in case if isinstance(item, Environment)) for case in part.CASES]
+    names = [(environment.env, " ".join(environment.flags)) for environment in listed]
+    assert [(row["env"], row["flags"]) for row in rows] == names[: len(rows)]
+    assert rows
+    assert [row for row in rows if row["outcome"] == WRONG] == []
 
 
 @pytest.mark.parametrize(
@@ -229,20 +235,53 @@ def test_every_measured_environment_of_a_suite_is_still_listed() -> None:
     [
         ([summary("a"), summary("a")], ["", ""], "one hash"),
         ([summary("a"), summary("b")], ["", ""], WRONG),
-        ([summary("a"), summary("b", "a reason")], ["", ""], "inexact"),
+        ([summary("a"), summary("a", "a reason")], ["", ""], WRONG),
         ([{}, {}], ["code 2: error: no", "code 2: error: no"], "refused"),
         ([summary("a"), {}], ["", "code 2: error: no"], WRONG),
         ([{}, {}], ["code 1: error: no", "code 2: error: no"], WRONG),
     ],
 )
-def test_suites_are_judged(summaries: list[dict[str, Any]], errors: list[str], expected: str) -> None:
-    assert suites.judge(summaries, errors)[0] == expected
+def test_trainings_of_suites_are_judged(summaries: list[dict[str, Any]], errors: list[str], expected: str) -> None:
+    assert suites.trainings.judge(summaries, errors, reproducible=True)[0] == expected
+    if not any(errors):
+        assert suites.trainings.judge(summaries, errors, reproducible=False)[0] == "not reproducible"
+
+
+@pytest.mark.parametrize(
+    ("found", "reproducible", "expected"),
+    [
+        ({"difference": None, "problem": None}, True, "reproducible"),
+        ({"difference": "x differs", "problem": None}, False, "not reproducible"),
+        ({"difference": None, "problem": None}, False, WRONG),
+        ({"difference": "x differs", "problem": None}, True, WRONG),
+        ({"difference": None, "problem": "it raises"}, True, WRONG),
+        ({"error": "hung"}, False, WRONG),
+    ],
+)
+def test_checks_of_suites_are_judged(found: dict[str, Any], reproducible: bool, expected: str) -> None:
+    assert suites.checks.judge(found, reproducible=reproducible) == expected
+
+
+@pytest.mark.parametrize(
+    ("same_hash", "found_by", "reproducible", "expected"),
+    [
+        (True, None, True, "one hash"),
+        (False, None, True, WRONG),
+        (True, 500, True, WRONG),
+        (False, 500, False, "other hash, reported"),
+        (True, 2000, False, "same hash, reported"),
+        (False, None, False, WRONG),
+    ],
+)
+def test_resumes_of_suites_are_judged(same_hash: bool, found_by: int | None, reproducible: bool, expected: str) -> None:
+    found = {"same_hash": same_hash, "found_by": found_by}
+    assert suites.resumes.judge(found, reproducible=reproducible) == expected
 
 
 def test_conflicts_are_read_from_the_output_of_pip() -> None:
     line = "metaworld 3.0 requires mujoco==3.3.0, but you have mujoco 4.0.0 which is incompatible."
-    assert suites.conflicts(f"Successfully installed x\n{line}\n", failed=False) == line[:-1]
-    assert suites.conflicts("ERROR: No matching distribution", failed=True).startswith("failed: ERROR: No matching")
+    assert install.conflicts(f"Successfully installed x\n{line}\n", failed=False) == line[:-1]
+    assert install.conflicts("ERROR: No matching distribution", failed=True).startswith("failed: ERROR: No matching")
 
 
 # --- the campaigns

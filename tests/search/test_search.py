@@ -66,20 +66,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def no_process_left() -> Iterator[None]:
-    before = set(psutil.Process().children(recursive=True))
+def no_process_left(tmp_path: Path) -> Iterator[None]:
     yield
-    left = psutil.wait_procs([p for p in everything() if p not in before], timeout=30)[1]
-    assert not left
+    assert not psutil.wait_procs(processes_of(tmp_path), timeout=30)[1]
 
 
-def everything() -> list[psutil.Process]:
-    """The processes of searches, also of those whose parent was killed."""
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """The processes of searches below a directory, also of those whose parent was killed."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            command_line = " ".join(process.cmdline())
-            if "shmppo.search" in command_line or "/seed-1" in command_line:
+            if str(directory) in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
