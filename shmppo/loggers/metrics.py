@@ -83,6 +83,8 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "weights_sha256": "hash of the weights; null if an error ended the run during an update",
     "exact": "whether the determinism guarantee holds for this run, as far as shmppo can tell",
     "inexact_reasons": "why it does not hold",
+    "environment_check": "whether the environment has the same bits for the same seed and actions, in the steps that "
+    "`--check-determinism` compares: `passed`, `failed`, `not finished`, or `none` without the check",
     "initial_weights": "path, iteration, and hash of the weights of `--init-from`; null without it",
     "env_steps": "environment steps of all ranks",
     "iterations": "iterations finished",

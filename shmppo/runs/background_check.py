@@ -19,6 +19,10 @@ class BackgroundCheck:
     """Checks in another process that the environment is a function of its seed and its actions.
 
     If it is not, the run becomes inexact. If the check fails, or if the run ends before it, the log says so.
+
+    Attributes:
+        verdict: "none" without a check, "not finished" as long as it runs or if it could not be finished, "passed", or
+            "failed".
     """
 
     def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:
@@ -31,13 +35,17 @@ class BackgroundCheck:
         """
         self._config, self._task, self._state = config, task, state
         self._process: CheckProcess | None = None
+        self.verdict = "none"
 
     def start(self) -> None:
         """Start the process. Does nothing without a check, on other ranks, or if the environment is known already."""
         config, reasons = self._config, self._state.inexact_reasons
-        known = self._task.inexact_reason is not None or any(text.startswith(IRREPRODUCIBLE) for text in reasons)
-        if not config.check_determinism or config.rank > 0 or known:
+        if self._task.inexact_reason is not None or any(text.startswith(IRREPRODUCIBLE) for text in reasons):
+            self.verdict = "failed"
             return
+        if not config.check_determinism or config.rank > 0:
+            return
+        self.verdict = "not finished"
         try:
             self._process = CheckProcess(config, self._task, config.check_determinism)
         except Exception as error:  # whatever prevents the check must not prevent the run
@@ -50,12 +58,13 @@ class BackgroundCheck:
         self._process.close()
         self._process = None
         if finding.difference is not None:
-            reason = irreproducible(finding)
+            reason, self.verdict = irreproducible(finding), "failed"
             self._state.mark_inexact(reason)
             return reason
         if finding.problem is not None:
             _log_problem(f"{finding.problem} after {finding.steps} checked steps")
         else:
+            self.verdict = "passed"
             log.info("the environment gave the same bits in %d checked steps", finding.steps)
         return None
 

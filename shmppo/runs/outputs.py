@@ -73,6 +73,7 @@ class Outputs:
         self.directory = DirectoryGuard(run_dir)
         self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._evaluator: Evaluator | None = None
+        self._check: BackgroundCheck | None = None
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         for note in start_notes(config):
@@ -119,9 +120,14 @@ class Outputs:
         self.poll_check()
         return asked_to_stop
 
+    @property
+    def environment_check(self) -> str:
+        """The verdict of the check of the environment, see `BackgroundCheck`."""
+        return "none" if self._check is None else self._check.verdict
+
     def poll_check(self) -> None:
         """Show the result of the check of the environment, if it has just ended with a difference."""
-        if reason := self._check.poll():
+        if self._check is not None and (reason := self._check.poll()):
             self._status.notes.append(f"not exact: {reason}")  # the check has logged it
 
     def check_load(self, core_share: CoreShare) -> None:

@@ -284,6 +284,7 @@ class Session:
             "weights_sha256": None if state.updating else self.learner.weights_sha256(),
             "exact": not inexact_reasons,
             "inexact_reasons": list(inexact_reasons),
+            "environment_check": self.outputs.environment_check,
             "initial_weights": state.initial_weights,
             "env_steps": steps,
             "iterations": state.iteration,

@@ -45,6 +45,7 @@ def log_of(run_dir: Path) -> str:
 def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> None:
     summary = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")))
     assert summary["exact"]
+    assert summary["environment_check"] == "not finished"
     assert "not checked for reproducibility: the run ended before the check" in log_of(tmp_path / "run")
     assert not checking()
 
@@ -57,6 +58,7 @@ def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
         config = dataclasses.replace(SMALL, check_determinism=steps, run_dir=str(run_dir))
         summary = train(config, callback=wait_for_the_check)
         assert summary["exact"]
+        assert summary["environment_check"] == ("passed" if steps else "none")
         hashes.add(summary["weights_sha256"])
         assert (f"the same bits in {steps} checked steps" in log_of(run_dir)) == (steps > 0)
     assert len(hashes) == 1
