@@ -27,6 +27,8 @@ from shmppo import TrainConfig
 TESTS = Path(__file__).parent
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
+RENAMED = {"EnvironmentFault": "EnvError", "WorkerFault": "WorkerError"}
+"""Exceptions of older versions, and their present names."""
 NO_CHECK = tuple(
     word
     for field in dataclasses.fields(TrainConfig)
@@ -138,7 +140,7 @@ def raises(kind: str, message: str) -> Iterator[list[Any]]:
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         caught.append(error)
     assert caught, f"no {kind} was raised"
-    names = [base.__name__ for base in type(caught[0]).__mro__]
+    names = [RENAMED.get(base.__name__, base.__name__) for base in type(caught[0]).__mro__]
     assert kind in names, f"{caught[0]!r} was raised instead of a {kind}"
     assert re.search(message, str(caught[0])), f"the message is: {caught[0]}"
 

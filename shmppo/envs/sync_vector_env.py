@@ -21,7 +21,7 @@ from shmppo.envs.snapshots import restore_snapshot, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
-from shmppo.models.observations import ObservationError
+from shmppo.models.observations import NUMBERS, ObservationError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -250,10 +250,16 @@ class SyncVectorEnv(VectorEnv):
     def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
         """Store an observation that is one vector, and continue the hash `hashed` with it."""
         (obs,) = self._env_obs[i]
-        if getattr(observation, "shape", None) != obs.shape:  # the assignment below would broadcast a single number
-            shape = np.shape(observation)
-            if shape != obs.shape:
-                raise ObservationError((), f"has shape {shape}, but its space has shape {obs.shape}")
+        try:
+            right = observation.shape == obs.shape and observation.dtype.kind in NUMBERS
+        except AttributeError:  # for example a list, or a tensor of torch
+            right = False
+        if not right:
+            array = np.asarray(observation)  # the assignment below would broadcast a single number, and convert text
+            if array.shape != obs.shape:
+                raise ObservationError((), f"has shape {array.shape}, but its space has shape {obs.shape}")
+            if array.dtype.kind not in NUMBERS:
+                raise ObservationError((), f"has type {array.dtype}, but it must contain real numbers")
         obs[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 

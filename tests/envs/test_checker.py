@@ -98,7 +98,7 @@ class BreaksLater(Counter):
     [
         ((OBSERVED, 0, {}), r"reset\(seed=\d+\) of episode 1 returned 3 values; it must return \(observation, info\)$"),
         ((np.zeros(3), {}), r"reset returned an observation that has shape \(3,\), but its space has shape \(2,\) \("),
-        ((["a", "b"], {}), "reset returned an observation that cannot be converted to numbers: could not convert"),
+        ((["a", "b"], {}), "reset returned an observation that has type <U1, but it must contain real numbers"),
     ],
 )
 def test_a_rule_that_a_later_reset_breaks_is_named(later: Any, message: str) -> None:

@@ -81,7 +81,8 @@ def test_a_value_that_no_run_can_use_is_refused_in_one_line(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     workers = " --workers 0" if command == "train" and "--resume" not in arguments else ""
-    assert message in only_error(command, arguments + workers, monkeypatch, capsys)
+    error = only_error(command, arguments + workers, monkeypatch, capsys)
+    assert message in error, f"the message is: {error}"
     assert not (tmp_path / "runs").exists()
 
 

@@ -267,9 +267,9 @@ def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_dist
 
     config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
     assert train(config, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
+    assert not (tmp_path / "second").exists()
     assert len(messages) == 2
     assert messages[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")
-    assert not (tmp_path / "second").exists()
 
 
 @pytest.mark.parametrize("fails", long_after(1, [True, False]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,27 +77,64 @@ def test_a_policy_refuses_a_previous_action_that_is_no_action(tmp_path: Path) ->
 
 
 BOX, BITS = spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)
-ODD: dict[str, tuple[Any, Any, Any]] = {
-    "text": (BOX, ["0.5", "0.5"], 0.0),
-    "complex": (BOX, np.array([0.5j, 0]), 0.0),
-    "objects": (BOX, np.array([0.5, 0], object), 0.0),
-    "bits of text": (BITS, np.array(["1", "0"]), 0.0),
-    "complex bits": (BITS, np.array([1j * 1j + 1, 0]), 0.0),
-    "codes of text": (spaces.MultiDiscrete([2, 2]), np.array(["1", "0"]), 0.0),
-    "reward of text": (BOX, np.zeros(2, np.float32), np.array("1")),
-    "complex reward": (BOX, np.zeros(2, np.float32), np.array(1j)),
-    "outside of Discrete": (spaces.Discrete(3), 7, 0.0),
-    "outside of MultiBinary": (BITS, np.array([2, 0], np.int8), 0.0),
+ODD: dict[str, tuple[Any, Any]] = {
+    "text": (BOX, ["0.5", "0.5"]),
+    "array of text": (BOX, np.array(["0.5", "0.5"])),
+    "complex": (BOX, np.array([0.5j, 0])),
+    "objects": (BOX, np.array([0.5, 0], object)),
+    "bits of text": (BITS, np.array(["1", "0"])),
+    "complex bits": (BITS, np.array([1j * 1j + 1, 0])),
+    "outside of MultiBinary": (BITS, np.array([2, 0], np.int8)),
+    "outside of Discrete": (spaces.Discrete(3), 7),
+    "codes of text": (spaces.MultiDiscrete([2, 2]), np.array(["1", "0"])),
 }
+REWARDS: dict[str, Any] = {"text": np.array("1"), "complex": np.array(1j)}
+
+
+@pytest.fixture
+def returning(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that makes `Counter` return a given observation, and a reward, from a step of each instance on."""
+
+    def install(space: spaces.Space[Any], observation: Any, *, reward: Any = 0.0, first_step: int = 0) -> None:
+        right = space.sample() if first_step else observation
+
+        def step(env: Any, _: int) -> tuple[Any, Any, bool, bool, dict]:
+            env.steps += 1
+            wrong = env.steps >= first_step
+            return (observation if wrong else right), (reward if wrong else 0.0), False, False, {}
+
+        monkeypatch.setattr(Counter, "observation_space", space)
+        monkeypatch.setattr(Counter, "steps", 0, raising=False)
+        monkeypatch.setattr(Counter, "reset", lambda env, **_: (right, {}))
+        monkeypatch.setattr(Counter, "step", step)
+
+    return install
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_an_environment_whose_values_do_not_belong_to_its_space_is_refused_at_the_start(
-    case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_an_observation_that_does_not_belong_to_its_space_is_refused_at_the_start(
+    case: str, returning: Callable[..., None], tmp_path: Path
 ) -> None:
-    space, observation, reward = ODD[case]
-    monkeypatch.setattr(Counter, "__init__", lambda self: setattr(self, "observation_space", space))
-    monkeypatch.setattr(Counter, "reset", lambda self, **_: (observation, {}))
-    monkeypatch.setattr(Counter, "step", lambda self, _: (observation, reward, False, False, {}))
-    with refused(r"returned an observation|returned the reward"):
+    returning(*ODD[case])
+    with refused("returned an observation"):
+        train(dataclasses.replace(SMALL, env="environments:Counter", run_dir=str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_no_run_trains_on_an_observation_that_does_not_belong_to_its_space(
+    case: str, returning: Callable[..., None], tmp_path: Path
+) -> None:
+    returning(*ODD[case], first_step=12)
+    with raises(
+        "EnvError", "environment 0: step returned an observation that .* (contain real numbers|outside its spac)"
+    ):
+        train(dataclasses.replace(SMALL, env="environments:Counter", run_dir=str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("case", REWARDS)
+def test_a_reward_that_is_no_real_number_is_refused_at_the_start(
+    case: str, returning: Callable[..., None], tmp_path: Path
+) -> None:
+    returning(BOX, np.zeros(2, np.float32), reward=REWARDS[case])
+    with refused("returned the reward"):
         train(dataclasses.replace(SMALL, env="environments:Counter", run_dir=str(tmp_path / "run")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -319,14 +320,19 @@ def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Pat
     everyone = process.children(recursive=True)
     mapped = [line for one in everyone for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines()]
     files = {line.split(maxsplit=5)[5] for line in mapped if "/dev/shm/" in line}
-    assert files
-    assert not [file for file in files if "/sem." in file], "named semaphores stay if a process is killed"
-    second.suspend()
-    process.kill()
-    psutil.wait_procs([first, process], timeout=60)
-    assert not first.is_running()
-    second.resume()
-    assert not psutil.wait_procs(everyone, timeout=60)[1]
+    try:
+        assert files
+        assert not [file for file in files if "/sem." in file], "named semaphores stay if a process is killed"
+        second.suspend()
+        process.kill()
+        psutil.wait_procs([first, process], timeout=60)
+        assert not first.is_running()
+        second.resume()
+        assert not psutil.wait_procs(everyone, timeout=60)[1]
+    finally:
+        for one in (process, *everyone):
+            with contextlib.suppress(psutil.Error):
+                one.kill()
     process.communicate()
     assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -37,7 +38,8 @@ def running(tmp_path: Path) -> Iterator[psutil.Popen]:
             time.sleep(0.05)
         yield process
     finally:
-        process.kill()
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 @pytest.mark.parametrize("kill", long_after(1, [True, False]))

@@ -1,0 +1,1 @@
+"""Tests of defects that an older commit had."""
