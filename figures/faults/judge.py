@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from figures.faults.disturbances import Disturbance
 from figures.faults.environments import EXIT_CODE
-from shmppo.errors import INTERRUPTED
+from shmppo.errors import INTERRUPTED, ConfigError
 
 SIGNAL_CODES = {"KILL": -9, "SEGV": -11, "STOP": -9, "STOP-CONT": -9}
 """Exit code of a process that gets this signal. The campaign kills a learner that stays stopped."""
@@ -86,7 +86,8 @@ def _rank_defects(chosen: Disturbance, rank: int, code: int, text: str) -> list[
         found.append(f"code {code}: {_end(text)}")
     elif code in (1, 2):
         errors = [line for line in text.splitlines() if line.startswith("error:")]
-        if len(errors) != 1:
+        printed = 0 if code == ConfigError.exit_code and rank else 1  # all ranks raise the same ConfigError
+        if len(errors) != printed:
             found.append(f"code {code} with {len(errors)} lines of errors: {_end(text)}")
     if "Traceback" in text and chosen.fault != "raise" and code != INTERRUPTED:
         found.append(f"a traceback: {_end(text)}")
