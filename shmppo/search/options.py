@@ -17,7 +17,7 @@ from shmppo.utils.files import user_path
 
 INTERRUPTED = "interrupted; continue the search with the same command"
 SET_BY_SEARCH = (
-    "run_dir", "resume", "stop_at_iteration", "workers", "learning", "ranks", "rank", "checkpoint_every",
+    "run_dir", "resume", "stop_at_iteration", "workers", "learning", "checkpoint_every",
     "keep_checkpoints", "preempt_fraction", "quiet",
 )  # fmt: skip
 """Fields of the training configuration that the search sets itself, or that its runs cannot use."""
@@ -40,30 +40,31 @@ class SearchOptions:
     """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
     rungs: int = 3
     """Number of rungs. At each rung, the trials of a bracket pause, and the pruner chooses which continue. A bracket
-    has --eta^(rungs - 1) trials."""
+    has eta^(rungs - 1) trials."""
     eta: int = 3
     """From one rung to the next, 1 / eta of the trials continue, with eta times the environment steps."""
     sampler: Literal["tpe", "random", "gp", "cmaes", "nsgaii"] = "tpe"
     """Optuna's sampler. gp and cmaes need further packages."""
     pruner: Literal["halving", "median", "none"] = "halving"
-    """Which trials continue at a rung: the best 1 / eta of the bracket (halving), those that are better than the median
-    of the finished trials (median), or all (none, without rungs)."""
+    """Which trials continue at a rung: the best 1 / eta of the bracket (halving), those that are not worse than the
+    median of the finished trials (median), or all (none, without rungs)."""
     search_seed: int = 0
     """Seed of the sampler."""
     jobs: int | None = None
     """Largest number of runs at the same time. They share the cores of this machine. None: one per core."""
     steps: int | None = None
-    """Budget in environment steps. When it is used, no new bracket begins. None: no limit."""
+    """Budget in environment steps. When it is used up, no new bracket begins. None: no limit."""
     minutes: float | None = None
-    """Time of this call. Then the running trials pause, and the same command continues them. None: no limit."""
+    """Time limit of this call in minutes. After it, the running trials pause. The same command continues them. None: no
+    limit."""
     storage: str | None = None
     """URL of a database of Optuna, for example postgresql://user@host/name. Several machines can share one. None: an
     SQLite file in --search-dir."""
     study: str = "search"
     """Name of the study in the database."""
     search_dir: Path = Path("runs/search")
-    """Directory of the search: its runs, trials.csv, best.json, and plots. A search continues if the directory has
-    one."""
+    """Directory of the search: its runs, trials.csv, best.json, and plots. If the directory contains a search, it
+    continues."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot be used."""
@@ -110,8 +111,8 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     own, training = arguments[:end], arguments[end + 1 :]
     page = Page(
         program("search"),
-        "Search for good hyperparameters with Optuna. Flags of train follow after --. Trials with low returns pause "
-        "early, and those that continue do so from their checkpoints. The same command continues a search.",
+        "Search for good hyperparameters with Optuna. Flags of train follow after --. All trials pause at rungs. The "
+        "best continue from their checkpoints, and the others stop. The same command continues a search.",
         examples=("--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2", "--space space.yaml -- --env E"),
     )
     options: SearchOptions = parse(SearchOptions, own, page)

@@ -65,7 +65,7 @@ def search(options: SearchOptions, base: TrainConfig) -> None:
         _search(options, base, space, directory)
     except (OSError, StorageInternalError) as error:
         reason = " ".join(str(error.__cause__ or error).split("[SQL")[0].split())
-        raise ShmppoError(f"the search cannot continue: {reason}; mend this, and repeat the command") from error
+        raise ShmppoError(f"the search cannot continue: {reason}; repair this, and repeat the command") from error
 
 
 def _search(options: SearchOptions, base: TrainConfig, space: Space, directory: Path) -> None:
