@@ -25,10 +25,10 @@ from statistics import median
 from figures.common.command_line import script_parser
 from figures.common.paths import ROOT
 from figures.common.tables import read_rows, write_rows
+from shmppo import TrainConfig
 
 FOLDER = Path(__file__).parent
 TARGET = 475.0  # CartPole-v1 counts as solved
-STEPS = 100_000  # of a trial: half of the default job's, because the aim is to learn fast
 SEARCH = ("--trials", "30", "--objective", "mean")
 
 
@@ -36,7 +36,6 @@ def search(directory: Path) -> float:
     """Search. Returns the wall-clock seconds."""
     began = time.monotonic()
     command = [sys.executable, "-m", "shmppo.search", *SEARCH, "--search-dir", str(directory)]
-    command += ["--", "--total-steps", str(STEPS)]
     subprocess.run(command, cwd=ROOT, check=True)
     return time.monotonic() - began
 
@@ -58,7 +57,7 @@ def spent_steps(trials: list[dict[str, str]]) -> dict[str, int]:
         steps, iteration = int(trial["env_steps"]), int(trial["iteration"])
         if iteration:
             batch = steps // iteration
-            whole = math.ceil(STEPS / batch)
+            whole = math.ceil(TrainConfig().total_steps / batch)
             rungs = [math.ceil(whole / part) for part in (9, 3, 1)]  # of the defaults, --rungs 3 and --eta 3
             spent["steps"] += steps
             spent["steps_if_begun_again"] += batch * sum(rung for rung in rungs if rung <= iteration)
