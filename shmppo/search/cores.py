@@ -59,11 +59,18 @@ class Cores:
         return len(self.usable) - len(self._files)
 
     def _lock(self, core: int) -> bool:
-        file = open(self._directory / f"core-{core}.lock", "a")  # noqa: SIM115 (the lock lasts as long as the file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return False
-        self._files[core] = file
-        return True
+        file = locked_file(self._directory / f"core-{core}.lock")
+        if file is not None:
+            self._files[core] = file
+        return file is not None
+
+
+def locked_file(path: Path) -> TextIO | None:
+    """Open a file and lock it until it is closed. Returns None if another process has locked it."""
+    file = open(path, "a")  # noqa: SIM115 (the lock lasts as long as the file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

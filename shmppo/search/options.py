@@ -85,15 +85,19 @@ class SearchOptions:
         """Trials of a whole bracket."""
         return int(self.eta ** (self.rungs - 1))
 
+    @property
+    def rung_count(self) -> int:
+        """Number of rungs: --rungs, or 1 if all trials train to the end."""
+        return 1 if self.pruner == "none" else self.rungs
+
     def rung_iterations(self, config: TrainConfig) -> list[int]:
         """Return the number of iterations at each rung. The last is that of the whole run.
 
         Args:
             config: of a trial.
         """
-        if self.pruner == "none":
-            return [config.iterations]
-        return [-(-config.iterations // self.eta ** (self.rungs - 1 - rung)) for rung in range(self.rungs)]
+        last = self.rung_count - 1
+        return [-(-config.iterations // self.eta ** (last - rung)) for rung in range(self.rung_count)]
 
 
 def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:

@@ -22,7 +22,7 @@ from shmppo.plotting.style import COLORS, label, new_figure, save
 from shmppo.search.options import SearchOptions
 from shmppo.search.space import trial_config
 from shmppo.search.study import SearchStudy
-from shmppo.search.view import STATES, trial_value
+from shmppo.search.view import STATES, ranking, trial_value
 from shmppo.utils.files import replaced_file, short_path, write_json
 
 COLUMNS = ("trial", "state", "value", "iteration", "env_steps", "seed_values", "weights_sha256", "reason")
@@ -62,7 +62,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
     file = directory / "best.json"
     write_json(file, differences(dataclasses.replace(config, run_dir=None)))
     files = ["best.json", "trials.csv"]
-    judged = [trial for trial in trials if trial_value(trial) is not None and trial.state != TrialState.FAIL]
+    judged = ranking(trials)
     if importlib.util.find_spec("matplotlib") is not None:
         files += _plot(judged, directory)
     print(_text(options, base, best, trials, chosen, directory, files))

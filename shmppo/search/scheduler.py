@@ -119,12 +119,12 @@ class Scheduler:
     def _train_bracket(self, bracket: Bracket, view: SearchView) -> None:
         made = {number: self._config(number) for number in bracket.trials}
         configs = {number: config for number, config in made.items() if config is not None}
-        for rung in range(1 if self._options.pruner == "none" else self._options.rungs):
+        for rung in range(self._options.rung_count):
             alive = {n: c for n, c in configs.items() if not self._study.trial(n).state.is_finished()}
             self._train_rung(alive, rung, view)
             if self._stopping() and self._lacks_values(alive, rung):
                 return
-            self._decide(configs, rung, view)
+            self._decide(configs, rung)
 
     def _config(self, number: int) -> TrainConfig | None:
         """Return the configuration of a trial. If it cannot run, the trial fails, and the result is None."""
@@ -144,7 +144,7 @@ class Scheduler:
         trials = [self._study.trial(number) for number in alive]
         return any(not trial.state.is_finished() and rung not in trial.intermediate_values for trial in trials)
 
-    def _decide(self, configs: dict[int, TrainConfig], rung: int, view: SearchView) -> None:
+    def _decide(self, configs: dict[int, TrainConfig], rung: int) -> None:
         """End the trials of a bracket that do not continue after a rung.
 
         A continued search decides again about rungs before its own. The result is the same, because the values of ended
@@ -155,7 +155,7 @@ class Scheduler:
             n: trial.intermediate_values[rung] for n, trial in trials.items() if rung in trial.intermediate_values
         }
         alive = [number for number in values if not trials[number].state.is_finished()]
-        if rung == self._options.rungs - 1 or self._options.pruner == "none":
+        if rung == self._options.rung_count - 1:
             for number in alive:
                 self._study.tell(number, TrialState.COMPLETE, values[number])
         else:
@@ -165,7 +165,6 @@ class Scheduler:
             for number in alive:
                 if number not in kept and trials[number].last_step == rung:
                     self._study.tell(number, TrialState.PRUNED)
-        view.show(())
 
     def _train_rung(self, alive: dict[int, TrainConfig], rung: int, view: SearchView) -> None:
         """Train the trials up to a rung, several at a time. Returns early if the search is to stop."""

@@ -30,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from shmppo.config.checks import flag, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.search.cores import locked_file
 from shmppo.search.options import SearchOptions
 from shmppo.search.samplers import make_pruner, make_sampler
 from shmppo.search.space import Space
@@ -72,6 +73,7 @@ class SearchStudy:
                 another configuration.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        logging.getLogger("alembic").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._options, self._base, self._space, self._directory = options, base, space, directory
         sampler = make_sampler(options.sampler, options.search_seed)
@@ -140,7 +142,7 @@ class SearchStudy:
                 whole = len(members) == members[0].user_attrs["size"]
                 if whole and all(trial.state.is_finished() for trial in members):
                     continue
-                lock = self._try_lock(f"bracket-{number}.lock")
+                lock = locked_file(self._directory / f"bracket-{number}.lock")
                 if lock is not None:
                     return self._bracket(number, members[0].user_attrs["size"], lock)
             size = min(self._options.bracket_size, self._options.trials - len(self.trials()))
@@ -148,7 +150,7 @@ class SearchStudy:
             if size <= 0 or (self._options.steps is not None and spent >= self._options.steps):
                 return None
             number = max(brackets, default=-1) + 1
-            lock = self._try_lock(f"bracket-{number}.lock")
+            lock = locked_file(self._directory / f"bracket-{number}.lock")
             assert lock is not None
             return self._bracket(number, size, lock)
 
@@ -229,16 +231,6 @@ class SearchStudy:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _try_lock(self, name: str) -> TextIO | None:
-        """Lock a file of the directory. Returns None if another process has locked it."""
-        file = open(self._directory / name, "a")  # noqa: SIM115 (the lock lasts as long as the file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        return file
-
 
 def _identity(file: Path) -> str:
     """Return a random text that identifies a directory of a search, also after it was moved."""
@@ -269,6 +261,3 @@ def _open_storage(url: str) -> BaseStorage:
         raise ConfigError(
             f"--storage {_without_password(url)} cannot be used: {reason}; correct the URL, or start the database"
         ) from error
-
-
-logging.getLogger("alembic").setLevel(logging.ERROR)
