@@ -53,8 +53,8 @@ def started_process(make: Callable[[], Any]) -> Any:
 
     Args:
         make: makes the process. It is called again if the fork server ends meanwhile, for example because a signal was
-            sent to all processes of the job, or if it does not answer within START_SECONDS, because it was stopped
-            (SIGSTOP). The next try starts another fork server.
+            sent to all processes of the job. A fork server that does not answer within START_SECONDS was probably
+            stopped (SIGSTOP), and is killed. The next try starts another one.
 
     Raises:
         EOFError, ConnectionError: if the fork server ends again and again.
