@@ -1,95 +1,169 @@
-"""Search on CartPole with hidden velocities, and compare the best configuration with the default one on new seeds.
+"""Search hyperparameters for tasks, and compare the best configuration with the default one.
 
-    python -m figures.search.measure
+    python -m figures.search.measure search cartpole double_pendulum swimmer
+    python -m figures.search.measure fresh cartpole --seeds 101 102 103 104 105
 
-The search is that of docs/guides/search.md: 30 trials on the default job. Writes trials.csv and the plots of the
-search. fresh.csv has the environment steps of new seeds until the mean return of 100 episodes reaches the target, and
-"" for runs that do not reach it. search.csv has the steps of the search, and those of the same search if each continued
-trial began again, or if all trials trained to the end. These two are computed: the test of the search shows that a
-trial that begins again has the same result.
+search: 30 trials. The next call continues an interrupted search. A folder for each task gets trials.csv, best.json, and
+the plots of the search. The rows of this task in fresh.csv are removed, because they belong to the previous search.
+search.csv has the steps of each search, the steps if each continued trial began again, and the steps if all trials
+trained to the end. The last two are computed. A test of the search shows that a trial that begins again has the same
+result.
+
+fresh: trains the default and the best configuration with new seeds, and appends a row for each run to fresh.csv. Runs
+that are in the table are skipped. `steps_to_solve` is the step of the first checkpoint whose policy reaches the target
+as the mean return of 20 episodes with the most likely actions. A checkpoint is kept about every 2,048 steps, or every
+iteration if an iteration is longer. `steps_to_mean` is the step at which the mean return of the last 100 episodes of
+training reaches the target. On CartPole, these 100 episodes take at least 47,500 steps. A cell is empty if a run does
+not reach the target. `train_return_100` is the mean return of the last 100 episodes of training, and `evaluate_return`
+that of 20 episodes with the most likely actions at the end.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import median
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from figures.common.command_line import script_parser
 from figures.common.paths import ROOT
-from figures.common.tables import read_rows, write_rows
-from shmppo import TrainConfig
+from figures.common.tables import append_rows, has_row, read_rows, write_rows
+from shmppo.config.flags import parse_config
+from shmppo.runs.evaluation import evaluate
+from shmppo.utils.machine import git_revision
 
 FOLDER = Path(__file__).parent
-TARGET = 475.0  # CartPole-v1 counts as solved
-SEARCH = ("--trials", "30", "--objective", "mean")
+SEARCHES, FRESH = FOLDER / "search.csv", FOLDER / "fresh.csv"
 
 
-def search(directory: Path) -> float:
-    """Search. Returns the wall-clock seconds."""
-    began = time.monotonic()
-    command = [sys.executable, "-m", "shmppo.search", *SEARCH, "--search-dir", str(directory)]
+class Task(NamedTuple):
+    """A task to search for."""
+
+    train: str
+    """Flags of `train`: the default configuration. It is the first trial."""
+    search: str
+    """Flags of `search`."""
+    seeds: int
+    """Runs per trial."""
+    total_steps: int
+    """Of each run."""
+    target: float
+    """Mean return. Gymnasium's threshold for a solved task."""
+
+
+TASKS = {
+    "cartpole": Task("", "--objective mean", 3, 100_000, 475.0),
+    "double_pendulum": Task("--env InvertedDoublePendulum-v5 --hide-obs 5 6 7", "", 1, 100_000, 9_100.0),
+    "swimmer": Task(
+        "--env Swimmer-v5 --core none --encoder-sizes 64 64 --separate-critic --num-envs 1 --rollout-steps 2048 "
+        "--minibatches 32 --epochs 10 --learning-rate 3e-4 --value-clip",  # as the presets for other MuJoCo tasks
+        "--space figures/search/swimmer/space.yaml",
+        1,
+        300_000,
+        360.0,
+    ),
+}
+TRIALS = 30
+KEEP_STEPS = 2048
+EPISODES = 20
+
+
+def train_flags(task: str) -> list[str]:
+    """Return the flags of `train` with which the search of a task starts."""
+    return [*TASKS[task].train.split(), "--total-steps", str(TASKS[task].total_steps)]
+
+
+def measure_search(task: str) -> None:
+    """Search, or continue an interrupted search. Write the files of the task and its row of search.csv."""
+    directory = ROOT / "runs" / "search" / task
+    began, continued = time.monotonic(), directory.exists()
+    search = [*TASKS[task].search.split(), "--trials", str(TRIALS), "--seeds", str(TASKS[task].seeds)]
+    command = [sys.executable, "-m", "shmppo.search", *search, "--search-dir", str(directory), "--", *train_flags(task)]
     subprocess.run(command, cwd=ROOT, check=True)
-    return time.monotonic() - began
+    duration = round(time.monotonic() - began)
+    (FOLDER / task).mkdir(exist_ok=True)
+    for name in ("trials.csv", "best.json", "importance.svg", "slices.svg"):
+        shutil.copy(directory / name, FOLDER / task / name)
+    rows = read_rows(FOLDER / task / "trials.csv")
+    row = {
+        "task": task,
+        "trials": len(rows),
+        "wall_seconds": "" if continued else duration,
+        **spent_steps(rows, TASKS[task]),
+        "commit": (git_revision() or "installed")[:7],
+    }
+    write_rows(SEARCHES, [*(other for other in read_rows(SEARCHES) if other["task"] != task), row])
+    fresh = [other for other in read_rows(FRESH) if other["task"] != task]
+    if fresh:
+        write_rows(FRESH, fresh, note=None)
+    else:
+        FRESH.unlink(missing_ok=True)
+    shutil.rmtree(directory)
 
 
-def steps_to_target(flags: list[str], seed: int, run_dir: Path) -> int | None:
-    """Train with a new seed. Returns the environment steps until the target; None if it is not reached."""
-    command = [sys.executable, "-m", "shmppo.train", *flags, "--seed", str(seed), "--workers", "0", "--quiet"]
-    subprocess.run([*command, "--run-dir", str(run_dir)], cwd=ROOT, check=True)
-    for row in read_rows(run_dir / "metrics.csv"):
-        if row["return_mean_100"] and float(row["return_mean_100"]) >= TARGET and float(row["episodes"]) >= 100:
-            return int(float(row["env_steps"]))
-    return None
-
-
-def spent_steps(trials: list[dict[str, str]]) -> dict[str, int]:
+def spent_steps(trials: Iterable[Mapping[str, str]], task: Task) -> dict[str, int]:
     """Return the steps of the search, and of the same search without continued trials or without early stopping."""
     spent = {"steps": 0, "steps_if_begun_again": 0, "steps_without_stopping": 0}
     for trial in trials:
         steps, iteration = int(trial["env_steps"]), int(trial["iteration"])
         if iteration:
-            batch = steps // iteration
-            whole = math.ceil(TrainConfig().total_steps / batch)
+            batch = steps // iteration // task.seeds
+            whole = math.ceil(task.total_steps / batch)
             rungs = [math.ceil(whole / part) for part in (9, 3, 1)]  # of the defaults, --rungs 3 and --eta 3
             spent["steps"] += steps
-            spent["steps_if_begun_again"] += batch * sum(rung for rung in rungs if rung <= iteration)
-            spent["steps_without_stopping"] += batch * whole
+            spent["steps_if_begun_again"] += task.seeds * batch * sum(rung for rung in rungs if rung <= iteration)
+            spent["steps_without_stopping"] += task.seeds * batch * whole
     return spent
+
+
+def measure_fresh(task: str, configuration: str, seed: int, run_dir: Path) -> dict[str, Any]:
+    """Train with a new seed, and return the row of fresh.csv. configuration: "default" or "best"."""
+    best = ["--config", str(FOLDER / task / "best.json")]
+    flags = best if configuration == "best" else train_flags(task)
+    keep = max(1, KEEP_STEPS // parse_config(flags).batch_steps)
+    command = [sys.executable, "-m", "shmppo.train", *flags, "--seed", str(seed), "--keep-every", str(keep)]
+    command += ["--workers", "0", "--quiet", "--run-dir", str(run_dir)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    rows = read_rows(run_dir / "metrics.csv")
+    target = TASKS[task].target
+    steps = {int(row["iteration"]): int(float(row["env_steps"])) for row in rows}
+    mean = [row for row in rows if float(row["episodes"]) >= 100 and float(row["return_mean_100"]) >= target]
+    kept = [iteration for iteration in steps if iteration % keep == 0]
+    solved = (steps[i] for i in kept if fmean(evaluate(run_dir, checkpoint=i, episodes=EPISODES).returns) >= target)
+    return {
+        "task": task,
+        "configuration": configuration,
+        "seed": seed,
+        "steps_to_solve": next(solved, ""),
+        "steps_to_mean": int(float(mean[0]["env_steps"])) if mean else "",
+        "train_return_100": round(float(rows[-1]["return_mean_100"]), 2),
+        "evaluate_return": round(fmean(evaluate(run_dir, episodes=EPISODES).returns), 2),
+    }
 
 
 def main() -> None:
     parser = script_parser(__doc__)
+    parser.add_argument("part", choices=("search", "fresh"), help="what to measure")
+    parser.add_argument("tasks", nargs="+", choices=TASKS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[101, 102, 103, 104, 105], help="new seeds")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(temporary) / "search"
-        seconds = search(directory)
-        for name in ("trials.csv", "best.json", "importance.svg", "slices.svg"):
-            shutil.copy(directory / name, FOLDER / name)
-        best = [json.dumps(json.loads((directory / "best.json").read_text()))]
-        fresh = []
-        for seed in options.seeds:
-            for name, flags in (("default", []), ("best", ["--config", str(directory / "best.json")])):
-                steps = steps_to_target(flags, seed, Path(temporary) / f"{name}-{seed}")
-                fresh.append({"configuration": name, "seed": seed, "steps_to_target": steps or ""})
-                print(fresh[-1], flush=True)
-    write_rows(FOLDER / "fresh.csv", fresh)
-    with open(FOLDER / "trials.csv", newline="") as file:
-        trials = list(csv.DictReader(file))
-    row = {"trials": len(trials), "wall_seconds": round(seconds), **spent_steps(trials), "best": best[0]}
-    for name in ("default", "best"):
-        steps = [row["steps_to_target"] or math.inf for row in fresh if row["configuration"] == name]
-        row[f"median_{name}"] = median(steps)
-    write_rows(FOLDER / "search.csv", [row])
-    print(row)
+    with tempfile.TemporaryDirectory() as directory:
+        for task in options.tasks:
+            if options.part == "search":
+                measure_search(task)
+                continue
+            for seed in options.seeds:
+                for name in ("default", "best"):
+                    if not has_row(FRESH, {"task": task, "configuration": name, "seed": seed}):
+                        row = measure_fresh(task, name, seed, Path(directory) / f"{task}-{name}-{seed}")
+                        append_rows(FRESH, [row])
+                        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class SearchOptions:
     """Number of trials: configurations to try."""
     space: str | None = None
     """What to vary: a YAML or JSON file, or `module:function` that gets an Optuna trial and returns options with their
-    values. None: a space of 12 options for PPO."""
+    values. None: a space of 13 options for PPO."""
     objective: Literal["last", "mean"] = "last"
     """What to maximize: the mean return of 100 episodes at the end of training (last), or its mean over training
     (mean), which prefers fast learning."""

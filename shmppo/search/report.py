@@ -20,6 +20,7 @@ from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
 from shmppo.plotting.style import COLORS, label, new_figure, save
 from shmppo.search.options import SearchOptions
+from shmppo.search.samplers import comparable
 from shmppo.search.space import trial_config
 from shmppo.search.study import SearchStudy
 from shmppo.search.view import STATES, ranking, trial_value
@@ -128,10 +129,10 @@ def _plot(judged: Sequence[FrozenTrial], directory: Path) -> list[str]:
 def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
     """Draw how much each option matters, by Optuna's PED-ANOVA (arXiv 2304.10255).
 
-    The objective is that of the first rung, because all trials have it.
+    The objective is that of the first rung, which all trials have reached.
     """
     study = optuna.create_study(direction="maximize")
-    for trial in judged:
+    for trial in comparable(judged):
         value = trial.intermediate_values[0]
         study.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=value))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()

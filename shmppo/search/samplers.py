@@ -7,9 +7,11 @@ chooses what it would have chosen otherwise.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import importlib.util
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optuna import pruners, samplers
@@ -28,6 +30,8 @@ SAMPLERS: dict[str, type[BaseSampler]] = {
     "cmaes": samplers.CmaEsSampler,
     "nsgaii": samplers.NSGAIISampler,
 }
+PACKAGES = {"gp": "scipy", "cmaes": "cmaes"}
+"""Packages that a sampler needs besides Optuna's own."""
 PRUNERS: dict[str, type[BasePruner]] = {"median": pruners.MedianPruner}
 
 
@@ -43,12 +47,34 @@ def choice_seed(search_seed: int, trial: int, what: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def comparable(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Leave out the first trial if it lacks an option that all other finished trials have.
+
+    The first trial lacks the options whose values on the command line lie outside the space. Most samplers and the plot
+    of importance consider only options that all trials have.
+    """
+    trials = list(trials)
+    judged = (TrialState.COMPLETE, TrialState.PRUNED)
+    others = [set(trial.params) for trial in trials if trial.number and trial.state in judged]
+    common = set.intersection(*others) if others else set()
+    return [trial for trial in trials if trial.number or common <= set(trial.params)]
+
+
+def _comparable_only(study: Study) -> Study:
+    """Return the study with only its comparable trials. Optuna's samplers read the trials with both methods."""
+    view = copy.copy(study)
+    for name in ("get_trials", "_get_trials"):
+        trials = getattr(study, name)
+        setattr(view, name, lambda *args, trials=trials, **options: comparable(trials(*args, **options)))
+    return view
+
+
 class SeededSampler(BaseSampler):
     """A sampler of Optuna whose choices depend only on the study's finished trials, the trial's number, and a seed."""
 
-    def __init__(self, kind: type[BaseSampler], search_seed: int) -> None:
-        """kind: the sampler. search_seed: of the search."""
-        self._kind, self._search_seed = kind, search_seed
+    def __init__(self, kind: type[BaseSampler], search_seed: int, first: Mapping[str, Any]) -> None:
+        """kind: the sampler. search_seed: of the search. first: values of options in the first trial."""
+        self._kind, self._search_seed, self._first = kind, search_seed, first
 
     def _sampler(self, trial: FrozenTrial, what: str = "") -> BaseSampler:
         with warnings.catch_warnings():
@@ -56,43 +82,42 @@ class SeededSampler(BaseSampler):
             return self._kind(seed=choice_seed(self._search_seed, trial.number, what))  # type: ignore[call-arg]
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._sampler(trial).infer_relative_search_space(study, trial)
+        if trial.number == 0:
+            return {}
+        return self._sampler(trial).infer_relative_search_space(_comparable_only(study), trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        return self._sampler(trial).sample_relative(study, trial, search_space)
+        return self._sampler(trial).sample_relative(_comparable_only(study), trial, search_space)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        return self._sampler(trial, param_name).sample_independent(study, trial, param_name, param_distribution)
+        if trial.number == 0 and param_name in self._first:
+            return self._first[param_name]
+        sampler = self._sampler(trial, param_name)
+        return sampler.sample_independent(_comparable_only(study), trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         self._sampler(trial).after_trial(study, trial, state, values)
 
 
-def make_sampler(name: str, search_seed: int) -> SeededSampler:
+def make_sampler(name: str, search_seed: int, first: Mapping[str, Any]) -> SeededSampler:
     """Return a sampler.
 
     Args:
         name: a value of --sampler.
         search_seed: seed of the search.
+        first: values of options in the first trial. The others do not vary in it, unless the space is a function.
 
     Raises:
         ConfigError: if it needs a package that is not installed.
     """
-    kind = SAMPLERS[name]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            kind(seed=0)  # type: ignore[call-arg]
-    except ImportError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"--sampler {name} needs another package; install it, or use --sampler tpe: {reason}"
-        ) from error
-    return SeededSampler(kind, search_seed)
+    package = PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:  # Optuna would find out after some trials
+        raise ConfigError(f"--sampler {name} needs {package}; pip install {package}, or use --sampler tpe")
+    return SeededSampler(SAMPLERS[name], search_seed, first)
 
 
 def make_pruner(name: str) -> BasePruner | None:

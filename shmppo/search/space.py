@@ -51,6 +51,7 @@ DEFAULT_SPACE: dict[str, dict[str, Any]] = {
     "clip": {"choices": [0.1, 0.2, 0.3]},
     "epochs": {"choices": [2, 4, 8, 16]},
     "minibatches": {"choices": [2, 4, 8]},
+    "num_envs": {"choices": [4, 8, 16, 32]},
     "rollout_steps": {"choices": [32, 64, 128, 256]},
     "seq_len": {"choices": [8, 16, 32], "when": _RECURRENT},
     "hidden_size": {"choices": [32, 64, 128]},
@@ -84,6 +85,19 @@ class Parameter:
         """Whether the option varies. fields: values of all options."""
         return all(fields[name] in values for name, values in self.when.items())
 
+    def holds(self, value: Any) -> bool:
+        """Whether this is one of the values that the option may have."""
+        if self.choices:
+            return value in self.choices
+        if value is None or not self.low <= value <= self.high:
+            return False
+        steps = 0.0 if self.step is None else (value - self.low) / self.step
+        return math.isclose(steps, round(steps), abs_tol=1e-9)
+
+    def stored(self, value: Any) -> Any:
+        """Return one of the values that the option may have as Optuna stores it."""
+        return _label(self.choices[self.choices.index(value)] if self.choices else value)
+
     def suggest(self, trial: Trial) -> Any:
         """Let the sampler of the trial choose a value."""
         if self.choices:
@@ -105,8 +119,18 @@ class Space:
     identity: str = ""
     """Text that is the same for the same space."""
 
+    def known_values(self, fixed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the command line that are in the space, as Optuna stores them.
+
+        Args:
+            fixed: values of all options before a choice.
+        """
+        return {part.name: part.stored(fixed[part.name]) for part in self.parameters if part.holds(fixed[part.name])}
+
     def suggest(self, trial: Trial, fixed: Mapping[str, Any]) -> dict[str, Any]:
         """Choose the options of a trial. A repeated call for the same trial returns the same.
+
+        With `parameters`, the first trial keeps the values of the command line, also those outside the space.
 
         Args:
             trial: of Optuna.
@@ -119,7 +143,8 @@ class Space:
             return _call(self.function, trial)
         chosen: dict[str, Any] = {}
         for parameter in self.parameters:
-            if parameter.applies({**fixed, **chosen}):
+            known = parameter.holds(fixed[parameter.name])
+            if (trial.number or known) and parameter.applies({**fixed, **chosen}):
                 chosen[parameter.name] = parameter.suggest(trial)
         return chosen
 

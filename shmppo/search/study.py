@@ -76,7 +76,7 @@ class SearchStudy:
         logging.getLogger("alembic").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._options, self._base, self._space, self._directory = options, base, space, directory
-        sampler = make_sampler(options.sampler, options.search_seed)
+        sampler = make_sampler(options.sampler, options.search_seed, space.known_values(base.fields()))
         self.pruner = make_pruner(options.pruner)
         with self._lock():
             self._owner = _identity(directory / "search-id")
@@ -201,12 +201,7 @@ class SearchStudy:
 
     def _check_same_search(self) -> None:
         """Record what the study searches, or compare it with what was recorded."""
-        fields = {name: value for name, value in self._base.to_json().items() if name not in ("run_dir", "workers")}
-        own = {
-            "space": self._space.identity,
-            "options": {name: getattr(self._options, name) for name in _FIXED_OPTIONS},
-            "config": json.loads(json.dumps(fields)),
-        }
+        own: dict[str, Any] = {"space": self._space.identity, **_searched(self._options, self._base)}
         stored: Mapping[str, Any] = self.optuna.user_attrs
         if not stored and not self.trials():
             self.optuna.set_user_attr("search", own)
@@ -215,8 +210,8 @@ class SearchStudy:
         where = f"the study {self._options.study} in {place}"
         require("search" in stored, f"{where} is not one of shmppo search; give another --study or --search-dir")
         stored = stored["search"]
-        for kind in ("options", "config"):
-            changed = [name for name in own[kind] if own[kind][name] != stored[kind].get(name)]
+        for kind, initial in _searched(SearchOptions(), TrainConfig()).items():  # an earlier version knew fewer
+            changed = [name for name in initial if own[kind][name] != stored[kind].get(name, initial[name])]
             names = " and ".join(map(flag, changed))
             require(
                 not changed, f"{where} was begun with another value of {names}; give another --study or --search-dir"
@@ -230,6 +225,15 @@ class SearchStudy:
         with open(self._directory / "search.lock", "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _searched(options: SearchOptions, base: TrainConfig) -> dict[str, dict[str, Any]]:
+    """Return the options of a search and of its trials that may not change while it lasts, as JSON stores them."""
+    fields = {name: value for name, value in base.to_json().items() if name not in ("run_dir", "workers")}
+    return {
+        "options": {name: getattr(options, name) for name in _FIXED_OPTIONS},
+        "config": json.loads(json.dumps(fields)),
+    }
 
 
 def _identity(file: Path) -> str:

@@ -7,6 +7,7 @@ memory, because hundreds of transactions take seconds in a file.
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import pytest
 from optuna.trial import TrialState
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, ShmppoError
 from shmppo.search import main
 from shmppo.search import scheduler as module
 from shmppo.search import study as study_module
@@ -218,9 +219,20 @@ def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
         search(tmp_path / "search", space=other)
     with pytest.raises(ConfigError, match="was begun with another value of --eta"):
         search(tmp_path / "search", replace(OPTIONS, eta=3))
-    study = SearchStudy  # another configuration of the trials
-    with pytest.raises(ConfigError, match="was begun with another value of --gamma; give"):
-        study(OPTIONS, replace(BASE, gamma=0.5), SPACE, tmp_path / "search")
+    with pytest.raises(ConfigError, match="was begun with another value of --gamma; give"):  # of the trials
+        SearchStudy(OPTIONS, replace(BASE, gamma=0.5), SPACE, tmp_path / "search")
+
+
+def test_a_study_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
+    """It does not know the options that were added since."""
+    study = SearchStudy(OPTIONS, BASE, SPACE, tmp_path)
+    stored = study.optuna.user_attrs["search"]
+    del stored["config"]["activation"], stored["options"]["eta"]
+    study.optuna.set_user_attr("search", stored)
+    eta = SearchOptions().eta
+    SearchStudy(replace(OPTIONS, eta=eta), BASE, SPACE, tmp_path)
+    with pytest.raises(ConfigError, match="was begun with another value of --activation"):
+        SearchStudy(replace(OPTIONS, eta=eta), replace(BASE, activation="relu"), SPACE, tmp_path)
 
 
 def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,3 +350,26 @@ def test_without_optuna_the_command_names_the_extra(
 def test_choices_of_different_trials_and_options_have_different_seeds() -> None:
     seeds = {choice_seed(0, trial, name) for trial in range(50) for name in ("", "gamma", "clip")}
     assert len(seeds) == 150
+
+
+def test_a_database_that_fails_in_the_middle_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "search" / "study.db"
+
+    def failing(config: TrainConfig) -> str:
+        database.write_text("text " * 1000)
+        return ""
+
+    monkeypatch.setattr(ArtificialRun, "failing", staticmethod(failing))
+    monkeypatch.setattr(study_module, "_open_storage", _open_storage)  # an SQLite file
+    with pytest.raises(ShmppoError, match=r"^the search cannot continue: .*; repair this, and repeat the") as raised:
+        module.search(replace(OPTIONS, search_dir=tmp_path / "search"), BASE)
+    assert "\n" not in str(raised.value)
+    assert not ArtificialRun.busy, "the cores are free"
+
+
+def test_a_run_whose_search_has_ended_does_not_begin() -> None:
+    """The search was killed after it started the process, and before the process asked to be killed with it."""
+    other = 1  # a process that is not the parent of the one below
+    command = [sys.executable, "-m", "shmppo.search.trial_process", str(other), str(Cores().usable[0]), "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "the search has ended\n")

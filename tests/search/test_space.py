@@ -10,16 +10,19 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.search.samplers import SeededSampler
+from shmppo.search.samplers import SeededSampler, make_sampler
 from shmppo.search.space import DEFAULT_SPACE, load_space, parse_space, trial_config
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def choices(space: dict[str, Any], trials: int = 30) -> list[dict[str, Any]]:
+def choices(
+    space: dict[str, Any], trials: int = 30, sampler: type[optuna.samplers.BaseSampler] = optuna.samplers.RandomSampler
+) -> list[dict[str, Any]]:
     """What random trials of a space vary, on the default job."""
-    study = optuna.create_study(sampler=SeededSampler(optuna.samplers.RandomSampler, 3))
     parsed = parse_space(space, "a space")
+    first = parsed.known_values(TrainConfig().fields())
+    study = optuna.create_study(sampler=SeededSampler(sampler, 3, first))
     return [parsed.suggest(study.ask(), TrainConfig().fields()) for _ in range(trials)]
 
 
@@ -30,7 +33,7 @@ def test_ranges_and_choices_have_the_type_of_their_option() -> None:
         "encoder_sizes": {"choices": [[16], [32, 32]]},
         "target_kl": {"choices": [None, 0.02]},
     }
-    found = choices(space)
+    found = choices(space)[1:]  # the first trial has the values of the command line
     assert all(1e-4 <= fields["learning_rate"] <= 1e-2 for fields in found)
     assert sum(fields["learning_rate"] < 1e-3 for fields in found) > 8, "half of a logarithmic range is below 1e-3"
     assert {fields["seq_len"] for fields in found} == {8, 16, 24, 32}
@@ -38,6 +41,53 @@ def test_ranges_and_choices_have_the_type_of_their_option() -> None:
     assert {fields["target_kl"] for fields in found} == {None, 0.02}
     for fields in found:
         assert trial_config(TrainConfig(), fields).seq_len == fields["seq_len"]
+
+
+@pytest.mark.parametrize("sampler", [optuna.samplers.RandomSampler, optuna.samplers.TPESampler])
+def test_the_first_trial_has_the_values_of_the_command_line(sampler: type[optuna.samplers.BaseSampler]) -> None:
+    base = TrainConfig()
+    space: dict[str, dict[str, Any]] = {
+        "learning_rate": {"low": base.learning_rate / 2, "high": base.learning_rate * 2},
+        "seq_len": {"low": base.seq_len - 8, "high": base.seq_len + 8, "step": 4},
+        "num_envs": {"low": base.num_envs - 1, "high": base.num_envs + 1, "step": 2},
+        "encoder_sizes": {"choices": [[4], list(base.encoder_sizes)]},
+        "clip": {"choices": [base.clip / 2, base.clip * 2]},
+    }
+    first, *others = choices(space, 20, sampler)
+    assert (first["learning_rate"], first["seq_len"]) == (base.learning_rate, base.seq_len)
+    assert first["encoder_sizes"] == base.encoder_sizes
+    assert "num_envs" not in first, "no step leads to it"
+    assert "clip" not in first
+    for name in space:
+        assert len({other[name] for other in others}) > 1
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "nsgaii"])
+def test_samplers_learn_about_options_that_the_first_trial_lacks(name: str) -> None:
+    """Optuna's samplers consider only options that all trials have."""
+    if name == "gp":
+        pytest.importorskip("scipy")
+    sampler, fields = make_sampler(name, 0, {}), TrainConfig().fields()
+    space = parse_space({"clip": {"low": 0.3, "high": 0.4}, "gamma": {"low": 0.5, "high": 0.6}}, "a space")
+    study = optuna.create_study(sampler=sampler)
+    for number in range(4):
+        trial = study.ask()
+        assert set(space.suggest(trial, fields)) == ({"clip", "gamma"} if number else set())
+        study.tell(trial, float(number))
+    assert set(sampler.infer_relative_search_space(study, study.ask()._get_latest_trial())) == {"clip", "gamma"}
+
+
+def test_a_sampler_without_its_package_is_refused_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="--sampler cmaes needs cmaes; pip install cmaes, or use --sampler tpe"):
+        make_sampler("cmaes", 0, {})
+
+
+def test_an_equal_choice_of_another_type_is_that_of_the_space() -> None:
+    space = parse_space({"env_kwargs": {"choices": [{"b": 1.0, "a": 2}, {"b": 3}]}}, "a space")
+    fields = TrainConfig(env_kwargs={"a": 2, "b": 1}).fields()
+    study = optuna.create_study(sampler=make_sampler("random", 0, space.known_values(fields)))
+    assert space.suggest(study.ask(), fields) == {"env_kwargs": {"a": 2, "b": 1}}
 
 
 def test_an_option_varies_only_under_its_condition() -> None:
