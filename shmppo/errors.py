@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|create a primitive|start new thread|bad_alloc")
+"""What torch, its libraries, and Python say if they get no memory."""
 INTERRUPTED = 130
 """Exit code after a KeyboardInterrupt."""
 
@@ -45,10 +49,15 @@ class ShmppoError(Exception):
 class ConfigError(ShmppoError):
     """The configuration cannot run. The message says what is wrong, where, and what to do.
 
+    The message is one line: control characters in it, which come from the user's values, are escaped.
+
     It is not a ValueError, because the command-line parser replaces the message of a ValueError.
     """
 
     exit_code = 2
+
+    def __init__(self, message: str, *, details: str = "") -> None:
+        super().__init__(CONTROL_CHARACTER.sub(lambda found: repr(found[0])[1:-1], message), details=details)
 
 
 class EnvError(ShmppoError):
@@ -227,6 +236,14 @@ def run_command(
             raise
         print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))
         return ConfigError.exit_code
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+            raise
+        reason = "".join(str(error).splitlines()[:1]) or "MemoryError"
+        print_error(
+            ShmppoError(f"there is not enough memory ({reason}); free some, or use smaller minibatches or networks")
+        )
+        return ShmppoError.exit_code
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED

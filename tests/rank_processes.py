@@ -36,7 +36,7 @@ def start(run_dir: Path, *flags: object, env: str = "CartPole-v1", torchrun: tup
     )
 
 
-def output_of(process: psutil.Popen, timeout: float = 60) -> str:
+def output_of(process: psutil.Popen, timeout: float = 200) -> str:
     """Wait until a torchrun ends by itself; returns its output."""
     try:
         output, _ = process.communicate(timeout=timeout)

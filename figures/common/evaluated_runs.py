@@ -1,29 +1,34 @@
-"""Training runs of which the final policy is evaluated."""
+"""Train runs, and evaluate their final policies. Interrupted runs are resumed."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
+from shmppo.utils.machine import git_revision
 
+RUNS = ROOT / "runs"
 CURVE_COLUMNS = (
     "iteration", "env_steps", "wall_seconds", "return_mean_100", "length_mean_100", "approx_kl", "clip_fraction",
 )  # fmt: skip
 CURVE_ROWS = 200
 
 
-def add_run(table: Path, key: Mapping[str, str], seed: int, arguments: Iterable[object]) -> None:
+def add_run(table: Path, key: Mapping[str, str], seed: int, arguments: Sequence[object]) -> None:
     """Train and evaluate, unless the table has the row already.
 
-    Appends a row to the table. Writes the learning curve into curves/ beside it.
+    Appends a row to the table. Writes the learning curve into curves/ beside it. The directory of the run is in
+    runs/, in a folder with the name of the table. An interrupted run is resumed. The directory of a finished run is
+    removed.
 
     Args:
         table: the CSV file.
@@ -33,18 +38,25 @@ def add_run(table: Path, key: Mapping[str, str], seed: int, arguments: Iterable[
     """
     if has_row(table, {**key, "seed": seed}):
         return
-    with tempfile.TemporaryDirectory() as directory:
-        run_dir = Path(directory) / "run"
-        row = dict(key) | train_and_evaluate(arguments, seed, run_dir)
-        save_curve(run_dir, table.parent / "curves" / f"{'-'.join(key.values())}-s{seed}.csv")
+    name = f"{'-'.join(key.values())}-s{seed}"
+    run_dir = RUNS / table.stem / name
+    row = dict(key) | train_and_evaluate(arguments, seed, run_dir)
+    save_curve(run_dir, table.parent / "curves" / f"{name}.csv")
     append_rows(table, [row])
+    shutil.rmtree(run_dir)
     print(row, flush=True)
 
 
-def train_and_evaluate(arguments: Iterable[object], seed: int, run_dir: Path) -> dict[str, Any]:
-    """Train with --workers 0, evaluate over 20 episodes, and return the results."""
-    command = [sys.executable, *arguments, "--seed", seed, "--workers", 0, "--quiet", "--run-dir", run_dir]
-    subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
+def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path) -> dict[str, Any]:
+    """Train with --workers 0 unless the run is finished, evaluate over 20 episodes, and return the results.
+
+    Raises:
+        SystemExit: if a signal has stopped the training.
+    """
+    if not is_finished(run_dir):
+        train_or_resume(list(map(str, arguments)), seed, run_dir)
+    if not is_finished(run_dir):
+        raise SystemExit(f"the training in {run_dir} was stopped; run the same command again to resume it")
     summary = json.loads((run_dir / "summary.json").read_text())
     command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", 20, "--seed", 1, "--json"]
     # Some examples define wrappers that the run names by the module of the example.
@@ -63,7 +75,31 @@ def train_and_evaluate(arguments: Iterable[object], seed: int, run_dir: Path) ->
         "episodes": result["episodes"],
         "wall_seconds": round(summary["wall_seconds"], 1),
         "weights_sha256": summary["weights_sha256"],
+        "commit": commits_of(run_dir),
     }
+
+
+def is_finished(run_dir: Path) -> bool:
+    """Whether the run in a directory has reached its last step."""
+    file = run_dir / "summary.json"
+    return file.exists() and not json.loads(file.read_text())["stopped_early"]
+
+
+def train_or_resume(arguments: Iterable[str], seed: int, run_dir: Path) -> None:
+    """Train with --workers 0, or resume from the last checkpoint. arguments: those of `add_run`."""
+    if (run_dir / "checkpoint.pt").exists():
+        program = itertools.takewhile(lambda argument: not argument.startswith("--"), arguments)
+        command = [*program, "--resume", str(run_dir)]
+    else:
+        shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
+        command = [*arguments, "--seed", str(seed), "--run-dir", str(run_dir)]
+    subprocess.run([sys.executable, *command, "--workers", "0", "--quiet"], check=True, cwd=ROOT)
+
+
+def commits_of(run_dir: Path) -> str:
+    """Return the abbreviated commits of the start of a run and of the present code; one if they are equal."""
+    started = json.loads((run_dir / "config.json").read_text())["git_revision"]
+    return " ".join(dict.fromkeys((commit or "installed")[:7] for commit in (started, git_revision())))
 
 
 def save_curve(run_dir: Path, file: Path) -> None:

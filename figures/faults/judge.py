@@ -41,8 +41,12 @@ def defects(chosen: Disturbance, seen: Evidence) -> list[str]:
         found.append("hung")
     if seen.left_processes:
         found.append(f"processes left: {', '.join(seen.left_processes)}")
+    ended = not seen.resumed_codes or any(map(_errors, seen.stderr))  # when the signal came, at least on one rank
     for rank, (code, text) in enumerate(zip(seen.codes, seen.stderr, strict=False)):
-        found += [f"rank {rank}: {defect}" for defect in _rank_defects(chosen, rank, code, text)]
+        allowed = allowed_codes(chosen, rank)
+        if chosen.stopped_by and ended:
+            allowed |= {INTERRUPTED, -2, -15}
+        found += [f"rank {rank}: {defect}" for defect in _rank_defects(chosen, rank, code, text, allowed)]
     if must_survive(chosen) and seen.hit and any(seen.codes):
         found.append(f"ended with {list(seen.codes)} instead of replacing the process")
     if any(seen.resumed_codes):
@@ -75,23 +79,27 @@ def allowed_codes(chosen: Disturbance, rank: int) -> set[int]:
         codes.add(EXIT_CODE)
     if chosen.fault == "raise" and in_learner:
         codes.add(2)
-    if chosen.fault == "disk" and chosen.moment == "start":  # the run directory cannot be made
+    if chosen.fault in ("disk", "delete") and chosen.moment == "start":  # the run cannot open its files
         codes.add(2)
     return codes
 
 
-def _rank_defects(chosen: Disturbance, rank: int, code: int, text: str) -> list[str]:
+def _rank_defects(chosen: Disturbance, rank: int, code: int, text: str, allowed: set[int]) -> list[str]:
     found = []
-    if code not in allowed_codes(chosen, rank):
+    if code not in allowed:
         found.append(f"code {code}: {_end(text)}")
     elif code in (1, 2):
-        errors = [line for line in text.splitlines() if line.startswith("error:")]
         printed = 0 if code == ConfigError.exit_code and rank else 1  # all ranks raise the same ConfigError
-        if len(errors) != printed:
-            found.append(f"code {code} with {len(errors)} lines of errors: {_end(text)}")
+        if len(_errors(text)) != printed:
+            found.append(f"code {code} with {len(_errors(text))} lines of errors: {_end(text)}")
     if "Traceback" in text and chosen.fault != "raise" and code != INTERRUPTED:
         found.append(f"a traceback: {_end(text)}")
     return found
+
+
+def _errors(text: str) -> list[str]:
+    """Return the errors in a text."""
+    return [line for line in text.splitlines() if line.startswith("error:")]
 
 
 def _end(text: str) -> str:

@@ -40,6 +40,7 @@ from typing import Any
 import psutil
 
 from figures.common.campaigns import campaign_parser, run_campaign
+from figures.common.evaluated_runs import is_finished
 from figures.common.paths import ROOT
 from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows, read_rows
@@ -148,13 +149,11 @@ def run_disturbed(
         fault_file.unlink(missing_ok=True)
         processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
         left = psutil.wait_procs(processes, timeout=10)[1]
-        summary_file = run_dir / "summary.json"
-        done = summary_file.exists() and not json.loads(summary_file.read_text())["stopped_early"]
-        if chosen.stopped_by and not done:
+        if chosen.stopped_by and not is_finished(run_dir):
             resume = [sys.executable, "-m", "shmppo.train", "--resume", str(run_dir), "--learning", "auto"]
             resume += ["--workers", str(chosen.resumed_workers)]
             subprocess.run(resume, cwd=ROOT, check=True, env=environment(fault_file), timeout=120)
-        return json.loads(summary_file.read_text()), left, shared_mappings(pids)
+        return json.loads((run_dir / "summary.json").read_text()), left, shared_mappings(pids)
 
 
 def measure(run: int, *, stop_only: bool) -> dict[str, Any]:

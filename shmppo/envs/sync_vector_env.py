@@ -231,6 +231,8 @@ class SyncVectorEnv(VectorEnv):
         except Exception as error:  # it may be of any type
             raise self._error(i, f"step returned {result_of(returned)}; {STEP_RULE}") from error
         try:
+            if isinstance(reward, (str, bytes)):  # float would convert it
+                raise TypeError("the reward is text")
             number = float(reward)
         except Exception as error:
             raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error

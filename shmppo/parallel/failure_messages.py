@@ -6,6 +6,8 @@ operations of the other ranks fail. These ranks read the messages and raise one 
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import logging
 import os
 import threading
@@ -84,10 +86,11 @@ class FailureMessages:
             wait: whether to wait up to GRACE_SECONDS for the messages of the other ranks.
 
         Returns:
-            Messages by rank, without the ranks that wrote none. None if the store does not answer.
+            Messages by rank, without the ranks that wrote none. None if the store does not answer, or if this process
+            has no memory for a thread.
         """
         messages: dict[int, str] = {}
-        done = threading.Event()
+        done, ended = threading.Event(), threading.Event()
 
         def exchange() -> None:
             self._store.set_timeout(timedelta(seconds=GRACE_SECONDS))
@@ -107,11 +110,14 @@ class FailureMessages:
                 exchange()
             except RuntimeError as error:
                 log.warning("the store of the process group does not answer: %s", error)
+            finally:
+                ended.set()
 
         # Use a thread: if the network is down, a call to the store returns only after the timeout of the kernel.
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(2 * GRACE_SECONDS)
+        # threading.Thread would wait forever for a thread that has no memory to begin.
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(run, ())
+            ended.wait(2 * GRACE_SECONDS)
         return messages if done.is_set() else None
 
 

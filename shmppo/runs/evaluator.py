@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from shmppo.parallel.fork_server import end_process, end_with_fork_server, start
 from shmppo.ppo.learner import Learner
 from shmppo.runs.evaluation import MAX_STEPS, EpisodeResult, play_episodes
 from shmppo.runs.policy import trained_from
-from shmppo.runs.run_directory import EVALUATIONS, LOG
+from shmppo.runs.run_directory import EVALUATIONS, LOG, config_error_if_unwritable
 from shmppo.runs.video import VideoRecorder
 from shmppo.sampling.worker_process import start_context
 from shmppo.utils.files import FailedWrites
@@ -56,11 +57,15 @@ class Evaluator:
             iteration: number of finished iterations. Rows of later iterations are removed from eval.csv.
             loggers: receive each row.
             failed_writes: records whether rows can be written.
+
+        Raises:
+            ConfigError: if eval.csv cannot be written.
         """
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
-        self._table = MetricsFile(
-            run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY), failed_writes=failed_writes
-        )
+        with config_error_if_unwritable(run_dir):
+            self._table = MetricsFile(
+                run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY), failed_writes=failed_writes
+            )
         self._due = self._busy = self._dead = False
         self._evaluated = 0  # iteration of the last evaluation that was requested
         context = start_context()
@@ -167,7 +172,9 @@ def run_evaluator(run_dir: Path, pipe: Connection) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.nice(NICENESS)
     torch.set_num_threads(1)
-    with log_to(run_dir / LOG):
+    with ExitStack() as stack:
+        with suppress(OSError):  # the directory was removed, which the learner notices
+            stack.enter_context(log_to(run_dir / LOG))
         while True:
             try:
                 pipe.recv()

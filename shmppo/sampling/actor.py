@@ -23,7 +23,7 @@ from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.cores import CORES, ActingLinear, Cell
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
-from shmppo.models.encoders import LeafEncoder, TanhLayers
+from shmppo.models.encoders import LeafEncoder, Mlp
 from shmppo.models.normalization import leaf_statistics, normalize_array
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
@@ -58,9 +58,9 @@ def inference_slices(low: int, high: int, rows: int) -> list[InferenceSlice]:
 
 
 class _ActingMlp:
-    """The tanh layers of a vector encoder, on preallocated memory."""
+    """The layers of a vector encoder, on preallocated memory."""
 
-    def __init__(self, layers: TanhLayers, rows: int) -> None:
+    def __init__(self, layers: Mlp, rows: int) -> None:
         self.layers = layers
         self.linears = [ActingLinear(rows, layer.in_features, layer.out_features) for layer in layers.linear_list]
 
@@ -71,7 +71,10 @@ class _ActingMlp:
     def __call__(self, x: Tensor) -> Tensor:
         for linear in self.linears:
             x = linear(x)
-            np.tanh(linear.array, linear.array)
+            if self.layers.activation == "tanh":
+                np.tanh(linear.array, linear.array)
+            else:
+                np.maximum(linear.array, 0.0, out=linear.array)
         return x
 
 
@@ -94,7 +97,7 @@ class _ActingEncoder:
 
 def _acting_encoder(encoder: LeafEncoder, rows: int) -> _ActingMlp | _ActingEncoder:
     layers = encoder.network
-    if encoder.leaf.kind == "vector" and isinstance(layers, TanhLayers) and not layers.normalized:
+    if encoder.leaf.kind == "vector" and isinstance(layers, Mlp) and not layers.normalized:
         return _ActingMlp(layers, rows)
     return _ActingEncoder(encoder)
 

@@ -113,6 +113,25 @@ def test_a_rule_that_a_later_reset_breaks_is_named(later: Any, message: str) -> 
         del gymnasium.registry["BreaksLater-v0"]
 
 
+@pytest.mark.parametrize("reward", ["1.0", b"1", None, 1j, [1.0]], ids=repr)
+def test_a_later_reward_that_is_no_number_is_named(reward: Any) -> None:
+    class TurnsToText(Returns):
+        def step(self, action: int) -> Any:
+            return OBSERVED, reward, False, False, {}
+
+    gymnasium.register("TurnsToText-v0", entry_point=Returns)
+    try:
+        config = TrainConfig(env="TurnsToText-v0", num_envs=1, minibatches=1)
+        task = inspect_task(config)
+        gymnasium.registry["TurnsToText-v0"].entry_point = TurnsToText
+        envs = SyncVectorEnv(config, task, 0, 1)
+        envs.reset_all(0)
+        with pytest.raises(EnvError, match=r"environment 0: step returned the reward .*; it must be one number"):
+            envs.step([0], np.zeros(1), *np.zeros((2, 1), bool))
+    finally:
+        del gymnasium.registry["TurnsToText-v0"]
+
+
 def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
     class Explodes(Returns):
         def step(self, action: int) -> Any:

@@ -198,6 +198,16 @@ def test_a_wrong_batch_of_observations_is_described(case: str, monkeypatch: pyte
         envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
 
 
+def test_rewards_that_are_text_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed("Walk", num_envs=2)
+    envs = UserVectorEnv(config, inspect_task(config), 0, 2)
+    envs.reset_all(0)
+    advance = vector_environments.Walk.advance
+    monkeypatch.setattr(vector_environments.Walk, "advance", lambda env, a: (["0", "1"], *advance(env, a)[1:]))
+    with pytest.raises(EnvError, match="the rewards have type <U1, but must be real numbers; step must return"):
+        envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
+
+
 def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
     policy = load_policy(tmp_path / "run")

@@ -83,7 +83,7 @@ def test_a_stopped_fork_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
     assert stopped.pid != server.pid
     assert not server.is_running()
     stopped.suspend()
-    monkeypatch.setattr("shmppo.parallel.fork_server.START_SECONDS", 0.2)
+    monkeypatch.setattr("shmppo.parallel.fork_server.START_SECONDS", 2.0)
     monkeypatch.setattr("shmppo.parallel.fork_server.START_TRIES", 1)
     with pytest.raises((EOFError, ConnectionError)):
         started_process(lambda: context.Process(target=sleep, daemon=True))

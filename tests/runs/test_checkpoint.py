@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_row_and_changes_no_bit(tmp_pat
         f"mount -t tmpfs -o size=2m shmppo-test {disk} && exec {sys.executable} {script} {disk} '{json.dumps(fields)}'"
     )
     result = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", command], capture_output=True, text=True, timeout=120, check=False
+        ["unshare", "--mount", "sh", "-c", command], capture_output=True, text=True, timeout=250, check=False
     )
     if "unshare failed" in result.stderr or "permission denied" in result.stderr.lower():
         pytest.skip(f"mounting a small disk is not allowed here: {result.stderr.strip()}")

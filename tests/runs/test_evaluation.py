@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shutil
 import signal
 import sys
 import time
@@ -25,9 +26,11 @@ from shmppo.errors import ConfigError
 from shmppo.runs import video
 from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.evaluation import evaluate
+from shmppo.runs.evaluator import run_evaluator
 from shmppo.runs.policy import trained_from
 from shmppo.runs.trainer import resume, train
 from shmppo.runs.video import VideoRecorder
+from shmppo.sampling.worker_process import start_context
 from shmppo.utils.torch_utils import torch_threads
 
 SMALL = TrainConfig(
@@ -283,6 +286,40 @@ def test_evaluation_during_training_does_not_change_the_weights(run_dir: Path, t
     # A resumed run keeps the rows up to its checkpoint and adds more.
     resume(tmp_path / "run", total_steps=4 * 32 * 12, anneal_steps=4 * 32 * 12)
     assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [6, 12]
+
+
+class RemovesTheDirectory:
+    """A logger that removes the run directory before the first iteration."""
+
+    def start(self, run_dir: Path, config: Any, iteration: int) -> None:
+        shutil.rmtree(run_dir)
+
+    def log(self, row: Any) -> None: ...
+
+    def finish(self, summary: Any) -> None: ...
+
+
+def test_a_directory_that_is_removed_before_the_evaluator_starts_is_one_sentence(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, eval_every=2, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"run cannot be written: No such file or directory; make space there, or"):
+        train(config, loggers=[RemovesTheDirectory()])
+    assert not worker_processes()
+
+
+def test_an_evaluator_whose_directory_was_removed_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    context = start_context()
+    pipe, evaluator_pipe = context.Pipe()
+    process = context.Process(target=run_evaluator, args=(tmp_path / "removed", evaluator_pipe))
+    process.start()
+    evaluator_pipe.close()
+    pipe.send(None)
+    assert pipe.recv().startswith("FileNotFoundError: [Errno 2] No such file or directory")
+    pipe.close()
+    process.join()
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_an_evaluation_that_fails_loses_only_its_row(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ RANKS = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_POR
 
 CASES: list[tuple[str, str, str]] = [
     ("train", f"--run-dir {LONG}", TOO_LONG),
-    ("train", f"--config {LONG}", "cannot be read"),
+    ("train", f"--config {LONG}", TOO_LONG),
     ("train", f"--resume {LONG}", TOO_LONG),
     ("train", f"--init-from {LONG}", TOO_LONG),
     ("evaluate", LONG, TOO_LONG),
@@ -36,7 +36,7 @@ CASES: list[tuple[str, str, str]] = [
     ("evaluate", NOBODY, "does not exist; name the directory of a run"),
     ("evaluate", f"runs/none --checkpoint {NOBODY}", NO_HOME),
     ("verify", NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
-    ("verify", f"runs/none {LONG}", "does not exist; name the directory of a run"),
+    ("verify", f"runs/none {LONG}", TOO_LONG),
     ("verify", LONG, TOO_LONG),
     ("train", "--hide-obs None None", "--hide-obs is 'None'; it must be an integer"),
     ("train", "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
@@ -132,3 +132,23 @@ def test_a_value_of_python_that_no_run_can_use_is_refused_in_one_line(name: str,
     assert "\n" not in message
     assert len(message) < 350
     assert TrainConfig(hide_obs=np.arange(2).tolist(), encoder_sizes=(np.int64(8),)).encoder_sizes == (8,)
+
+
+def test_a_message_is_one_line_whatever_the_value_contains() -> None:
+    from shmppo.config.flags import parse_config
+
+    with pytest.raises(ConfigError, match=r"^a\\nb does not belong to a flag"):
+        parse_config(["--gamma=0.9", "a\nb"])
+
+
+def test_paths_that_are_too_long_are_refused_by_the_functions_of_python_too() -> None:
+    import shmppo
+
+    for call in (
+        lambda: shmppo.train(TrainConfig(run_dir=LONG)),
+        lambda: shmppo.train(TrainConfig(init_from=LONG)),
+        lambda: shmppo.resume(LONG),
+        lambda: shmppo.load_policy(LONG),
+    ):
+        with pytest.raises(ConfigError, match=TOO_LONG):
+            call()

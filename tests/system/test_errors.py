@@ -85,6 +85,29 @@ def test_all_messages_are_read_from_the_source() -> None:
     assert files <= {"arguments.py", "checks.py", "evaluation.py", "flags.py"}, unread
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("could not create a primitive"), RuntimeError("[enforce] can't allocate memory")],
+)
+def test_a_lack_of_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise error
+
+    assert run_command(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"error: there is not enough memory ({str(error) or 'MemoryError'}); free some, or use smaller"
+    )
+
+
+def test_another_error_of_torch_keeps_its_traceback() -> None:
+    def command() -> None:
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_command(command)
+
+
 def test_run_command_prints_an_error_as_one_line_and_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(error: BaseException) -> int:
         def command() -> None:

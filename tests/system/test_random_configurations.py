@@ -73,7 +73,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "episode_seeding": st.sampled_from(["episode", "once"]),
     "skip_bad_episodes": st.booleans(),
-    "encoder": st.sampled_from(["auto", "mlp", "nature", "impala"]),
+    "encoder": st.sampled_from(["auto", "mlp", "nature", "a3c", "impala"]),
     "action_masks": st.booleans(),
     "squash_actions": st.booleans(),
     "truncation_is_termination": st.booleans(),

@@ -102,7 +102,7 @@ def test_ranks_that_do_not_share_memory_compute_the_same(undisturbed: Path, tmp_
         )
         for r in range(2)
     ]
-    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    assert [rank.wait(200) for rank in ranks] == [0, 0]
     assert summary_of(tmp_path / "run")["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
 
 
@@ -143,7 +143,7 @@ def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> 
     assert process.returncode == 1
     assert re.search(r"error: rank 1 of 2 did not answer \(.*\); resume from the last checkpoint with --resume", output)
     assert "rank 1 of 2 did not answer" in (run_dir / "run.log").read_text()
-    assert not psutil.wait_procs(everyone, timeout=5)[1]
+    assert not psutil.wait_procs(everyone, timeout=60)[1]
 
 
 @pytest.mark.long
@@ -228,7 +228,7 @@ def test_different_configurations_are_refused_in_one_sentence(tmp_path: Path) ->
             str(tmp_path / "r"),
         ]
         processes.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate(timeout=200)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert errors == ["error: rank 1 has --seed 1, but rank 0 has --seed 0; start all ranks with the same value\n", ""]
     assert not (tmp_path / "r").exists()

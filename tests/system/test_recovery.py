@@ -74,7 +74,7 @@ def test_a_stalled_worker_is_replaced_and_killed_so_that_it_cannot_write_again(
     undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     saboteur = Saboteur(monkeypatch, at_round=6, number=signal.SIGSTOP, delay=0.0)
-    config = dataclasses.replace(CASES["cartpole-sharded"], worker_timeout=0.5, run_dir=str(tmp_path / "run"))
+    config = dataclasses.replace(CASES["cartpole-sharded"], worker_timeout=2.0, run_dir=str(tmp_path / "run"))
     summary = train(config)
     with pytest.raises(ProcessLookupError):
         os.kill(saboteur.hit, 0)
@@ -166,14 +166,14 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
     config = dataclasses.replace(
         BASE,
         env="shmppo.testing:Latency",
-        env_kwargs={"mean": 0.05},
+        env_kwargs={"mean": 0.1},
         num_envs=1,
         workers=1,
         run_dir=str(tmp_path / "r"),
     )
     train(dataclasses.replace(config, stop_at_iteration=2))
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 2.0)
-    summary = resume(tmp_path / "r", worker_timeout=2.0, stop_at_iteration=3)  # 64 steps to replay take 3.2 s
+    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 5.0)
+    summary = resume(tmp_path / "r", worker_timeout=5.0, stop_at_iteration=3)  # 64 steps to replay take 6.4 s
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
 
 

@@ -41,7 +41,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("how", long_after(1, ["exit", "stop"]))
 def test_a_worker_that_fails_while_it_starts_is_replaced(how: str, undisturbed: str, tmp_path: Path) -> None:
     """A stopped one is noticed after --worker-timeout, although a start may take 120 s."""
-    count, timeout = (1, 2.0) if how == "stop" else (2, 60.0)
+    count, timeout = (1, 5.0) if how == "stop" else (2, 60.0)
     config = configuration(how, count, tmp_path, worker_timeout=timeout, max_restarts=2, stop_at_iteration=2)
     with no_error():
         summary = train(config)
