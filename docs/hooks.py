@@ -1,6 +1,6 @@
 """MkDocs hooks: publish pictures and source files with the pages, and keep short code in one line.
 
-The pages are in docs/, the pictures in figures/NAME/NAME.svg. On the repository's web page the link ../figures/… is
+The pages are in docs/, the pictures in figures/. On the repository's web page the link ../figures/… is
 right. MkDocs only knows files below docs/, so the pictures are added to the site as figures/….
 """
 
@@ -12,7 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-PUBLISHED = ("figures/*/*.svg", "shmppo/**/*.py", "examples/**/*")
+PUBLISHED = ("figures/**/*.svg", "shmppo/**/*.py", "examples/**/*")
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(figures|shmppo|examples)/")
 """A link out of docs/: the last `../` leads from docs/ to the root of the repository."""
 

@@ -1,7 +1,7 @@
-"""HalfCheetah-v5 without memory, with common hyperparameters for MuJoCo tasks.
+"""HalfCheetah-v5 without memory, with the hyperparameters that RL Baselines3 Zoo has tuned.
 
-Actor and critic have separate networks with two layers of 64 units. Each iteration has 2048 steps and 10 epochs.
-Reaches a return of at least 1350 within 1,000,000 steps. Some seeds find a gait with three times that return.
+Actor and critic have separate networks with two layers of 256 units. Each iteration has 512 steps and 20 epochs, and
+the learning rate is small and constant. Training for 1,000,000 steps takes about half an hour on one core.
 """
 
 import sys

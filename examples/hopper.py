@@ -1,4 +1,4 @@
-"""Hopper-v5 without memory, with the hyperparameters of `halfcheetah.py` except two.
+"""Hopper-v5 without memory, with the hyperparameters of `walker2d.py` except two.
 
 The initial standard deviation of the actions is 0.5, and the value loss is not clipped. Both are recommendations of
 Andrychowicz et al. 2021 (arXiv 2006.05990). Without these changes, two seeds reached returns of 1344 and 1920.

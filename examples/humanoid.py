@@ -1,4 +1,4 @@
-"""Humanoid-v5 without memory, with the hyperparameters of `halfcheetah.py`.
+"""Humanoid-v5 without memory, with the hyperparameters of `walker2d.py`.
 
 The published return for Humanoid-v4, whose rewards differ, is about 700 within 1,000,000 steps. The return of this
 script has not been measured. Training takes about 12 minutes on 2 cores.

@@ -1,5 +1,6 @@
-"""Walker2d-v5 without memory, with the hyperparameters of `halfcheetah.py`.
+"""Walker2d-v5 without memory, with common hyperparameters for MuJoCo tasks.
 
+Actor and critic have separate networks with two layers of 64 units. Each iteration has 2048 steps and 10 epochs.
 Reaches a return of at least 2600 within 1,000,000 steps (median over seeds). Training takes about 6 minutes on 2 cores.
 """
 

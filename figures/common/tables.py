@@ -34,7 +34,11 @@ def write_rows(path: Path, rows: Sequence[Row], note: str | None = "") -> None:
 
 
 def append_rows(path: Path, rows: Sequence[Row], note: str | None = "") -> None:
-    """Append rows to a table, or create it. The arguments are those of `write_rows`."""
+    """Append rows to a table, or create it. The arguments are those of `write_rows`.
+
+    Raises:
+        ValueError: if the table has other columns than the rows.
+    """
     _write(path, rows, "a")
     if note is not None:
         record_provenance(path, note)
@@ -50,9 +54,16 @@ def distinct(rows: Sequence[Mapping[str, str]], column: str) -> str:
     return ", ".join(sorted({row[column] for row in rows}))
 
 
+def _columns(path: Path) -> list[str]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file).fieldnames or [])
+
+
 def _write(path: Path, rows: Sequence[Row], mode: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = mode == "w" or not path.exists()
+    if not new and _columns(path) != list(rows[0]):
+        raise ValueError(f"{path} has other columns, so it is of an earlier version; remove it to measure again")
     with open(path, mode, newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         if new:

@@ -8,7 +8,6 @@ interleaved. The times are CPU times of the thread, so other load on the machine
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -19,7 +18,9 @@ from torch import Tensor, nn
 from figures.common.command_line import script_parser
 from figures.common.paths import FIGURES
 from figures.common.tables import write_rows
+from figures.common.thread_times import interleaved_thread_times
 from figures.cores.networks import NETWORKS
+from shmppo.models.gru import Gru
 from shmppo.models.lmu import Lmu, memory_size
 
 TABLE = FIGURES / "cores" / "cores.csv"
@@ -41,7 +42,9 @@ def gradient_functions(steps: int) -> dict[str, Callable[[], Any]]:
 
         return compute
 
-    functions = {"lstm": gradient(nn.LSTM(HIDDEN, HIDDEN), None), "gru": gradient(nn.GRU(HIDDEN, HIDDEN), None)}
+    functions = {"lstm": gradient(nn.LSTM(HIDDEN, HIDDEN), None)}
+    functions["gru"] = gradient(Gru(HIDDEN, HIDDEN), torch.randn(1, SEQUENCES, HIDDEN))
+    functions["torch_gru"] = gradient(nn.GRU(HIDDEN, HIDDEN), None)
     lmu = Lmu(HIDDEN, HIDDEN, 1, steps)
     functions["lmu"] = gradient(lmu, torch.randn(1, SEQUENCES, memory_size(HIDDEN, steps)))
     for name, network in NETWORKS.items():
@@ -52,15 +55,7 @@ def gradient_functions(steps: int) -> dict[str, Callable[[], Any]]:
 
 def measure(steps: int, rounds: int) -> list[dict[str, Any]]:
     """Return one row per layer: the median time, and the median of the ratios to the LSTM of the same round."""
-    functions = gradient_functions(steps)
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for round_number in range(rounds + 2):  # two rounds to warm up
-        for name, compute in functions.items():
-            start = time.thread_time()
-            for _ in range(3):
-                compute()
-            if round_number >= 2:
-                times[name].append((time.thread_time() - start) / 3)
+    times = interleaved_thread_times(gradient_functions(steps), rounds)
     return [
         {
             "core": name,

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from figures.cores.scan import averaging_scan, scan
 from shmppo import TrainConfig
-from shmppo.models.encoders import TanhLayers, orthogonal
+from shmppo.models.encoders import Mlp, orthogonal
 
 
 class Layer(nn.Module):
@@ -130,7 +130,7 @@ class RecurrentNetwork(nn.Module):
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: TrainConfig) -> None:
         """Create the network. See `shmppo.models.custom`."""
         super().__init__()
-        self.encode = TanhLayers(sum(map(math.prod, shapes.values())), config.encoder_sizes, config.layer_norm)
+        self.encode = Mlp(sum(map(math.prod, shapes.values())), config)
         self.features = config.hidden_size
         self.enter = orthogonal(nn.Linear(self.encode.features, self.features), 1.0)
         self.layers = nn.ModuleList(self.layer(self.features, config.seq_len) for _ in range(config.num_layers))

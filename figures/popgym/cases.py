@@ -21,6 +21,23 @@ CORES: dict[str, dict[str, Any]] = {
 """Fields of `TrainConfig` that choose a core."""
 
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "preset": {},
+    "seq16": {"seq_len": 16},
+    "seq128": {"seq_len": 128},
+    "refresh": {"refresh_states": True},
+    "raw_obs": {"normalize_obs": False},
+    "raw_reward": {"normalize_reward": False},
+    "wide": {"hidden_size": 256, "encoder_sizes": (256,)},
+    "deep": {"encoder_sizes": (128, 128)},
+    "entropy_0": {"entropy_coef": 0.0},
+    "entropy_003": {"entropy_coef": 0.03},
+    "constant_lr": {"lr_schedule": "constant"},
+    "low_lr": {"learning_rate": 3e-4},
+}
+"""Changes to the preset, each of one aspect: name -> fields of `TrainConfig`."""
+
+
 class Published(NamedTuple):
     """Published returns of a task: 15 million steps, PPO, the maximum over training, 3 trials."""
 
@@ -47,6 +64,7 @@ PUBLISHED = {
 """Returns from SOURCE. There are none for MineSweeperEasy and ConcentrationEasy."""
 
 
-def config_of(task: str, core: str, seed: int, **changes: Any) -> TrainConfig:
-    """Return the configuration of a case: the preset `popgym` with a task and a core."""
-    return preset("popgym", env=f"popgym:popgym-{task}-v0", seed=seed, **{**CORES[core], **changes})
+def config_of(task: str, core: str, variant: str, seed: int, **changes: Any) -> TrainConfig:
+    """Return the configuration of a case: the preset `popgym` with a task, a core, and a variant."""
+    fields = {"env": f"popgym:popgym-{task}-v0", "seed": seed, **CORES[core], **VARIANTS[variant], **changes}
+    return preset("popgym", **fields)

@@ -10,7 +10,7 @@ from figures.common.curves import draw_curve
 from figures.common.paths import FIGURES
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
-from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS
+from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS, VARIANTS
 from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
 
 TABLE = FIGURES / "popgym" / "popgym.csv"
@@ -21,13 +21,29 @@ NOTE = (
 )
 
 
-def best_returns(table: list[dict[str, str]], steps: str) -> dict[tuple[str, str], list[float]]:
-    """Return the column `max_return` of the runs of one length, by task and core, over the seeds."""
+def best_returns(
+    table: list[dict[str, str]], steps: str, variant: str = "preset"
+) -> dict[tuple[str, str], list[float]]:
+    """Return the column `max_return` of the runs of one length and variant, by task and core, over the seeds."""
     found: dict[tuple[str, str], list[float]] = {}
     for row in table:
-        if row["steps"] == steps and row["max_return"]:
+        if (row["steps"], row["variant"]) == (steps, variant) and row["max_return"]:
             found.setdefault((row["task"], row["core"]), []).append(float(row["max_return"]))
     return found
+
+
+def variants_table(table: list[dict[str, str]]) -> str:
+    """Return a Markdown table of the variants: the medians over the seeds. It is empty if there are no variants."""
+    lines = []
+    for steps in sorted({row["steps"] for row in table}, key=int):
+        preset = best_returns(table, steps)
+        for variant in [name for name in VARIANTS if name != "preset"]:
+            for (task, core), values in best_returns(table, steps, variant).items():
+                known = preset.get((task, core))
+                cells = [task, core, f"{int(steps):,}", variant, number(median(values))]
+                lines.append("| " + " | ".join([*cells, number(median(known)) if known else ""]) + " |")
+    head = "\nVariants of the preset.\n\n| task | core | steps | variant | return | return of the preset |\n"
+    return head + "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(sorted(lines)) + "\n" if lines else ""
 
 
 def number(value: float) -> str:
@@ -38,12 +54,12 @@ def number(value: float) -> str:
 def markdown(table: list[dict[str, str]]) -> str:
     """Return a Markdown table for each length of runs: the medians over the seeds beside the published returns."""
     parts = []
-    for steps in sorted({row["steps"] for row in table}, key=int):
+    for steps in sorted({row["steps"] for row in table if row["variant"] == "preset"}, key=int):
         returns = best_returns(table, steps)
         cores = [core for core in CORES if any(known == core for _, known in returns)]
         seeds = sorted({len(values) for values in returns.values()})
         lines = [
-            f"Maximum mean episodic return after {int(steps):,} steps, median over "
+            f"Maximum mean episodic return within {int(steps):,} steps, median over "
             f"{' to '.join(str(count) for count in dict.fromkeys((seeds[0], seeds[-1])))} seeds. Published: 15 million "
             f"steps ({SOURCE}).",
             "",
@@ -73,9 +89,9 @@ def main() -> None:
     out = picture_path(TABLE.with_suffix(".svg"), __doc__)
     table = read_rows(TABLE)
     if out == TABLE.with_suffix(".svg"):
-        TABLE.with_suffix(".md").write_text(markdown(table))
-    longest = max((row["steps"] for row in table), key=int)
-    rows = [row for row in table if row["steps"] == longest]
+        TABLE.with_suffix(".md").write_text(markdown(table) + variants_table(table))
+    longest = max((row["steps"] for row in table if row["variant"] == "preset"), key=int)
+    rows = [row for row in table if row["steps"] == longest and row["variant"] == "preset"]
     tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
     cores = [core for core in CORES if any(row["core"] == core for row in rows)]
     lines = -(-(len(tasks) + 1) // PANELS_PER_ROW)  # leaves a panel for the key

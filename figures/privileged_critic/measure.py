@@ -1,4 +1,7 @@
-"""Train HalfCheetah with positions for the actor, and with a critic that sees the velocities or does not.
+"""Train HalfCheetah with an actor that sees only positions, in three cases.
+
+The critic also sees the velocities, or it sees only positions. In the third case it sees only positions, and neither of
+them has memory.
 
     python -m figures.privileged_critic.measure --seeds 1 2 3
 
@@ -16,8 +19,12 @@ from figures.common.evaluated_runs import add_run
 from figures.common.paths import ROOT
 
 TABLE = Path(__file__).with_name("privileged_critic.csv")
-CRITICS = {"positions and velocities": [], "positions": ["--critic-obs", "positions"]}
-"""What the critic sees, and the flags for it."""
+CASES = {
+    "privileged": [],
+    "unprivileged": ["--critic-obs", "positions"],
+    "memoryless": ["--critic-obs", "positions", "--core", "none"],
+}
+"""Case -> its flags. Actor and critic have an LSTM each, except in the last case."""
 
 
 def main() -> None:
@@ -25,9 +32,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of each run")
     options = parser.parse_args()
-    for seed, (critic, flags) in itertools.product(options.seeds, CRITICS.items()):
+    for seed, (case, flags) in itertools.product(options.seeds, CASES.items()):
         script = ROOT / "examples" / "privileged_critic.py"
-        add_run(TABLE, {"critic": critic}, seed, [script, *flags, "--total-steps", options.steps])
+        add_run(TABLE, {"case": case}, seed, [script, *flags, "--total-steps", options.steps])
 
 
 if __name__ == "__main__":

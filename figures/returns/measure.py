@@ -1,15 +1,16 @@
 """Train and evaluate the reference tasks.
 
-    python -m figures.returns.measure cartpole_memory cartpole_memoryless pendulum_memory halfcheetah --seeds 1 2 3
+    python -m figures.returns.measure cartpole_memory halfcheetah --seeds 1 2 3
+    python -m figures.returns.measure --all
 
-Runs one seed after the other with `--workers 0`, because the number of workers does not change the result. Several
-copies of this script can share a machine. Runs that are in the table already are not repeated. Appends to returns.csv,
-and writes the learning curves into curves/.
+Runs one seed after the other with `--workers 0`, because the number of workers does not change the result. Appends to
+returns.csv, and writes the learning curves into curves/. Runs that are in the table are not repeated. After a
+change of results, remove the table and the folder runs/returns. The script can be stopped at any time: the next call
+resumes the unfinished run. Several copies of this script can share a machine, if each has tasks of its own.
 """
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 from figures.common.command_line import script_parser
@@ -27,17 +28,24 @@ TASKS = {
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
     "minigrid_memory": "examples/minigrid_memory.py",
-    "pong": "examples/pong.py --stop-at-iteration 977",  # the first million of ten million steps
+    "pong": "examples/pong.py --total-steps 1000000 --anneal-steps 10000000",  # the first of ten million
 }
+SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "pong": 1}
+"""Number of seeds, where it is not 3."""
 
 
 def main() -> None:
     parser = script_parser(__doc__)
-    parser.add_argument("tasks", nargs="+", choices=TASKS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"one of {', '.join(TASKS)}")
+    parser.add_argument("--all", action="store_true", help="all tasks")
+    parser.add_argument("--seeds", nargs="+", type=int, help="by default the seeds that the documentation shows")
     options = parser.parse_args()
-    for task, seed in itertools.product(options.tasks, options.seeds):
-        add_run(TABLE, {"task": task}, seed, TASKS[task].split())
+    unknown = ", ".join(set(options.tasks) - set(TASKS))
+    if unknown or bool(options.tasks) == options.all:
+        parser.error(f"unknown task: {unknown}" if unknown else "name tasks, or give --all")
+    for task in TASKS if options.all else options.tasks:
+        for seed in options.seeds or range(1, SEED_COUNTS.get(task, 3) + 1):
+            add_run(TABLE, {"task": task}, seed, TASKS[task].split())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m figures.variants.measure --seeds 1 2 3
 
-The runs use the recipe of examples/halfcheetah.py and the same number of steps. They run one after the other with
+The runs use the recipe of examples/walker2d.py and the same number of steps. They run one after the other with
 `--workers 0`, because the number of workers does not change the result. Several copies of this script, each with its
 own seeds, can share a machine. Runs that are in the table already are not repeated. Appends to variants.csv, and writes
 the learning curves into curves/.
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of each run")
     options = parser.parse_args()
     for task, seed, variant in itertools.product(options.tasks, options.seeds, options.variants):
-        recipe = ["examples/halfcheetah.py", "--env", task, "--total-steps", options.steps, *VARIANTS[variant]]
+        recipe = ["examples/walker2d.py", "--env", task, "--total-steps", options.steps, *VARIANTS[variant]]
         add_run(TABLE, {"task": task, "variant": variant}, seed, recipe)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 
 RENAMED = {
+    "--activation": "activation-fn activation-function nonlinearity fcnet-activation",
     "--adam-eps": "adam-epsilon eps",
     "--advantage-norm": "norm-adv normalize-advantage normalize-advantages normalize-advantage-per-mini-batch",
     "--checkpoint-every": "checkpoint-interval checkpoint-freq checkpoint-frequency save-interval save-every",

@@ -133,10 +133,12 @@ class NetworkOptions:
     num_layers: int = 1
     """Number of recurrent layers. Unused with --core none."""
     encoder_sizes: tuple[int, ...] = (64,)
-    """Units of the tanh layers before the core. Each part of the observation that is not an image has such layers."""
-    encoder: Literal["auto", "mlp", "nature", "impala"] = "auto"
-    """Encoder of images. mlp: the tanh layers of --encoder-sizes. nature, impala: convolutional networks. auto: nature
-    for images of at least 36 pixels per side, mlp for smaller ones."""
+    """Units of the linear layers before the core. Each part of the observation that is not an image has such layers."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation after each layer of --encoder-sizes."""
+    encoder: Literal["auto", "mlp", "nature", "a3c", "impala"] = "auto"
+    """Encoder of images. mlp: the layers of --encoder-sizes. nature, a3c, impala: convolutional networks, of which a3c
+    is the smallest. auto: nature for images of at least 36 pixels per side, mlp for smaller ones."""
     layer_norm: bool = False
     """Apply layer normalization before each activation of the encoder's linear layers."""
     network: str | None = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +14,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.observations import Leaf
 
-MIN_NATURE_SIDE = 36  # pixels: on smaller images the last of the three convolutions has no output
-NATURE_FEATURES, IMPALA_FEATURES = 512, 256
+MIN_SIDES = {"nature": 36, "a3c": 20}
+"""Pixels per side. On smaller images the last convolution has no output."""
+IMPALA_FEATURES = 256
 IMPALA_CHANNELS = (16, 32, 32)
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
@@ -60,12 +60,20 @@ def orthogonal(layer: _Layer, gain: float) -> _Layer:
     return layer
 
 
-class TanhLayers(nn.Module):
-    """Linear layers, each followed by tanh. With `layer_norm`, a LayerNorm comes before each tanh."""
+class Mlp(nn.Module):
+    """Linear layers, each followed by the activation. With `layer_norm`, a LayerNorm comes before each activation.
 
-    def __init__(self, inputs: int, sizes: Iterable[int], layer_norm: bool) -> None:
+    Attributes:
+        activation: see --activation.
+        normalized: whether there are LayerNorms.
+        features: units of the last layer.
+    """
+
+    def __init__(self, inputs: int, config: TrainConfig) -> None:
+        """Create the layers of --encoder-sizes. inputs: length of the input."""
         super().__init__()
-        widths = [inputs, *sizes]
+        widths, layer_norm = [inputs, *config.encoder_sizes], config.layer_norm
+        self.activation = config.activation
         self.linears = nn.ModuleList(orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) if layer_norm else nn.Identity() for width in widths[1:])
         self.normalized = layer_norm
@@ -78,25 +86,33 @@ class TanhLayers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, …] to [B, features]."""
+        activate = torch.tanh if self.activation == "tanh" else torch.relu
         x = x.flatten(1)
         for linear, norm in zip(self.linears, self.norms, strict=True):
-            x = torch.tanh(norm(linear(x)))
+            x = activate(norm(linear(x)))
         return x
 
 
-class NatureCnn(nn.Module):
-    """Three convolutions and one linear layer with ReLU (Mnih et al. 2015, doi 10.1038/nature14236)."""
+class ConvolutionCnn(nn.Module):
+    """Convolutions without padding and one linear layer, each with ReLU.
 
-    features = NATURE_FEATURES
+    Attributes:
+        features: outputs of the linear layer.
+        layers: (output channels, kernel size, stride) of each convolution.
+    """
+
+    features: int
+    layers: ClassVar[tuple[tuple[int, int, int], ...]]
 
     def __init__(self, image: tuple[int, int, int], layer_norm: bool) -> None:
         super().__init__()
-        shapes = ((image[0], 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        self.convolutions = nn.ModuleList(orthogonal(nn.Conv2d(*shape), math.sqrt(2)) for shape in shapes)
-        sides = list(image[1:])
-        for _, _, kernel, stride in shapes:
+        channels, *sides = image
+        self.convolutions = nn.ModuleList()
+        for wider, kernel, stride in self.layers:
+            self.convolutions.append(orthogonal(nn.Conv2d(channels, wider, kernel, stride), math.sqrt(2)))
             sides = [(side - kernel) // stride + 1 for side in sides]
-        self.linear = orthogonal(nn.Linear(64 * sides[0] * sides[1], self.features), math.sqrt(2))
+            channels = wider
+        self.linear = orthogonal(nn.Linear(channels * sides[0] * sides[1], self.features), math.sqrt(2))
         self.norm = nn.LayerNorm(self.features) if layer_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,6 +120,20 @@ class NatureCnn(nn.Module):
         for convolution in self.convolutions:
             x = functional.relu(convolution(x))
         return functional.relu(self.norm(self.linear(x.flatten(1))))
+
+
+class NatureCnn(ConvolutionCnn):
+    """Three convolutions and 512 features (Mnih et al. 2015, doi 10.1038/nature14236)."""
+
+    features = 512
+    layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+class A3cCnn(ConvolutionCnn):
+    """Two convolutions and 256 features (Mnih et al. 2016, arXiv 1602.01783, section 8)."""
+
+    features = 256
+    layers = ((16, 8, 4), (32, 4, 2))
 
 
 class _ResidualBlock(nn.Module):
@@ -161,20 +191,23 @@ class LeafEncoder(nn.Module):
         return features
 
 
-def _network_for(config: TrainConfig, leaf: Leaf) -> TanhLayers | NatureCnn | ImpalaCnn:
+def _network_for(config: TrainConfig, leaf: Leaf) -> Mlp | ConvolutionCnn | ImpalaCnn:
     """Create the network of one leaf: an MLP, or a CNN for images as `--encoder` says."""
     kind = "mlp"
     if leaf.kind == "image":
-        large = min(leaf.image_size[1:]) >= MIN_NATURE_SIDE
+        _, height, width = leaf.image_size
+        large = min(height, width) >= MIN_SIDES["nature"]
         kind = config.encoder if config.encoder != "auto" else "nature" if large else "mlp"
-        if kind == "nature" and not large:
-            _, height, width = leaf.image_size
+        least = MIN_SIDES.get(kind, 1)
+        if min(height, width) < least:
             raise ConfigError(
-                f"--encoder nature needs images of {MIN_NATURE_SIDE} × {MIN_NATURE_SIDE} pixels or more, but "
-                f"{leaf.field} has {height} × {width}; use impala or mlp"
+                f"--encoder {kind} needs images of {least} × {least} pixels or more, but {leaf.field} has "
+                f"{height} × {width}; use impala or mlp"
             )
     if kind == "nature":
         return NatureCnn(leaf.image_size, config.layer_norm)
+    if kind == "a3c":
+        return A3cCnn(leaf.image_size, config.layer_norm)
     if kind == "impala":
         return ImpalaCnn(leaf.image_size, config.layer_norm)
-    return TanhLayers(leaf.input_size, config.encoder_sizes, config.layer_norm)
+    return Mlp(leaf.input_size, config)

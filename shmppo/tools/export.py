@@ -92,7 +92,7 @@ def export(
         inputs["state"] = torch.zeros(2, trained.model.state_size)
     path = out or run_dir / f"policy{SUFFIXES[format]}"
     try:
-        with _without_warnings():
+        with _without_warnings(), torch.no_grad():
             if format == "onnx":
                 _write_onnx(policy, inputs, path, _metadata(trained))
             else:

@@ -11,14 +11,20 @@ import pytest
 import torch
 
 from figures.assumption4 import measure as assumption4
+from figures.common import evaluated_runs
 from figures.common.interleaved import started
 from figures.common.jobs import flags
+from figures.common.tables import append_rows, read_rows
 from figures.kl_sweeps.measure import grid
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.runs.checkpoint import load_newest_checkpoint
 
+TRAIN = (
+    "-m", "shmppo.train", "--env", "CartPole-v1", "--hidden-size", 8, "--num-envs", 4, "--rollout-steps", 32,
+    "--minibatches", 2, "--total-steps", 1280,
+)  # fmt: skip
 SMALL = TrainConfig(
     env="Pendulum-v1", core="none", encoder_sizes=(16,), num_envs=4, rollout_steps=16, minibatches=2, epochs=2,
     workers=0, quiet=True, stop_at_iteration=2,
@@ -55,6 +61,34 @@ def test_updates_on_more_environments_are_closer_to_the_update_on_all(config: Tr
     one, all_ = ([float(row["kl_to_all"]) for row in rows if row["environments"] == n] for n in (1, 4))
     assert np.median(one) > np.median(all_)
     assert load_newest_checkpoint(tmp_path / "run")["iteration"] == 2
+
+
+@pytest.mark.long
+def test_an_interrupted_run_of_a_table_is_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(evaluated_runs, "RUNS", tmp_path / "runs")
+    with pytest.raises(SystemExit, match="was stopped; run the same command again"):
+        evaluated_runs.add_run(tmp_path / "stopped.csv", {"task": "cartpole"}, 1, (*TRAIN, "--stop-at-iteration", 3))
+    assert not (tmp_path / "stopped.csv").exists()
+    hashes = []
+    for name in ("stopped", "straight"):
+        table = tmp_path / f"{name}.csv"
+        evaluated_runs.add_run(table, {"task": "cartpole"}, 1, TRAIN)
+        evaluated_runs.add_run(table, {"task": "cartpole"}, 1, TRAIN)
+        (row,) = read_rows(table)
+        assert (row["env_steps"], row["episodes"]) == ("1280", "20")
+        hashes.append(row["weights_sha256"])
+        assert len(read_rows(tmp_path / "curves" / "cartpole-s1.csv")) == 10
+    assert hashes[0] == hashes[1]
+    assert not list((tmp_path / "runs").glob("*/*")), "directories of finished runs are removed"
+
+
+def test_a_table_of_an_earlier_version_is_not_appended_to(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    append_rows(table, [{"task": "a", "seed": 1}], None)
+    append_rows(table, [{"task": "a", "seed": 2}], None)
+    with pytest.raises(ValueError, match=r"table\.csv has other columns, so it is of an earlier version; remove it"):
+        append_rows(table, [{"task": "a", "seed": 3, "commit": "b"}], None)
+    assert [row["seed"] for row in read_rows(table)] == ["1", "2"]
 
 
 @pytest.mark.parametrize("scale", [1, 5])

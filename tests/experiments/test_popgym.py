@@ -11,7 +11,7 @@ import pytest
 
 from figures.common.tables import read_rows, write_rows
 from figures.popgym import measure, plot
-from figures.popgym.cases import CORES, PUBLISHED, TASKS, config_of
+from figures.popgym.cases import CORES, PUBLISHED, TASKS, VARIANTS, config_of
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 
@@ -41,7 +41,7 @@ def test_returns_are_means_of_blocks_of_the_published_batch() -> None:
 
 
 def test_a_case_that_is_stopped_or_killed_is_resumed_and_gives_the_same_row(tmp_path: Path) -> None:
-    key = {"task": "RepeatPreviousEasy", "core": "gru", "seed": 1, "steps": SMALL.total_steps}
+    key = {"task": "RepeatPreviousEasy", "core": "gru", "variant": "wide", "seed": 1, "steps": SMALL.total_steps}
     rows = []
     for name, deadlines in {"straight": [math.inf], "stopped": [0.0, 0.0, math.inf]}.items():
         table, run_dir = tmp_path / name / "popgym.csv", tmp_path / name / "run"
@@ -51,11 +51,30 @@ def test_a_case_that_is_stopped_or_killed_is_resumed_and_gives_the_same_row(tmp_
         finished = [measure.measure(key, config, table, deadline) for deadline in deadlines]
         assert finished == [deadline > time.monotonic() for deadline in deadlines]
         assert not run_dir.exists()
-        assert (table.parent / "curves" / "RepeatPreviousEasy-gru-s1.csv").exists()
+        assert (table.parent / "curves" / "RepeatPreviousEasy-gru-wide-s1.csv").exists()
         rows += [{**row, "wall_seconds": ""} for row in read_rows(table)]
     assert len(rows) == 2
     assert rows[0] == rows[1]
     assert rows[0]["exact"] == "True"
+
+
+def test_a_solved_case_ends_at_the_same_step_with_and_without_interruptions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every return of CartPole is at least 8, so the first 100 episodes solve it."""
+    config = dataclasses.replace(SMALL, env="CartPole-v1", total_steps=100 * SMALL.batch_steps)
+    monkeypatch.setattr(measure, "SOLVED", 8.0)
+    monkeypatch.setattr(measure, "BLOCK_STEPS", 3 * config.batch_steps)
+    straight = measure.train_until(dataclasses.replace(config, run_dir=str(tmp_path / "straight")), math.inf)
+    assert straight["iterations"] < 100
+    assert not straight["stopped_early"]
+    config = dataclasses.replace(config, run_dir=str(tmp_path / "stopped"))
+    for iteration in range(1, straight["iterations"]):
+        stopped = measure.train_until(config, deadline=0.0)
+        assert (stopped["iterations"], stopped["stopped_early"]) == (iteration, True)
+    stopped = measure.train_until(config, deadline=0.0)
+    assert (stopped["iterations"], stopped["stopped_early"]) == (straight["iterations"], False)
+    assert stopped["weights_sha256"] == straight["weights_sha256"]
 
 
 def test_a_run_with_other_options_is_not_resumed(tmp_path: Path) -> None:
@@ -69,8 +88,8 @@ def test_a_run_with_other_options_is_not_resumed(tmp_path: Path) -> None:
 def test_every_case_is_a_valid_configuration() -> None:
     assert set(PUBLISHED) < set(TASKS)
     for task in TASKS:
-        for core in CORES:
-            config = config_of(task, core, 2, total_steps=1000)
+        for core, variant in [*((core, "preset") for core in CORES), *(("gru", variant) for variant in VARIANTS)]:
+            config = config_of(task, core, variant, 2, total_steps=1000)
             assert (config.env, config.seed) == (f"popgym:popgym-{task}-v0", 2)
             assert config.prev_action
 
@@ -78,7 +97,7 @@ def test_every_case_is_a_valid_configuration() -> None:
 def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     rows = [
-        {"task": task, "core": core, "seed": seed, "steps": 1000, "max_return": value}
+        {"task": task, "core": core, "variant": "preset", "seed": seed, "steps": 1000, "max_return": value}
         for task, core, seed, value in [
             ("RepeatPreviousMedium", "gru", 1, "-0.4"),
             ("RepeatPreviousMedium", "lmu", 1, "0.6"),
@@ -86,9 +105,12 @@ def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, mon
             ("MineSweeperEasy", "gru", 1, "0.1"),
         ]
     ]
+    wide = rows[0] | {"variant": "wide", "max_return": "-0.2"}
     table = tmp_path / "popgym.csv"
-    write_rows(table, rows)
-    text = plot.markdown(read_rows(table))
+    write_rows(table, [*rows, wide])
+    text = plot.markdown(read_rows(table)) + plot.variants_table(read_rows(table))
+    assert "| RepeatPreviousMedium | gru | 1,000 | wide | −0.200 | −0.400 |" in text
+    assert plot.variants_table(rows) == ""
     assert "| RepeatPreviousMedium | −0.400 | 0.795 | −0.315 | 0.789 (LMU) |" in text
     assert "| MineSweeperEasy | 0.100 |  |  |  |" in text
     assert "1 to 2 seeds" in text

@@ -22,7 +22,7 @@ from shmppo.envs.wrappers import PreviousStepWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.distributions import DiagonalGaussian
-from shmppo.models.encoders import network_input
+from shmppo.models.encoders import MIN_SIDES, A3cCnn, Mlp, NatureCnn, network_input
 from shmppo.models.observations import ObservationError, observation_spec
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.runs.evaluation import evaluate
@@ -215,13 +215,22 @@ def test_a_continuous_previous_action_is_the_clipped_one_that_the_environment_go
     assert (np.abs(rollout.actions[:5]) > 1).any()
 
 
-ENCODERS = [("mlp", "matrix"), ("mlp", "stacked"), ("nature", "image"), ("impala", "image"), ("auto", "dict")]
+ENCODERS = [
+    ("mlp", "matrix"),
+    ("mlp", "stacked"),
+    ("nature", "image"),
+    ("a3c", "image"),
+    ("impala", "image"),
+    ("auto", "dict"),
+]
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize(("layer_norm", "activation"), [(False, "tanh"), (True, "tanh"), (False, "relu")])
 @pytest.mark.parametrize(("encoder", "space"), ENCODERS)
-def test_acting_computes_what_learning_does_with_every_encoder(encoder: Any, space: str, layer_norm: bool) -> None:
-    config = shaped(space, encoder=encoder, layer_norm=layer_norm, separate_critic=True)
+def test_acting_computes_what_learning_does_with_every_encoder(
+    encoder: Any, space: str, layer_norm: bool, activation: Any
+) -> None:
+    config = shaped(space, encoder=encoder, layer_norm=layer_norm, activation=activation, separate_critic=True)
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
     model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
     network = ActingNetwork(model, distribution, batches=2, rows=8)
@@ -254,8 +263,17 @@ def test_a_row_does_not_depend_on_the_other_rows_with_any_encoder(rows: int, enc
     assert is_row_independent(network)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_the_activation_follows_each_layer(activation: Any) -> None:
+    mlp = Mlp(3, TrainConfig(encoder_sizes=(5, 4), activation=activation))
+    apply = getattr(torch, activation)
+    x = torch.randn(7, 3)
+    first, second = mlp.linear_list
+    assert torch.equal(mlp(x), apply(second(apply(first(x)))))
+
+
 def test_every_parameter_of_every_encoder_learns() -> None:
-    for encoder in ("nature", "impala"):
+    for encoder in ("nature", "a3c", "impala"):
         config = shaped("image", encoder=encoder, layer_norm=True)
         task = inspect_task(config)
         model = build_model(config, task.observation, task.distribution)
@@ -285,8 +303,18 @@ def test_other_spaces_are_refused_with_their_name_and_place(name: str) -> None:
 def test_empty_spaces_and_small_images_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"here has the observation space Dict\(\), which is empty"):
         observation_spec(spaces.Dict({}), "here")
-    with pytest.raises(ConfigError, match=r"--encoder nature needs images of 36 × 36 pixels .* but obs has 7 × 8"):
-        train(shaped("stacked", encoder="nature"))
+    for encoder, side in (("nature", 36), ("a3c", 20)):
+        message = rf"--encoder {encoder} needs images of {side} × {side} pixels .* but obs has 7 × 8"
+        with pytest.raises(ConfigError, match=message):
+            train(shaped("stacked", encoder=encoder))
+
+
+@pytest.mark.parametrize(("name", "side"), MIN_SIDES.items())
+def test_the_smallest_image_of_an_encoder_works_and_a_smaller_one_does_not(name: str, side: int) -> None:
+    kind = {"nature": NatureCnn, "a3c": A3cCnn}[name]
+    assert kind((1, side, side), layer_norm=False)(torch.zeros(2, 1, side, side)).shape == (2, kind.features)
+    with pytest.raises((RuntimeError, UserWarning), match=r"zero-element|too small|greater"):
+        kind((1, side - 1, side), layer_norm=False)(torch.zeros(2, 1, side - 1, side))
 
 
 WRONG = [

@@ -24,7 +24,10 @@ JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
 
 @pytest.fixture
 def artificial_rates(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
-    """Rates from a formula instead of a measurement. Best are 4 workers, 64 environments, 2 shards, and 32 rows."""
+    """Rates from a formula instead of a measurement. Best are 4 workers, 64 environments, 2 shards, and 32 rows.
+
+    The clock advances by one second per measurement.
+    """
     seen: list[TrainConfig] = []
 
     def measured(config: TrainConfig, iterations: int) -> SimpleNamespace:
@@ -35,12 +38,14 @@ def artificial_rates(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
 
     monkeypatch.setattr(module, "measured_run", measured)
     monkeypatch.setattr(module, "usable_cores", lambda: 4)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(len(seen))))
     return seen
 
 
 def test_the_search_finds_the_best_of_artificial_rates(artificial_rates: list[TrainConfig]) -> None:
-    search = Search(dataclasses.replace(JOB, minutes=0.02))
+    search = Search(dataclasses.replace(JOB, minutes=1.0))
     search.run()
+    assert 60 <= len(artificial_rates) < 60 + module.FINALISTS
     best = search.best.config
     assert (best.num_workers, best.num_envs, best.rollout_steps) == (4, 64, 32)
     assert (best.shards, best.inference_rows) == (2, 32)
@@ -50,7 +55,7 @@ def test_the_search_finds_the_best_of_artificial_rates(artificial_rates: list[Tr
 
 
 def test_varying_only_workers_changes_no_other_flag(artificial_rates: list[TrainConfig]) -> None:
-    Search(dataclasses.replace(JOB, vary=("workers",), minutes=0.001)).run()
+    Search(dataclasses.replace(JOB, vary=("workers",), minutes=1.0)).run()
     assert {(config.num_envs, config.shards) for config in artificial_rates} == {(16, JOB.config().shards)}
     assert {config.num_workers for config in artificial_rates} == {0, 1, 2, 4}
 
