@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shmppo.models.gru import Gru
 from shmppo.models.lmu import SIGNALS, Lmu, memory_size
 from shmppo.utils.torch_utils import aligned_zeros
 
@@ -239,7 +240,7 @@ class CoreType:
 
 CORES: dict[str, CoreType] = {
     "lstm": CoreType(_without_window(nn.LSTM), LstmCell, 2),
-    "gru": CoreType(_without_window(nn.GRU), GruCell, 1),
+    "gru": CoreType(_without_window(Gru), GruCell, 1),
     "lmu": CoreType(Lmu, LmuCell, 1, memory_size),
 }
 """Recurrent cores by the name that --core takes."""

@@ -25,7 +25,7 @@ DIGESTS = {
     "MountainCarContinuous-v0": "abc420b92f9c",
     "MountainCarContinuous-v0-memory": "967cbc632eb1",
     "LunarLander-v3": "dfa6d6c48420",
-    "HalfCheetah-v5": "3f3a352d83e1",
+    "HalfCheetah-v5": "aa8185343f69",
     "Hopper-v5": "615e19fa9c02",
     "Walker2d-v5": "46eba9398bff",
     "Ant-v5": "20f7de2df049",
