@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from public_helpers import (  # noqa: F401 (pytest finds fixtures here, and tests import the rest from here)
     TESTS,
     _nothing_left_behind,
@@ -29,6 +30,8 @@ from shmppo.runs.trainer import resume, train
 from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.pool import InProcessPool
 from shmppo.utils.phase_timer import PhaseTimer
+
+torch.set_num_threads(1)  # faster for small tensors
 
 
 @pytest.fixture(autouse=True)

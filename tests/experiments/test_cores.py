@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,10 @@ from figures.cores.networks import NETWORKS, RecurrentNetwork
 from figures.cores.scan import averaging_scan, scan
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import resume, train
-from shmppo.utils.torch_utils import torch_threads
 
 SHAPES = {"obs/card": (3,), "obs/view": (2, 2, 1)}
 STEPS, SEQUENCES = 21, 3
 CONFIG = TrainConfig(hidden_size=8, encoder_sizes=(6,), num_layers=2, seq_len=16)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, which is faster for small tensors."""
-    with torch_threads(1):
-        yield
 
 
 def network(name: str) -> RecurrentNetwork:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from shmppo.models.gru import Gru
-from shmppo.utils.torch_utils import torch_threads
 
 INPUTS, HIDDEN = 5, 6
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, which is faster for small tensors."""
-    with torch_threads(1):
-        yield
 
 
 def cores(layers: int, dtype: torch.dtype) -> tuple[Gru, nn.GRU]:

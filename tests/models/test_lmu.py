@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +22,8 @@ from shmppo.models.lmu import CHUNK, SIGNALS, DelayMemory, Lmu, delay_network, m
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.row_independence import is_row_independent
-from shmppo.utils.torch_utils import torch_threads
 
 INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 2 * CHUNK + 5, 3
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, which is faster for small tensors."""
-    with torch_threads(1):
-        yield
 
 
 def small_core(layers: int) -> Lmu:

@@ -57,6 +57,14 @@ def is_training(run: psutil.Process) -> bool:
     return False
 
 
+@pytest.fixture(autouse=True, scope="module")
+def own_cores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the files of taken cores apart from those of other searches of this user, which the tests would wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("undisturbed") / "search"

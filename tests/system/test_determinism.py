@@ -16,6 +16,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.runs.trainer import train
 from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.torch_utils import torch_threads
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 20}
 CASES = {
@@ -101,10 +102,10 @@ def test_acting_uses_one_thread_for_any_number_of_learner_threads(
 
     monkeypatch.setattr(Collector, "collect", watched_collect)
     monkeypatch.setattr(ShardGradients, "compute", watched_compute)
-    before = torch.get_num_threads()
     config = dataclasses.replace(CASES["cartpole-lstm"], workers=0, learner_threads=2, stop_at_iteration=1)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert (acting, learning, torch.get_num_threads()) == ({1}, {2}, before)
+    with torch_threads(3):
+        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+        assert (acting, learning, torch.get_num_threads()) == ({1}, {2}, 3)
 
 
 def test_minibatches_with_fewer_sequences_than_shards_are_possible(tmp_path: Path) -> None:
