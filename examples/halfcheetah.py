@@ -1,4 +1,4 @@
-"""HalfCheetah-v5 without memory, with the hyperparameters that RL Baselines3 Zoo has tuned.
+"""HalfCheetah-v5 without memory, with the tuned hyperparameters of RL Baselines3 Zoo.
 
 Actor and critic have separate networks with two layers of 256 units. Each iteration has 512 steps and 20 epochs, and
 the learning rate is small and constant. Training for 1,000,000 steps takes about half an hour on one core.

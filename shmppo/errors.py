@@ -241,7 +241,10 @@ def run_command(
             raise
         reason = "".join(str(error).splitlines()[:1]) or "MemoryError"
         print_error(
-            ShmppoError(f"there is not enough memory ({reason}); free some, or use smaller minibatches or networks")
+            ShmppoError(
+                f"there is not enough memory ({reason}); free memory, or use smaller minibatches, a smaller network, "
+                "or fewer environments"
+            )
         )
         return ShmppoError.exit_code
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Train HalfCheetah with an actor that sees only positions, in three cases.
 
-The critic also sees the velocities, or it sees only positions. In the third case it sees only positions, and neither of
-them has memory.
+In the first case the critic also sees the velocities. In the second it sees only positions. In the third it sees only
+positions, and neither actor nor critic has memory.
 
     python -m figures.privileged_critic.measure --seeds 1 2 3
 

@@ -28,7 +28,7 @@ TASKS = {
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
     "minigrid_memory": "examples/minigrid_memory.py",
-    "pong": "examples/pong.py --total-steps 1000000 --anneal-steps 10000000",  # the first of ten million
+    "pong": "examples/pong.py --total-steps 1000000 --anneal-steps 10000000",  # the first million of ten million steps
 }
 SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "pong": 1}
 """Number of seeds, where it is not 3."""

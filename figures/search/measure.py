@@ -1,12 +1,12 @@
-"""Search hyperparameters for tasks, and compare the best configuration with the default one.
+"""Search for hyperparameters of tasks, and compare the best configuration with the default one.
 
     python -m figures.search.measure search cartpole double_pendulum swimmer
     python -m figures.search.measure fresh cartpole --seeds 101 102 103 104 105
 
 search: 30 trials. The next call continues an interrupted search. A folder for each task gets trials.csv, best.json, and
 the plots of the search. The rows of this task in fresh.csv are removed, because they belong to the previous search.
-search.csv has the steps of each search, the steps if each continued trial began again, and the steps if all trials
-trained to the end. The last two are computed. A test of the search shows that a trial that begins again has the same
+search.csv has the steps of each search, the steps if each paused trial restarted, and the steps if all trials
+trained to the end. The last two are computed. A test of the search shows that a trial that restarts has the same
 result.
 
 fresh: trains the default and the best configuration with new seeds, and appends a row for each run to fresh.csv. Runs

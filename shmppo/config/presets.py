@@ -65,7 +65,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 1_000_000,
     },
     # The tuned options of RL Baselines3 Zoo. Its value loss has no factor 1/2, so value_coef is twice the number there.
-    # It does not initialize the weights orthogonally, which shmppo does.
+    # The zoo disables orthogonal initialization; shmppo always uses it.
     "HalfCheetah-v5": {
         "env": "HalfCheetah-v5",
         "core": "none",

@@ -174,7 +174,7 @@ class ImpalaCnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, channels, height, width] to [B, features]."""
         x = self.stages[0](x.contiguous(memory_format=torch.channels_last))
-        x = x.contiguous(memory_format=torch.channels_last)  # again, because one channel has no such format
+        x = x.contiguous(memory_format=torch.channels_last)  # again: the first call does nothing to one channel
         x = functional.relu(self.stages[1:](x)).flatten(1)
         return functional.relu(self.norm(self.linear(x)))
 

@@ -2,7 +2,7 @@
 
 On a CPU, torch.nn.GRU records about ten operations per step, each with a node for its derivative. Here the derivative
 is written by hand. The products with the inputs and the gradients of the weights are computed for all steps at once.
-Only the product with the state is computed at each step.
+Only the product with the state, and the gates, are computed at each step.
 
 Axes: L steps, J sequences, H hidden units. The gates are r, z, n.
 """

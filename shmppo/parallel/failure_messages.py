@@ -114,7 +114,7 @@ class FailureMessages:
                 ended.set()
 
         # Use a thread: if the network is down, a call to the store returns only after the timeout of the kernel.
-        # threading.Thread would wait forever for a thread that has no memory to begin.
+        # threading.Thread.start would block forever if there is no memory for the new thread.
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(run, ())
             ended.wait(2 * GRACE_SECONDS)

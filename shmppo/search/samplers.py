@@ -70,7 +70,10 @@ def _comparable_only(study: Study) -> Study:
 
 
 class SeededSampler(BaseSampler):
-    """A sampler of Optuna whose choices depend only on the study's finished trials, the trial's number, and a seed."""
+    """A sampler of Optuna whose choices depend only on the study's finished trials, the trial's number, and a seed.
+
+    The first trial has given values.
+    """
 
     def __init__(self, kind: type[BaseSampler], search_seed: int, first: Mapping[str, Any]) -> None:
         """kind: the sampler. search_seed: of the search. first: values of options in the first trial."""
@@ -109,7 +112,7 @@ def make_sampler(name: str, search_seed: int, first: Mapping[str, Any]) -> Seede
     Args:
         name: a value of --sampler.
         search_seed: seed of the search.
-        first: values of options in the first trial. The others do not vary in it, unless the space is a function.
+        first: values of options in the first trial. Unless the space is a function, its other options are not sampled.
 
     Raises:
         ConfigError: if it needs a package that is not installed.

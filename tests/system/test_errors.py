@@ -96,7 +96,7 @@ def test_a_lack_of_memory_is_one_line(error: Exception, capsys: pytest.CaptureFi
     assert run_command(command) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        f"error: there is not enough memory ({str(error) or 'MemoryError'}); free some, or use smaller"
+        f"error: there is not enough memory ({str(error) or 'MemoryError'}); free memory, or use smaller"
     )
 
 
