@@ -5,17 +5,19 @@
 
 search: 30 trials. The next call continues an interrupted search. A folder for each task gets trials.csv, best.json, and
 the plots of the search. The rows of this task in fresh.csv are removed, because they belong to the previous search.
-search.csv has the steps of each search, the steps if each paused trial restarted, and the steps if all trials
-trained to the end. The last two are computed. A test of the search shows that a trial that restarts has the same
-result.
+search.csv has the steps of each search, the steps if each paused trial restarted, and the steps if all trials trained
+to the end. The last two are computed. A test of the search shows that a trial that restarts has the same result.
 
 fresh: trains the default and the best configuration with new seeds, and appends a row for each run to fresh.csv. Runs
-that are in the table are skipped. `steps_to_solve` is the step of the first checkpoint whose policy reaches the target
-as the mean return of 20 episodes with the most likely actions. A checkpoint is kept about every 2,048 steps, or every
-iteration if an iteration is longer. `steps_to_mean` is the step at which the mean return of the last 100 episodes of
-training reaches the target. On CartPole, these 100 episodes take at least 47,500 steps. A cell is empty if a run does
-not reach the target. `train_return_100` is the mean return of the last 100 episodes of training, and `evaluate_return`
-that of 20 episodes with the most likely actions at the end.
+that are in the table are skipped. If a task has a preset, the preset is trained: the best configuration with rounded
+numbers.
+
+About 48 checkpoints of a run are kept, or one per iteration if there are fewer. `steps_to_solve` is the step of the
+first checkpoint whose policy reaches the target as the mean return of 20 episodes with the most likely actions.
+`steps_to_mean` is the step at which the mean return of the last 100 episodes of training reaches the target. On
+CartPole, these 100 episodes take at least 47,500 steps. A cell is empty if a run does not reach the target.
+`train_return_100` is the mean return of the last 100 episodes of training, and `evaluate_return` that of 20 episodes
+with the most likely actions at the end.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class Task(NamedTuple):
     """Of each run."""
     target: float
     """Mean return. Gymnasium's threshold for a solved task."""
+    preset: str = ""
+    """Name of the preset with the best configuration. Empty: there is none."""
 
 
 TASKS = {
@@ -67,10 +71,11 @@ TASKS = {
         1,
         300_000,
         360.0,
+        "Swimmer-v5",
     ),
 }
 TRIALS = 30
-KEEP_STEPS = 2048
+CHECKPOINTS = 48
 EPISODES = 20
 
 
@@ -124,9 +129,10 @@ def spent_steps(trials: Iterable[Mapping[str, str]], task: Task) -> dict[str, in
 
 def measure_fresh(task: str, configuration: str, seed: int, run_dir: Path) -> dict[str, Any]:
     """Train with a new seed, and return the row of fresh.csv. configuration: "default" or "best"."""
-    best = ["--config", str(FOLDER / task / "best.json")]
+    preset = TASKS[task].preset
+    best = ["--preset", preset] if preset else ["--config", str(FOLDER / task / "best.json")]
     flags = best if configuration == "best" else train_flags(task)
-    keep = max(1, KEEP_STEPS // parse_config(flags).batch_steps)
+    keep = max(1, TASKS[task].total_steps // CHECKPOINTS // parse_config(flags).batch_steps)
     command = [sys.executable, "-m", "shmppo.train", *flags, "--seed", str(seed), "--keep-every", str(keep)]
     command += ["--workers", "0", "--quiet", "--run-dir", str(run_dir)]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -16,7 +16,9 @@ from figures.common.interleaved import started
 from figures.common.jobs import flags
 from figures.common.tables import append_rows, read_rows
 from figures.kl_sweeps.measure import grid
-from shmppo import TrainConfig, resume, train
+from figures.search.measure import FOLDER, TASKS
+from shmppo import TrainConfig, preset, resume, train
+from shmppo.config.flags import parse_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.runs.checkpoint import load_newest_checkpoint
@@ -99,6 +101,13 @@ def test_kl_sweeps_keep_the_batch_and_the_sizes_of_the_paper(scale: int) -> None
     assert sizes == [50, 100, 1000]
     shapes = [(c.num_envs * scale, c.rollout_steps) for (sweep, _), c in runs.items() if sweep == "shape"]
     assert shapes == [(1000, 50), (500, 100), (100, 500)]
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if TASKS[task].preset])
+def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> None:
+    found = parse_config(["--config", str(FOLDER / task / "best.json")]).fields()
+    for name, value in preset(TASKS[task].preset).fields().items():
+        assert value == (pytest.approx(found[name], rel=0.01) if isinstance(value, float) else found[name]), name
 
 
 def test_fields_become_flags() -> None:
