@@ -63,7 +63,9 @@ class Task(NamedTuple):
 
 TASKS = {
     "cartpole": Task("", "--objective mean", 3, 100_000, 475.0),
-    "double_pendulum": Task("--env InvertedDoublePendulum-v5 --hide-obs 5 6 7", "", 1, 100_000, 9_100.0),
+    "double_pendulum": Task(
+        "--env InvertedDoublePendulum-v5 --hide-obs 5 6 7", "", 1, 100_000, 9_100.0, "InvertedDoublePendulum-v5-memory"
+    ),
     "swimmer": Task(
         "--env Swimmer-v5 --core none --encoder-sizes 64 64 --separate-critic --num-envs 1 --rollout-steps 2048 "
         "--minibatches 32 --epochs 10 --learning-rate 3e-4 --value-clip",  # as the presets for other MuJoCo tasks

@@ -24,6 +24,7 @@ DIGESTS = {
     "Pendulum-v1-memory": "e693b977a47e",
     "MountainCarContinuous-v0": "abc420b92f9c",
     "MountainCarContinuous-v0-memory": "967cbc632eb1",
+    "InvertedDoublePendulum-v5-memory": "c8f8143b92e2",
     "LunarLander-v3": "dfa6d6c48420",
     "HalfCheetah-v5": "aa8185343f69",
     "Hopper-v5": "615e19fa9c02",
