@@ -23,7 +23,7 @@ from shmppo.search.options import SearchOptions
 from shmppo.search.samplers import comparable
 from shmppo.search.space import trial_config
 from shmppo.search.study import SearchStudy
-from shmppo.search.view import STATES, ranking, trial_value
+from shmppo.search.view import STATES, option_text, ranking, trial_value
 from shmppo.utils.files import replaced_file, short_path, write_json
 
 COLUMNS = ("trial", "state", "value", "iteration", "env_steps", "seed_values", "weights_sha256", "reason")
@@ -84,16 +84,12 @@ def _text(
             f"trials         {len(trials)}: {', '.join(text for text in counts if not text.startswith('0 '))}",
             f"steps          {steps:,}",
             f"best           trial {best.number}: {what} {number(best.value or 0.0)}{seeds}",
-            *(f"               {name} {_short(value)}" for name, value in chosen.items()),
+            *(f"               {name} {option_text(value)}" for name, value in chosen.items()),
             f"files          {short_path(directory)}: {', '.join(files)}",
             "next, with a seed that the search has not used",
             f"  {program('train')} --config {shlex.quote(short_path(directory / 'best.json'))} --seed {fresh}",
         ]
     )
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def write_table(trials: Sequence[FrozenTrial], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group, RenderableType
@@ -39,9 +40,12 @@ def ranking(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
 def changes_text(trial: FrozenTrial) -> str:
     """Return the options that a trial varies, in one line."""
-    return " ".join(
-        f"{name}={number(value) if isinstance(value, float) else value}" for name, value in trial.params.items()
-    )
+    return " ".join(f"{name}={option_text(value)}" for name, value in trial.params.items())
+
+
+def option_text(value: Any) -> str:
+    """Return the value of an option, with four digits: gamma can be 0.9999."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class SearchView:

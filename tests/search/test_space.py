@@ -7,11 +7,14 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import create_trial
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.search.samplers import SeededSampler, make_sampler
 from shmppo.search.space import DEFAULT_SPACE, load_space, parse_space, trial_config
+from shmppo.search.view import changes_text
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -175,3 +178,12 @@ def test_a_space_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"--space .*{message}"):
             load_space(source)
+
+
+def test_a_discount_factor_near_one_is_shown_with_its_digits() -> None:
+    trial = create_trial(
+        value=0.0,
+        params={"gamma": 0.9999, "epochs": 4},
+        distributions={"gamma": CategoricalDistribution([0.99, 0.9999]), "epochs": CategoricalDistribution([4])},
+    )
+    assert changes_text(trial) == "gamma=0.9999 epochs=4"
