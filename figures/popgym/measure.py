@@ -139,7 +139,7 @@ def measure(key: Mapping[str, Any], config: TrainConfig, table: Path, deadline: 
     Args:
         key: columns that identify the case.
         config: of the run. Its directory is removed when the row is written.
-        table: the CSV file. The learning curve is written into curves/ beside it.
+        table: the CSV file. The learning curve is written into a folder of `curves/` beside it.
         deadline: see `train_until`.
     """
     summary = train_until(config, deadline)
@@ -158,7 +158,7 @@ def measure(key: Mapping[str, Any], config: TrainConfig, table: Path, deadline: 
         "commit": commits_of(run_dir),
         "processor": processor(),
     }
-    save_curve(run_dir, table.parent / "curves" / f"{name}.csv")
+    save_curve(run_dir, table.parent / "curves" / str(key["steps"]) / f"{name}.csv")
     append_rows(table, [row], "The row's commits are those of its first and of its last sitting.")
     shutil.rmtree(run_dir)
     print(row, flush=True)

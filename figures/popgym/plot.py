@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import median
 
@@ -11,9 +12,13 @@ from figures.common.paths import FIGURES
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
 from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS, VARIANTS
+from figures.popgym.measure import block_means, name_of
 from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
 
 TABLE = FIGURES / "popgym" / "popgym.csv"
+CURVES = TABLE.with_name("curves")
+SHORT = "1000000"
+"""Steps of the runs that compare all cores."""
 PANELS_PER_ROW = 3
 NOTE = (
     "Solid: interquartile mean over the seeds; dotted: best published of 13 models, as the maximum over 15 million "
@@ -42,7 +47,7 @@ def variants_table(table: list[dict[str, str]]) -> str:
                 known = preset.get((task, core))
                 cells = [task, core, f"{int(steps):,}", variant, number(median(values))]
                 lines.append("| " + " | ".join([*cells, number(median(known)) if known else ""]) + " |")
-    head = "\nVariants of the preset.\n\n| task | core | steps | variant | return | return of the preset |\n"
+    head = "Variants of the preset.\n\n| task | core | steps | variant | return | return of the preset |\n"
     return head + "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(sorted(lines)) + "\n" if lines else ""
 
 
@@ -76,6 +81,34 @@ def markdown(table: list[dict[str, str]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def return_within(file: Path, seconds: float) -> float:
+    """Return the maximum mean episodic return of a curve within a time. NaN: no block has ended by then."""
+    rows = [row | {"episodes": "100"} for row in read_rows(file) if float(row["wall_seconds"]) <= seconds]
+    return max(block_means(rows).values(), default=math.nan)
+
+
+def equal_time_table(table: list[dict[str, str]], steps: str) -> str:
+    """Return a Markdown table of the returns within the time of the fastest core: the medians over the seeds.
+
+    It is empty if there are no runs of this length.
+    """
+    rows = [row for row in table if row["steps"] == steps and row["variant"] == "preset"]
+    if not rows:
+        return ""
+    cores = [core for core in CORES if any(row["core"] == core for row in rows)]
+    lines = [f"| task | seconds | {' | '.join(cores)} |", "| --- |" + " --- |" * (len(cores) + 1)]
+    for task in [task for task in TASKS if any(row["task"] == task for row in rows)]:
+        runs = {core: [row for row in rows if (row["task"], row["core"]) == (task, core)] for core in cores}
+        seconds = min(median(float(row["wall_seconds"]) for row in found) for found in runs.values() if found)
+        returns = [
+            [return_within(CURVES / steps / f"{name_of(row)}.csv", seconds) for row in found] for found in runs.values()
+        ]
+        cells = [number(median(found)) if found else "" for found in returns]
+        lines.append("| " + " | ".join([task, f"{seconds:.0f}", *cells]) + " |")
+    head = f"Maximum mean episodic return of the runs of {int(steps):,} steps within the time of the fastest core.\n\n"
+    return head + "\n".join(lines) + "\n"
+
+
 def headline_of(table: list[dict[str, str]], steps: str) -> str:
     """Say on how many tasks the best core reaches the best published return, within 0.01."""
     returns = best_returns(table, steps)
@@ -89,7 +122,9 @@ def main() -> None:
     out = picture_path(TABLE.with_suffix(".svg"), __doc__)
     table = read_rows(TABLE)
     if out == TABLE.with_suffix(".svg"):
-        TABLE.with_suffix(".md").write_text(markdown(table) + variants_table(table))
+        TABLE.with_suffix(".md").write_text(
+            markdown(table) + "\n" + equal_time_table(table, SHORT) + variants_table(table)
+        )
     longest = max((row["steps"] for row in table if row["variant"] == "preset"), key=int)
     rows = [row for row in table if row["steps"] == longest and row["variant"] == "preset"]
     tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
@@ -101,7 +136,7 @@ def main() -> None:
             axis.axhline(PUBLISHED[task].best, **REFERENCE_LINE)
         for core in cores:
             color = COLORS[list(CORES).index(core)]
-            draw_curve(axis, TABLE.with_name("curves"), f"{task}-{core}", "return_mean_100", core, color)
+            draw_curve(axis, CURVES / longest, f"{task}-{core}", "return_mean_100", core, color)
         group_thousands(axis, ticks=3)
         label(axis, "environment steps", "return" if i % PANELS_PER_ROW == 0 else "", task)
     for axis in axes[len(tasks) :]:

@@ -51,7 +51,8 @@ def test_a_case_that_is_stopped_or_killed_is_resumed_and_gives_the_same_row(tmp_
         finished = [measure.measure(key, config, table, deadline) for deadline in deadlines]
         assert finished == [deadline > time.monotonic() for deadline in deadlines]
         assert not run_dir.exists()
-        assert (table.parent / "curves" / "RepeatPreviousEasy-gru-wide-s1.csv").exists()
+        curves = table.parent / "curves" / str(SMALL.total_steps)
+        assert (curves / "RepeatPreviousEasy-gru-wide-s1.csv").exists()
         rows += [{**row, "wall_seconds": ""} for row in read_rows(table)]
     assert len(rows) == 2
     assert rows[0] == rows[1]
@@ -94,6 +95,29 @@ def test_every_case_is_a_valid_configuration() -> None:
             assert config.prev_action
 
 
+def test_a_slow_core_is_judged_by_what_it_has_learned_when_the_fastest_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot, "CURVES", tmp_path)
+    keys = [
+        {"task": "AutoencodeEasy", "core": core, "variant": "preset", "seed": 1, "steps": "9000", "wall_seconds": time}
+        for core, time in {"gru": "80.0", "lmu": "40.0"}.items()
+    ]
+    for key in keys:
+        seconds = float(key["wall_seconds"])
+        curve = [
+            {
+                "env_steps": (i + 1) * measure.BLOCK_STEPS,
+                "wall_seconds": seconds * (i + 1) / 4,
+                "return_mean_100": i / 4,
+            }
+            for i in range(4)
+        ]
+        write_rows(tmp_path / "9000" / f"{measure.name_of(key)}.csv", curve, note=None)
+    assert "| AutoencodeEasy | 40 | 0.250 | 0.750 |" in plot.equal_time_table(keys, "9000")
+    assert plot.equal_time_table(keys, "1000") == ""
+
+
 def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     rows = [
@@ -108,7 +132,7 @@ def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, mon
     wide = rows[0] | {"variant": "wide", "max_return": "-0.2"}
     table = tmp_path / "popgym.csv"
     write_rows(table, [*rows, wide])
-    text = plot.markdown(read_rows(table)) + plot.variants_table(read_rows(table))
+    text = plot.markdown(read_rows(table)) + "\n" + plot.variants_table(read_rows(table))
     assert "| RepeatPreviousMedium | gru | 1,000 | wide | −0.200 | −0.400 |" in text
     assert plot.variants_table(rows) == ""
     assert "| RepeatPreviousMedium | −0.400 | 0.795 | −0.315 | 0.789 (LMU) |" in text
