@@ -28,7 +28,7 @@ PANELS = {
     "Pendulum-v1, velocity hidden": ({"pendulum_memory": "LSTM"}, -250, "evaluate_return"),
     "MountainCar, velocity hidden": ({"mountaincar_memory": "LSTM"}, 88, "evaluate_return"),
     "Acrobot-v1": ({"acrobot": "no memory"}, -100, "train_return_100"),
-    "HalfCheetah-v5": ({"halfcheetah": "no memory"}, 1350, "train_return_100"),
+    "HalfCheetah-v5": ({"halfcheetah": "no memory"}, 3500, "train_return_100"),
     "Hopper-v5": ({"hopper": "no memory"}, 2000, "train_return_100"),
     "Walker2d-v5": ({"walker2d": "no memory"}, 2600, "train_return_100"),
     "MiniGrid-MemoryS9": ({"minigrid_memory": "LSTM"}, 0.85, "train_return_100"),

@@ -29,7 +29,7 @@ DIGESTS = {
     "HalfCheetah-v5": "aa8185343f69",
     "Hopper-v5": "615e19fa9c02",
     "Walker2d-v5": "46eba9398bff",
-    "Swimmer-v5": "ae0516571159",
+    "Swimmer-v5": "aa5ad09ef9c2",
     "Ant-v5": "20f7de2df049",
     "Humanoid-v5": "ccd107c68e0f",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",

@@ -105,9 +105,10 @@ def test_kl_sweeps_keep_the_batch_and_the_sizes_of_the_paper(scale: int) -> None
 
 @pytest.mark.parametrize("task", [task for task in TASKS if TASKS[task].preset])
 def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> None:
+    """Rounding to two significant digits changes a number by at most 5 %."""
     found = parse_config(["--config", str(FOLDER / task / "best.json")]).fields()
     for name, value in preset(TASKS[task].preset).fields().items():
-        assert value == (pytest.approx(found[name], rel=0.01) if isinstance(value, float) else found[name]), name
+        assert value == (pytest.approx(found[name], rel=0.05) if isinstance(value, float) else found[name]), name
 
 
 def test_fields_become_flags() -> None:
