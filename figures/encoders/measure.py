@@ -20,7 +20,7 @@ from figures.common.paths import FIGURES
 from figures.common.tables import write_rows
 from figures.common.thread_times import interleaved_thread_times
 from shmppo import TrainConfig
-from shmppo.models.encoders import LeafEncoder
+from shmppo.models.encoders import Encoder
 from shmppo.models.observations import observation_spec
 
 TABLE = FIGURES / "encoders" / "encoders.csv"
@@ -28,20 +28,20 @@ ENCODERS = ("nature", "a3c", "impala")
 SIDE, ACTING_IMAGES, LEARNING_IMAGES = 84, 8, 128
 
 
-def acting(encoder: LeafEncoder, images: torch.Tensor) -> Callable[[], Any]:
+def acting(encoder: Encoder, images: torch.Tensor) -> Callable[[], Any]:
     """Return a function that encodes images."""
 
     def compute() -> None:
         with torch.no_grad():
-            encoder(images)
+            encoder([images])
 
     return compute
 
 
-def learning(encoder: LeafEncoder, images: torch.Tensor) -> Callable[[], Any]:
+def learning(encoder: Encoder, images: torch.Tensor) -> Callable[[], Any]:
     """Return a function that computes the gradients of the encoder's parameters."""
     parameters = list(encoder.parameters())
-    return lambda: torch.autograd.grad(encoder(images).square().mean(), parameters)
+    return lambda: torch.autograd.grad(encoder([images]).square().mean(), parameters)
 
 
 def measure(channels: int, rounds: int) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def measure(channels: int, rounds: int) -> list[dict[str, Any]]:
     images = torch.randint(0, 256, (LEARNING_IMAGES, channels, SIDE, SIDE), dtype=torch.uint8)
     functions: dict[str, Callable[[], Any]] = {}
     for name in ENCODERS:
-        encoder = LeafEncoder(TrainConfig(encoder=name), leaf)  # type: ignore[arg-type]
+        encoder = Encoder(TrainConfig(encoder=name), [leaf], [0])  # type: ignore[arg-type]
         functions[f"{name} acting"] = acting(encoder, images[:ACTING_IMAGES])
         functions[f"{name} learning"] = learning(encoder, images)
     times = interleaved_thread_times(functions, rounds)

@@ -1,8 +1,8 @@
 """The recurrent actor-critic used for learning. It maps whole sequences to policy parameters and values.
 
 The recurrent state is an explicit argument and result: one packed vector [S] per environment. Its axes are, in this
-order: trunks, parts (h and c of an LSTM, h of a GRU, the memories of an LMU), layers, numbers of a part.
-`ActingNetwork` computes the same function one step at a time.
+order: trunks, parts (see `shmppo.models.cores`), layers, numbers of a part. `ActingNetwork` computes the same function
+one step at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
-from shmppo.models.encoders import LeafEncoder, orthogonal
+from shmppo.models.encoders import Encoder, encoders_of, orthogonal
 from shmppo.models.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
@@ -32,12 +32,12 @@ Observations = Sequence[Tensor]
 
 
 class Trunk(nn.Module):
-    """One encoder per observation leaf, then a recurrent core. Maps observations to features.
+    """Encoders, then a recurrent core. Maps observations to features.
 
     Attributes:
         encoded: width of the concatenated encoder outputs.
         features: F, width of the output.
-        parts: state tensors per layer: 2 for an LSTM (h and c), 1 for a GRU (h) or an LMU, 0 without a core.
+        parts: state tensors per layer: 2 for an LSTM or an LRU, 1 for a GRU or an LMU, 0 without a core.
         part_size: numbers of one part in one layer.
         layers: layers of the core.
         state_size: size of the packed recurrent state of this trunk.
@@ -46,7 +46,7 @@ class Trunk(nn.Module):
     def __init__(self, config: TrainConfig, leaves: Sequence[Leaf]) -> None:
         """Create the modules. leaves: of the observation that the trunk maps to features."""
         super().__init__()
-        self.encoders = nn.ModuleList(LeafEncoder(config, leaf) for leaf in leaves)
+        self.encoders = nn.ModuleList(encoders_of(config, leaves))
         self.encoded = sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.Module | None = None
         self.core_name, self.parts, self.part_size = config.core, 0, 0
@@ -58,16 +58,16 @@ class Trunk(nn.Module):
             for name, parameter in self.core.named_parameters():
                 if "weight" in name:
                     nn.init.orthogonal_(parameter)
-                else:
+                elif "bias" in name:
                     nn.init.zeros_(parameter)
         self.features = config.hidden_size if self.core is not None else self.encoded
         self.layers = config.num_layers
         self.state_size = self.parts * config.num_layers * self.part_size
 
     @property
-    def encoder_list(self) -> list[LeafEncoder]:
+    def encoder_list(self) -> list[Encoder]:
         """The encoders as a list with the right element type."""
-        return cast("list[LeafEncoder]", list(self.encoders))
+        return cast("list[Encoder]", list(self.encoders))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map L steps of J sequences to features.
@@ -79,7 +79,8 @@ class Trunk(nn.Module):
         Returns:
             (features [L, J, F], state after the last step [J, S]).
         """
-        parts = [encoder(leaf.flatten(0, 1)) for encoder, leaf in zip(self.encoders, obs, strict=True)]
+        rows = [leaf.flatten(0, 1) for leaf in obs]
+        parts = [encoder(rows) for encoder in self.encoders]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         x = x.unflatten(0, obs[0].shape[:2])
         if self.core is None:

@@ -1,9 +1,14 @@
-"""Encoders turn the stored values of one observation leaf into a feature vector. Each leaf has its own encoder."""
+"""Encoders turn stored observations into a feature vector.
+
+An image that needs convolutions has an encoder of its own. All other leaves share one, whose input is their values side
+by side.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar, cast
 
 import torch
@@ -179,38 +184,66 @@ class ImpalaCnn(nn.Module):
         return functional.relu(self.norm(self.linear(x)))
 
 
-class LeafEncoder(nn.Module):
-    """The encoder of one leaf: conversion to network input, then the network for the leaf's kind."""
+class Encoder(nn.Module):
+    """The encoder of one or more leaves: conversion to network input, then a network.
 
-    def __init__(self, config: TrainConfig, leaf: Leaf) -> None:
+    Attributes:
+        leaves: what it encodes. More than one only if the network is an MLP.
+        indices: of these leaves among those of the trunk.
+        features: width of the output.
+    """
+
+    def __init__(self, config: TrainConfig, leaves: Sequence[Leaf], indices: Sequence[int]) -> None:
+        """Create the network. leaves: of the trunk. indices: of those to encode."""
         super().__init__()
-        self.leaf = leaf
-        self.network = _network_for(config, leaf)
+        self.indices = tuple(indices)
+        self.leaves = tuple(leaves[i] for i in indices)
+        kind = network_kind(config, self.leaves[0])
+        self.network = (
+            Mlp(sum(leaf.input_size for leaf in self.leaves), config)
+            if kind == "mlp"
+            else _CNNS[kind](self.leaves[0].image_size, config.layer_norm)
+        )
         self.features = self.network.features
 
-    def forward(self, stored: Tensor) -> Tensor:
-        """Map stored values [B, *leaf.shape] to [B, features]. Vectors must be normalized before."""
-        features: Tensor = self.network(network_input(self.leaf, stored))
+    def forward(self, obs: Sequence[Tensor]) -> Tensor:
+        """Map observations to features [B, features].
+
+        Args:
+            obs: [B, …] for each leaf of the trunk, as stored. Vectors must be normalized before.
+        """
+        inputs = [network_input(leaf, obs[i]) for leaf, i in zip(self.leaves, self.indices, strict=True)]
+        joined = inputs[0] if len(inputs) == 1 else torch.cat([part.flatten(1) for part in inputs], 1)
+        features: Tensor = self.network(joined)
         return features
 
 
-def _network_for(config: TrainConfig, leaf: Leaf) -> Mlp | ConvolutionCnn | ImpalaCnn:
-    """Create the network of one leaf: an MLP, or a CNN for images as `--encoder` says."""
-    kind = "mlp"
-    if leaf.kind == "image":
-        _, height, width = leaf.image_size
-        large = min(height, width) >= MIN_SIDES["nature"]
-        kind = config.encoder if config.encoder != "auto" else "nature" if large else "mlp"
-        least = MIN_SIDES.get(kind, 1)
-        if min(height, width) < least:
-            raise ConfigError(
-                f"--encoder {kind} needs images of {least} × {least} pixels or more, but {leaf.field} has "
-                f"{height} × {width}; use impala or mlp"
-            )
-    if kind == "nature":
-        return NatureCnn(leaf.image_size, config.layer_norm)
-    if kind == "a3c":
-        return A3cCnn(leaf.image_size, config.layer_norm)
-    if kind == "impala":
-        return ImpalaCnn(leaf.image_size, config.layer_norm)
-    return Mlp(leaf.input_size, config)
+def encoders_of(config: TrainConfig, leaves: Sequence[Leaf]) -> list[Encoder]:
+    """Create the encoders of a trunk: one for each image that needs convolutions, and one for all other leaves.
+
+    Raises:
+        ConfigError: if an image is too small for `--encoder`.
+    """
+    convolutions = [i for i, leaf in enumerate(leaves) if network_kind(config, leaf) != "mlp"]
+    others = [i for i in range(len(leaves)) if i not in convolutions]
+    groups = sorted([[i] for i in convolutions] + ([others] if others else []))
+    return [Encoder(config, leaves, group) for group in groups]
+
+
+def network_kind(config: TrainConfig, leaf: Leaf) -> str:
+    """Return "mlp", or the name of a convolutional network, as `--encoder` says."""
+    if leaf.kind != "image":
+        return "mlp"
+    _, height, width = leaf.image_size
+    large = min(height, width) >= MIN_SIDES["nature"]
+    kind = config.encoder if config.encoder != "auto" else "nature" if large else "mlp"
+    least = MIN_SIDES.get(kind, 1)
+    if min(height, width) < least:
+        raise ConfigError(
+            f"--encoder {kind} needs images of {least} × {least} pixels or more, but {leaf.field} has "
+            f"{height} × {width}; use impala or mlp"
+        )
+    return kind
+
+
+_CNNS: dict[str, type[NatureCnn | A3cCnn | ImpalaCnn]] = {"nature": NatureCnn, "a3c": A3cCnn, "impala": ImpalaCnn}

@@ -16,7 +16,7 @@ import torch
 
 from shmppo.errors import ConfigError
 
-FORMAT = 6
+FORMAT = 7
 KEYS: dict[str, type | tuple[type, ...]] = {
     "config": str, "config_digest": str, "fingerprint": dict, "inexact_reasons": list, "iteration": int,
     "env_steps": int, "learner": dict, "carry": dict, "actions": dict, "episodes": dict, "seconds": torch.Tensor,

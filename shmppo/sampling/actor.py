@@ -23,7 +23,7 @@ from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.cores import CORES, ActingLinear, Cell
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.distributions import Distribution, mask_logits
-from shmppo.models.encoders import LeafEncoder, Mlp
+from shmppo.models.encoders import Encoder, Mlp, network_input
 from shmppo.models.normalization import leaf_statistics, normalize_array
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
@@ -58,17 +58,25 @@ def inference_slices(low: int, high: int, rows: int) -> list[InferenceSlice]:
 
 
 class _ActingMlp:
-    """The layers of a vector encoder, on preallocated memory."""
+    """The encoder of one vector, or of several leaves that are no large images, on preallocated memory."""
 
-    def __init__(self, layers: Mlp, rows: int) -> None:
-        self.layers = layers
+    def __init__(self, encoder: Encoder, layers: Mlp, rows: int) -> None:
+        self.encoder, self.layers = encoder, layers
         self.linears = [ActingLinear(rows, layer.in_features, layer.out_features) for layer in layers.linear_list]
+        sizes = [leaf.input_size for leaf in encoder.leaves]
+        self.joined = aligned_rows(rows, sum(sizes))
+        self.parts = torch.split(self.joined, sizes, 1)
 
     def load(self) -> None:
         for linear, layer in zip(self.linears, self.layers.linear_list, strict=True):
             linear.load([layer.weight], [layer.bias])
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, obs: Sequence[Tensor]) -> Tensor:
+        x = obs[self.encoder.indices[0]]
+        if len(self.parts) > 1:
+            x = self.joined
+            for leaf, i, part in zip(self.encoder.leaves, self.encoder.indices, self.parts, strict=True):
+                part.copy_(network_input(leaf, obs[i]).flatten(1))
         for linear in self.linears:
             x = linear(x)
             if self.layers.activation == "tanh":
@@ -84,21 +92,21 @@ class _ActingEncoder:
     `load` does nothing, because the weights of that module do not change during a rollout.
     """
 
-    def __init__(self, encoder: LeafEncoder) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
 
     def load(self) -> None:
         pass
 
-    def __call__(self, stored: Tensor) -> Tensor:
-        features: Tensor = self.encoder(stored)
+    def __call__(self, obs: Sequence[Tensor]) -> Tensor:
+        features: Tensor = self.encoder(obs)
         return features
 
 
-def _acting_encoder(encoder: LeafEncoder, rows: int) -> _ActingMlp | _ActingEncoder:
-    layers = encoder.network
-    if encoder.leaf.kind == "vector" and isinstance(layers, Mlp) and not layers.normalized:
-        return _ActingMlp(layers, rows)
+def _acting_encoder(encoder: Encoder, rows: int) -> _ActingMlp | _ActingEncoder:
+    layers, leaves = encoder.network, encoder.leaves
+    if isinstance(layers, Mlp) and not layers.normalized and (len(leaves) > 1 or leaves[0].kind == "vector"):
+        return _ActingMlp(encoder, layers, rows)
     return _ActingEncoder(encoder)
 
 
@@ -132,11 +140,8 @@ class _ActingTrunk:
             cell.load()
 
     def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
-        if len(obs) == 1:
-            x = self.encoders[0](obs[0])
-        else:
-            parts = [encoder(leaf) for encoder, leaf in zip(self.encoders, obs, strict=True)]
-            x = torch.cat(parts, 1, out=self.encoded)
+        parts = [encoder(obs) for encoder in self.encoders]
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, 1, out=self.encoded)
         if not self.cells:
             return x
         inputs = x.numpy()

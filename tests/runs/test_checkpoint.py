@@ -63,15 +63,15 @@ def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: P
         resume(run_dir, trust=["environments"])
 
 
-def test_a_checkpoint_of_format_5_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    assert FORMAT == 6
+def test_a_checkpoint_of_format_6_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    assert FORMAT == 7
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, stop_at_iteration=1, run_dir=str(run_dir)))
     state = load_checkpoint(run_dir / NAME)
     for age in range(2):
-        write_checkpoint(run_dir / file_name(age), state | {"format": 5, "fingerprint": {"shmppo": "0.9.1"}})
+        write_checkpoint(run_dir / file_name(age), state | {"format": 6, "fingerprint": {"shmppo": "0.9.1"}})
     message = (
-        rf"^{run_dir / NAME} has checkpoint format 5, but this version reads format 6; "
+        rf"^{run_dir / NAME} has checkpoint format 6, but this version reads format 7; "
         r"use the version of shmppo that wrote it \(0\.9\.1\)$"
     )
     for use in (resume, load_policy):

@@ -1,0 +1,98 @@
+"""Encoders: which leaves share one, what they compute, and that acting agrees with learning on mixed observations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import DISTRIBUTION
+from space_environments import SPACES
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.models.actor_critic import ActorCritic, Trunk, build_model
+from shmppo.models.encoders import A3cCnn, Mlp, NatureCnn, network_input
+from shmppo.models.observations import Leaf, observation_spec
+from shmppo.sampling.actor import ActingNetwork
+
+LEAVES = observation_spec(SPACES["dict"], "the observation").leaves
+KINDS = ["image", "bits", "codes", "vector", "vector"]
+ROWS = 8
+
+
+def network(**fields: Any) -> tuple[ActorCritic, Trunk]:
+    """A network for the Dict observation, and its trunk."""
+    config = TrainConfig(hidden_size=12, encoder_sizes=(10,), **fields)
+    model = build_model(config, observation_spec(SPACES["dict"], "the observation"), DISTRIBUTION)
+    (trunk,) = model.trunk_list
+    assert isinstance(trunk, Trunk)
+    return model, trunk
+
+
+def stored(leaf: Leaf, generator: torch.Generator) -> Tensor:
+    """Random values [ROWS, …] of a leaf as they are stored."""
+    if leaf.kind == "vector":
+        return torch.randn(ROWS, *leaf.shape, generator=generator)
+    high = {"codes": 4, "bits": 2, "image": 256}[leaf.kind]
+    return torch.randint(0, high, (ROWS, *leaf.shape), generator=generator).to(getattr(torch, leaf.dtype))
+
+
+def test_leaves_without_convolutions_share_an_encoder() -> None:
+    assert [leaf.kind for leaf in LEAVES] == KINDS
+    first, second = network()[1].encoder_list
+    assert isinstance(first.network, NatureCnn)
+    assert isinstance(second.network, Mlp)
+    assert (first.indices, second.indices) == ((0,), (1, 2, 3, 4))
+    assert second.network.linear_list[0].in_features == 3 + 4 + 2 + 1
+    assert network()[1].encoded == 512 + 10
+    assert isinstance(network(encoder="a3c")[1].encoder_list[0].network, A3cCnn)
+    (only,) = network(encoder="mlp")[1].encoder_list
+    assert only.indices == (0, 1, 2, 3, 4)
+    assert only.features == 10
+
+
+def test_the_input_of_a_shared_encoder_has_the_values_of_its_leaves_side_by_side() -> None:
+    generator = torch.Generator().manual_seed(0)
+    obs = [stored(leaf, generator) for leaf in LEAVES]
+    shared = network()[1].encoder_list[1]
+    assert isinstance(shared.network, Mlp)
+    joined = torch.cat([obs[1], torch.eye(4)[obs[2][:, 0].long()], obs[3], obs[4]], 1)
+    (linear,) = shared.network.linear_list
+    torch.testing.assert_close(shared(obs), torch.tanh(linear(joined)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"encoder": "mlp", "core": "none"},
+        {"core": "gru", "layer_norm": True},
+        {"core": "lru", "activation": "relu", "encoder": "mlp"},
+    ],
+)
+def test_acting_on_mixed_observations_agrees_with_learning(fields: dict[str, Any]) -> None:
+    model, _ = network(**fields)
+    acting = ActingNetwork(model, DISTRIBUTION, batches=1, rows=ROWS)
+    acting.load()
+    generator = torch.Generator().manual_seed(1)
+    steps = [[stored(leaf, generator) for leaf in LEAVES] for _ in range(3)]
+    found = []
+    with torch.inference_mode():
+        for obs in steps:
+            for target, values in zip(acting.obs, obs, strict=True):
+                target[0] = values
+            acting.step(0)
+            found.append(torch.cat([acting.params, acting.values], 1))
+    sequences = [torch.stack(values) for values in zip(*steps, strict=True)]
+    with torch.no_grad():
+        params, values, _ = model(sequences, torch.zeros(ROWS, model.state_size))
+    expected = torch.cat([params, values.unsqueeze(-1)], -1)
+    torch.testing.assert_close(torch.stack(found), expected, atol=2e-6, rtol=1e-5)
+
+
+def test_one_hot_input_has_a_part_for_each_code() -> None:
+    leaf = observation_spec(SPACES["multidiscrete"], "the observation").leaves[0]
+    values = torch.tensor([[2, 0], [0, 3]], dtype=torch.int32)
+    expected = torch.tensor([[0.0, 0, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 1]])
+    torch.testing.assert_close(network_input(leaf, values), expected)
