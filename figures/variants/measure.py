@@ -2,10 +2,10 @@
 
     python -m figures.variants.measure --seeds 1 2 3
 
-The runs use the recipe of examples/walker2d.py and the same number of steps. They run one after the other with
-`--workers 0`, because the number of workers does not change the result. Several copies of this script, each with its
-own seeds, can share a machine. Runs that are in the table already are not repeated. Appends to variants.csv, and writes
-the learning curves into curves/.
+The runs use the recipe of examples/walker2d.py with two changed flags, and the same number of steps. They run one after
+the other with `--workers 0`, because the number of workers does not change the result. Several copies of this script,
+each with its own seeds, can share a machine. Runs that are in the table already are not repeated. Appends to
+variants.csv, and writes the learning curves into curves/.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of each run")
     options = parser.parse_args()
     for task, seed, variant in itertools.product(options.tasks, options.seeds, options.variants):
-        recipe = ["examples/walker2d.py", "--env", task, "--total-steps", options.steps, *VARIANTS[variant]]
+        recipe = [
+            "examples/walker2d.py",
+            "--log-std-init",
+            0,
+            "--value-clip",
+            "--env",
+            task,
+            "--total-steps",
+            options.steps,
+            *VARIANTS[variant],
+        ]
         add_run(TABLE, {"task": task, "variant": variant}, seed, recipe)
 
 
