@@ -34,7 +34,7 @@ from shmppo.utils.phase_timer import PhaseTimer
 OBS_SIZE, ACTION_SIZE = 5, 2
 OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
-CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2), ("none", 1)]
+CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2), ("lru", 1), ("lru", 2), ("none", 1)]
 """Recurrent cores and their numbers of layers."""
 
 

@@ -22,6 +22,7 @@ from figures.common.thread_times import interleaved_thread_times
 from figures.cores.networks import NETWORKS
 from shmppo.models.gru import Gru
 from shmppo.models.lmu import Lmu, memory_size
+from shmppo.models.lru import Lru
 
 TABLE = FIGURES / "cores" / "cores.csv"
 SEQUENCES, HIDDEN = 16, 128
@@ -33,7 +34,7 @@ def gradient_functions(steps: int) -> dict[str, Callable[[], Any]]:
     torch.manual_seed(0)
     x = torch.randn(steps, SEQUENCES, HIDDEN, requires_grad=True)
 
-    def gradient(layer: nn.Module, state: Tensor | None) -> Callable[[], Any]:
+    def gradient(layer: nn.Module, state: Tensor | tuple[Tensor, Tensor] | None) -> Callable[[], Any]:
         wanted = [x, *layer.parameters()]
 
         def compute() -> Any:
@@ -47,6 +48,8 @@ def gradient_functions(steps: int) -> dict[str, Callable[[], Any]]:
     functions["torch_gru"] = gradient(nn.GRU(HIDDEN, HIDDEN), None)
     lmu = Lmu(HIDDEN, HIDDEN, 1, steps)
     functions["lmu"] = gradient(lmu, torch.randn(1, SEQUENCES, memory_size(HIDDEN, steps)))
+    lru_state = (torch.randn(1, SEQUENCES, HIDDEN), torch.randn(1, SEQUENCES, HIDDEN))
+    functions["lru"] = gradient(Lru(HIDDEN, HIDDEN, 1, steps), lru_state)
     for name, network in NETWORKS.items():
         layer = network.layer(HIDDEN, steps)
         functions[name] = gradient(layer, torch.randn(SEQUENCES, layer.state_size))

@@ -1,7 +1,6 @@
 """Recurrent networks for `--network figures.cores.networks:NAME`, run from the repository root.
 
 - `MinGru`: a GRU whose gates depend on the input only (Feng et al. 2024, arXiv 2410.01201).
-- `Lru`: a diagonal linear recurrence with complex numbers (Orvieto et al. 2023, arXiv 2303.06349).
 - `Ffm`: fast and forgetful memory (Morad et al. 2023, arXiv 2310.04128).
 
 docs/concepts/cores.md compares them with the built-in cores. All recurrences are linear in their state, so the products
@@ -21,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from figures.cores.scan import averaging_scan, scan
+from figures.cores.averaging_scan import averaging_scan
 from shmppo import TrainConfig
 from shmppo.models.encoders import Mlp, orthogonal
+from shmppo.models.lru import scan
 
 
 class Layer(nn.Module):
@@ -56,38 +56,6 @@ class MinGruLayer(Layer):
         update, candidate, highway = self.project(x).to(state.dtype).chunk(3, -1)
         h = averaging_scan(update, candidate, state)
         return torch.lerp(x, h, torch.sigmoid(highway)), h[-1]
-
-
-class LruLayer(Layer):
-    """h ← λ·h + γ·B x with complex h, then a gated layer of Re(C h) + D·x.
-
-    The state holds the real and the imaginary part of each of the H numbers next to each other.
-    """
-
-    def __init__(self, hidden: int, window: int) -> None:
-        super().__init__(hidden, window)
-        self.state_size = 2 * hidden
-        self.norm = nn.LayerNorm(hidden)
-        # |λ| is uniform in the square between its bounds. The largest decays over about the window.
-        low, high = 0.5, math.exp(-1 / max(window, 2))
-        magnitude = torch.sqrt(low**2 + torch.rand(hidden) * (high**2 - low**2))
-        self.log_decay = nn.Parameter(torch.log(-torch.log(magnitude)))
-        self.log_phase = nn.Parameter(torch.log(math.pi * (torch.rand(hidden) + 1e-3)))
-        self.into = orthogonal(nn.Linear(hidden, 2 * hidden), 1.0)
-        self.out_of = orthogonal(nn.Linear(2 * hidden, hidden), 1.0)
-        self.direct = nn.Parameter(torch.ones(hidden))
-        self.gated = orthogonal(nn.Linear(hidden, 2 * hidden), 1.0)
-
-    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        normed = self.norm(x)
-        decay = self.log_decay.exp()
-        eigenvalue = torch.polar(torch.exp(-decay), self.log_phase.exp())
-        gamma = torch.sqrt(-torch.expm1(-2 * decay))  # √(1 − |λ|²)
-        parts = self.into(normed).to(state.dtype).unflatten(-1, (-1, 2)) * gamma.unsqueeze(-1)
-        start = torch.view_as_complex(state.unflatten(-1, (-1, 2)).contiguous())
-        h = torch.view_as_real(scan(eigenvalue, torch.view_as_complex(parts), start)).flatten(-2)
-        y = functional.gelu(self.out_of(h) + self.direct * normed)
-        return x + functional.glu(self.gated(y)), h[-1]
 
 
 class FfmLayer(Layer):
@@ -154,17 +122,11 @@ class MinGru(RecurrentNetwork):
     layer = MinGruLayer
 
 
-class Lru(RecurrentNetwork):
-    """Encoder and `LruLayer`."""
-
-    layer = LruLayer
-
-
 class Ffm(RecurrentNetwork):
     """Encoder and `FfmLayer`."""
 
     layer = FfmLayer
 
 
-NETWORKS: dict[str, type[RecurrentNetwork]] = {"mingru": MinGru, "lru": Lru, "ffm": Ffm}
+NETWORKS: dict[str, type[RecurrentNetwork]] = {"mingru": MinGru, "ffm": Ffm}
 """The networks by the names that the experiments use."""

@@ -45,7 +45,7 @@ SMALL: dict[str, tuple[Any, ...]] = {
     "prev_action": (True,), "prev_reward": (True,), "wrappers": ((), ("TimeLimit(max_episode_steps=9)",)),
     "env_backend": ("auto", "gymnasium"), "episode_seeding": ("episode", "episode", "once"),
     "skip_bad_episodes": (True,), "allow_out_of_bounds": (True,), "num_envs": (2, 3, 5, 6, 9, 13),
-    "seed": (0, 1, 12345, 2**63 - 1), "core": ("lstm", "gru", "lmu", "none"), "hidden_size": (1, 3, 8, 13, 33),
+    "seed": (0, 1, 12345, 2**63 - 1), "core": ("lstm", "gru", "lmu", "lru", "none"), "hidden_size": (1, 3, 8, 13, 33),
     "num_layers": (1, 2), "encoder_sizes": ((), (5,), (8, 9), (65,)), "encoder": ("auto", "mlp"),
     "layer_norm": (True,), "activation": ("relu",), "separate_critic": (True,), "log_std_init": (-2.0, 0.5),
     "squash_actions": (True,),

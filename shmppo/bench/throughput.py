@@ -113,7 +113,7 @@ def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:
     torch.set_num_threads(1)
     rows = config.rank_steps // config.minibatches // config.shards
     inner = config.hidden_size if config.recurrent else max(config.encoder_sizes, default=config.hidden_size)
-    a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core in ("lstm", "lmu") else 3) * inner)
+    a, b = torch.randn(rows, inner), torch.randn(inner, (4 if config.core in ("lstm", "lmu", "lru") else 3) * inner)
     out = torch.empty(rows, b.shape[1])
     return 2 * a.numel() * b.shape[1] * _rate(lambda _: torch.mm(a, b, out=out), seconds)
 

@@ -126,8 +126,9 @@ class TaskOptions:
 class NetworkOptions:
     """The networks of the actor and the critic."""
 
-    core: Literal["lstm", "gru", "lmu", "none"] = "lstm"
-    """Recurrent core. lmu: a linear memory of the last --seq-len steps. none: a feed-forward policy."""
+    core: Literal["lstm", "gru", "lmu", "lru", "none"] = "lstm"
+    """Recurrent core. lmu: a linear memory of the last --seq-len steps. lru: linear memories that decay and rotate.
+    none: a feed-forward policy."""
     hidden_size: int = 64
     """H, units of each recurrent layer. Unused with --core none."""
     num_layers: int = 1

@@ -1,7 +1,8 @@
 """Recurrent cores: torch modules for learning from whole sequences, and cells for acting one step at a time.
 
 `CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × numbers of a part.
-An LSTM has the parts h and c with H numbers each, a GRU has the part h, and an LMU has its memories as one part.
+An LSTM has the parts h and c with H numbers each, a GRU has the part h, an LMU has its memories as one part, and an LRU
+has the real and the imaginary part of h.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from shmppo.models.gru import Gru
 from shmppo.models.lmu import SIGNALS, Lmu, memory_size
+from shmppo.models.lru import Lru
 from shmppo.utils.torch_utils import aligned_zeros
 
 
@@ -214,6 +216,49 @@ class LmuCell:
         return self.read.array
 
 
+class LruCell:
+    """One layer of `Lru`, with real numbers only. NumPy's products of complex numbers may depend on their position."""
+
+    def __init__(self, rows: int, core: nn.Module, layer: int) -> None:
+        assert isinstance(core, Lru)
+        self.module = core.layer_list[layer]
+        hidden, inputs = self.module.from_input.weight.shape
+        self.into = ActingLinear(rows, inputs, 2 * hidden)
+        self.read = ActingLinear(rows, 2 * hidden + inputs, hidden)
+        self.output = self.read.out
+        self.joined = aligned_zeros(rows, 2 * hidden + inputs)
+        self.input = self.joined[:, 2 * hidden :]
+        joined, into = self.joined.numpy(), self.into.array
+        self.real, self.imaginary, self.input_array = np.split(joined, [hidden, 2 * hidden], 1)
+        self.into_real, self.into_imaginary = into[:, :hidden], into[:, hidden:]
+        self.by_real, self.by_imaginary, self.product = (aligned_zeros(n, hidden).numpy() for n in (1, 1, rows))
+
+    def load(self) -> None:
+        module = self.module
+        by_real, by_imaginary, gamma = module.factors()
+        self.by_real[:], self.by_imaginary[:] = by_real.numpy(), by_imaginary.numpy()
+        twice = gamma.repeat(2)
+        self.into.load([module.into.weight * twice.unsqueeze(1)], [module.into.bias * twice])
+        self.read.load([module.from_state.weight, module.from_input.weight], [module.from_input.bias])
+
+    def step(self, x: np.ndarray, *state: np.ndarray) -> np.ndarray:
+        real, imaginary = state
+        self.input_array[:] = x
+        self.into(self.input)
+        np.multiply(real, self.by_real, self.real)
+        np.multiply(imaginary, self.by_imaginary, self.product)
+        np.subtract(self.real, self.product, self.real)
+        np.add(self.real, self.into_real, self.real)
+        np.multiply(real, self.by_imaginary, self.imaginary)
+        np.multiply(imaginary, self.by_real, self.product)
+        np.add(self.imaginary, self.product, self.imaginary)
+        np.add(self.imaginary, self.into_imaginary, self.imaginary)
+        real[:], imaginary[:] = self.real, self.imaginary
+        self.read(self.joined)
+        np.tanh(self.read.array, self.read.array)
+        return self.read.array
+
+
 def _without_window(module: Callable[[int, int, int], nn.Module]) -> Callable[[int, int, int, int], nn.Module]:
     return lambda inputs, hidden, layers, window: module(inputs, hidden, layers)
 
@@ -242,5 +287,6 @@ CORES: dict[str, CoreType] = {
     "lstm": CoreType(_without_window(nn.LSTM), LstmCell, 2),
     "gru": CoreType(_without_window(Gru), GruCell, 1),
     "lmu": CoreType(Lmu, LmuCell, 1, memory_size),
+    "lru": CoreType(Lru, LruCell, 2),
 }
 """Recurrent cores by the name that --core takes."""

@@ -29,7 +29,7 @@ REFUSED = [
     ("train", "--total-steps 1e6", "--total-steps is '1e6'; it must be an integer; write 1000000"),
     ("train", "--gamma=x", "--gamma is 'x'; it must be a number"),
     ("train", "--gamma None", "--gamma is 'None'; it must be a number"),
-    ("train", "--core gur", "--core is 'gur' (did you mean gru?); it must be one of lstm, gru, lmu, none"),
+    ("train", "--core gur", "--core is 'gur' (did you mean gru?); it must be one of lstm, gru, lmu, lru, none"),
     ("train", "--hide-obs 1 x", "--hide-obs is 'x'; it must be an integer"),
     ("train", "--num-envs", "--num-envs needs a value: --num-envs INT"),
     ("train", "--env --seed 3", "--env needs a value: --env ENV; write a value that begins with a hyphen as "

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from figures.cores.averaging_scan import averaging_scan
 from figures.cores.networks import NETWORKS, RecurrentNetwork
-from figures.cores.scan import averaging_scan, scan
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import resume, train
 
@@ -87,27 +87,16 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-@pytest.mark.parametrize("shape", [(4, 2, 3), (3,)])
-def test_the_gradient_of_the_scan(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    tensors = [torch.randn(size, dtype=dtype, requires_grad=True) for size in (shape, (4, 2, 3), (2, 3))]
-    decay, increment, state = tensors
-    expected, h = [], state
-    for t in range(4):
-        h = decay.expand(4, 2, 3)[t] * h + increment[t]
-        expected.append(h)
-    torch.testing.assert_close(scan(*tensors), torch.stack(expected))
-    assert torch.autograd.gradcheck(scan, tensors)
-
-
 def test_the_gradient_of_the_averaging_scan() -> None:
     torch.manual_seed(0)
     logits, candidate, state = (
         torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((4, 2, 3), (4, 2, 3), (2, 3))
     )
-    z = torch.sigmoid(logits)
-    torch.testing.assert_close(averaging_scan(logits, candidate, state), scan(1 - z, z * candidate, state))
+    expected, h = [], state
+    for z, c in zip(torch.sigmoid(logits), candidate, strict=True):
+        h = (1 - z) * h + z * c
+        expected.append(h)
+    torch.testing.assert_close(averaging_scan(logits, candidate, state), torch.stack(expected))
     assert torch.autograd.gradcheck(averaging_scan, (logits, candidate, state))
 
 

@@ -56,6 +56,7 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
         {},
         {"core": "gru", "ratio": "per-dimension", "dual_clip": 3.0, "value_clip": True},
         {"env": "Pendulum-v1", "squash_actions": True, "entropy_coef": 0.01, "core": "lmu"},
+        {"env": "Pendulum-v1", "core": "lru", "num_layers": 2},
         {"env": "Pendulum-v1", "objective": "penalty", "squash_actions": True, "core": "none"},
     ],
 )

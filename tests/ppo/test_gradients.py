@@ -29,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
     "lmu-burn-in": {"core": "lmu", "num_layers": 2, "burn_in": 3},
+    "lru-burn-in": {"core": "lru", "num_layers": 2, "burn_in": 3},
     "burn-in": {"burn_in": 3},
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none"},

@@ -155,6 +155,7 @@ CASES = {
     "refresh-burn-in": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2),
     "burn-in-gru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=3, refresh_states=False, core="gru"),
     "refresh-lmu": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lmu", num_layers=2),
+    "refresh-lru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lru", num_layers=2),
     "refresh-dict": dataclasses.replace(
         CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_reward=True
     ),

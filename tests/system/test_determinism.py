@@ -25,6 +25,9 @@ CASES = {
         env="Pendulum-v1", hide_obs=(2,), core="gru", num_layers=2, hidden_size=24, num_envs=6,
         **{k: v for k, v in SMALL.items() if k != "num_envs"},
     ),  # type: ignore[arg-type]
+    "cartpole-lru": TrainConfig(
+        env="CartPole-v1", hide_obs=(1, 3), core="lru", hidden_size=24, num_layers=2, seq_len=12, **SMALL
+    ),  # type: ignore[arg-type]
     "halfcheetah-lmu": TrainConfig(env="HalfCheetah-v5", core="lmu", hidden_size=24, num_layers=2, seq_len=12, **SMALL),  # type: ignore[arg-type]
     "halfcheetah-none": TrainConfig(
         env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic=True, value_clip=True, **SMALL

@@ -31,7 +31,7 @@ def odd_configuration(index: int) -> dict[str, Any]:
     num_envs = size(3, 13)
     return {
         "env": str(rng.choice(["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])),
-        "core": str(rng.choice(["lstm", "gru", "lmu", "none"])),
+        "core": str(rng.choice(["lstm", "gru", "lmu", "lru", "none"])),
         "num_envs": num_envs,
         "hidden_size": size(3, 65),
         "encoder_sizes": tuple(size(3, 65) for _ in range(rng.integers(0, 3))),

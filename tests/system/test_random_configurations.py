@@ -25,7 +25,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "num_envs": st.integers(-1, 12),
     "seed": st.integers(-1, 2**64),
     "total_steps": st.integers(-1, 300),
-    "core": st.sampled_from(["lstm", "gru", "lmu", "none"]),
+    "core": st.sampled_from(["lstm", "gru", "lmu", "lru", "none"]),
     "hidden_size": SIZE,
     "num_layers": st.integers(0, 3),
     "encoder_sizes": st.lists(SIZE, max_size=2).map(tuple),

@@ -37,6 +37,7 @@ CASES = {
     "pendulum-lmu-2": dataclasses.replace(
         SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic=True, seq_len=12
     ),
+    "cartpole-lru-2": dataclasses.replace(SMALL, core="lru", num_layers=2),
     "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),
 }
 Step = Callable[..., list[np.ndarray]]

@@ -1,4 +1,4 @@
-"""Scans of diagonal linear recurrences, with their gradients: one fused operation per step, forward and backward."""
+"""The recurrence of `MinGru` with its gradient: one fused operation per step, forward and backward."""
 
 from __future__ import annotations
 
@@ -6,29 +6,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, decay: Tensor, increment: Tensor, state: Tensor) -> Tensor:
-        outputs = torch.empty_like(increment)
-        previous = state
-        for a, b, output in zip(decay.unbind(), increment.unbind(), outputs.unbind(), strict=True):
-            torch.addcmul(b, a, previous, out=output)
-            previous = output
-        ctx.save_for_backward(decay, state, outputs)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        decay, state, outputs = ctx.saved_tensors
-        # With complex numbers, the gradient is multiplied by conjugates. Computing its conjugate avoids them.
-        grad = _accumulate(_conjugate(grads[0].clone(memory_format=torch.contiguous_format)), decay)
-        of_decay = torch.empty_like(grad)
-        torch.mul(grad[0], state, out=of_decay[0])
-        torch.mul(grad[1:], outputs[:-1], out=of_decay[1:])
-        of_state = _conjugate(decay[0] * grad[0])
-        return _conjugate(of_decay), _conjugate(grad), of_state
 
 
 class _AveragingScan(torch.autograd.Function):
@@ -63,25 +40,6 @@ def _accumulate(grad: Tensor, decay: Tensor) -> Tensor:
     for t in range(len(steps) - 2, -1, -1):
         torch.addcmul(steps[t], decays[t + 1], steps[t + 1], out=steps[t])
     return grad
-
-
-def _conjugate(numbers: Tensor) -> Tensor:
-    """Conjugate complex numbers in place. Returns them."""
-    return numbers.conj_physical_() if numbers.is_complex() else numbers
-
-
-def scan(decay: Tensor, increment: Tensor, state: Tensor) -> Tensor:
-    """Compute h[t] = decay[t]·h[t−1] + increment[t] for all steps.
-
-    Args:
-        decay: [L, J, …], or a shape that broadcasts to it, for example one number per unit.
-        increment: [L, J, …], of the same type as `decay`: real or complex.
-        state: [J, …], h before the first step.
-
-    Returns:
-        h after each step [L, J, …].
-    """
-    return cast(Tensor, _Scan.apply(decay.expand_as(increment), increment, state))
 
 
 def averaging_scan(logits: Tensor, candidate: Tensor, state: Tensor) -> Tensor:

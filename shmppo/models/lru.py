@@ -1,0 +1,129 @@
+"""The core `lru`: a linear recurrence whose numbers decay and rotate, and a tanh layer that reads them.
+
+Each unit has a complex number h. In a step it is multiplied by λ, and the input is added: h ← λ·h + γ·(B x + b). λ is
+learned, with |λ| < 1. The recurrence and its parameters are those of the linear recurrent unit (Orvieto et al. 2023,
+arXiv 2303.06349). There, h is read by a linear layer, followed by more layers, a normalization, and a residual
+connection. Here one tanh layer reads h and x. At the start, all numbers decay equally fast, and their angles are evenly
+spaced, as in S4D-Lin (Gu et al. 2022, arXiv 2206.11893). So h is similar to a Fourier transform of the recent inputs.
+
+Axes: L steps, J sequences, H hidden units.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+
+class _Scan(torch.autograd.Function):
+    """h[t] = λ·h[t−1] + u[t] for all steps, one fused operation per step forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, factor: Tensor, increment: Tensor, state: Tensor) -> Tensor:
+        outputs, previous = torch.empty_like(increment), state
+        for u, output in zip(increment.unbind(), outputs.unbind(), strict=True):
+            torch.addcmul(u, factor, previous, out=output)
+            previous = output
+        ctx.save_for_backward(factor, state, outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        factor, state, outputs = ctx.saved_tensors
+        # The gradient of a complex product has conjugates: grad[t] += conj(λ)·grad[t + 1].
+        grad, conjugate = grads[0].clone(memory_format=torch.contiguous_format), factor.conj().resolve_conj()
+        steps = grad.unbind()
+        for t in range(len(steps) - 2, -1, -1):
+            torch.addcmul(steps[t], conjugate, steps[t + 1], out=steps[t])
+        of_factor = grad.new_empty(grad.shape)
+        torch.mul(grad[0], state.conj(), out=of_factor[0])
+        torch.mul(grad[1:], outputs[:-1].conj(), out=of_factor[1:])
+        return of_factor.sum_to_size(factor.shape), grad, conjugate * grad[0]
+
+
+def scan(factor: Tensor, increment: Tensor, state: Tensor) -> Tensor:
+    """Compute h[t] = λ·h[t−1] + u[t] for all steps. All arguments are complex.
+
+    Args:
+        factor: λ, a shape that broadcasts to that of `state`, for example [H].
+        increment: u, [L, J, …].
+        state: [J, …], h before the first step.
+
+    Returns:
+        h after each step [L, J, …].
+    """
+    return cast(Tensor, _Scan.apply(factor, increment, state))  # type: ignore[no-untyped-call]
+
+
+class LruLayer(nn.Module):
+    """One layer. It maps x [L, J, inputs] and the parts of h, [J, H] each, to features [L, J, H] and the new parts."""
+
+    def __init__(self, inputs: int, hidden: int, window: int) -> None:
+        """Create the layer.
+
+        Args:
+            inputs: width of its input.
+            hidden: H.
+            window: steps after which all numbers have decayed to 1/e at the start.
+        """
+        super().__init__()
+        self.hidden = hidden
+        angles = (torch.arange(hidden, dtype=torch.float64) + 0.5) * (math.pi / hidden)
+        self.log_decay = nn.Parameter(torch.full((hidden,), -math.log(max(window, 2))))
+        self.log_phase = nn.Parameter(torch.log(angles).float())
+        self.into = nn.Linear(inputs, 2 * hidden)
+        self.from_state = nn.Linear(2 * hidden, hidden, bias=False)
+        self.from_input = nn.Linear(inputs, hidden)
+
+    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return Re λ, Im λ, and γ, [H] each. λ = exp(−exp(log_decay) + i·exp(log_phase)), and γ = √(1 − |λ|²)."""
+        decay, phase = self.log_decay.exp(), self.log_phase.exp()
+        size = torch.exp(-decay)
+        return size * torch.cos(phase), size * torch.sin(phase), torch.sqrt(-torch.expm1(-2 * decay))
+
+    def forward(self, x: Tensor, real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features [L, J, H] and the parts of h after the last step, [J, H] each."""
+        by_real, by_imaginary, gamma = self.factors()
+        # The recurrence has the precision of its state, also with autocast.
+        inputs = self.into(x).to(real.dtype).unflatten(-1, (2, -1)) * gamma  # [L, J, 2, H]
+        if torch.is_grad_enabled():
+            u = torch.complex(*inputs.unbind(-2))
+            h = scan(torch.complex(by_real, by_imaginary), u, torch.complex(real, imaginary))
+            parts = torch.cat([h.real, h.imag], -1)
+            real, imaginary = h[-1].real, h[-1].imag
+        else:  # without complex numbers, for exported files
+            steps = []
+            for step in inputs.unbind():
+                next_real = by_real * real - by_imaginary * imaginary + step[:, 0]
+                imaginary = by_imaginary * real + by_real * imaginary + step[:, 1]
+                real = next_real
+                steps.append(torch.cat([real, imaginary], -1))
+            parts = torch.stack(steps)
+        features = torch.tanh(self.from_state(parts) + self.from_input(x))
+        return features, real, imaginary
+
+
+class Lru(nn.Module):
+    """Layers with the interface of torch.nn.LSTM. The state is two tensors [layers, J, H]: Re h and Im h."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, window: int) -> None:
+        """Create the layers. inputs: width of the first layer's input. The other arguments are those of `LruLayer`."""
+        super().__init__()
+        self.layers = nn.ModuleList(LruLayer(hidden if i else inputs, hidden, window) for i in range(layers))
+
+    @property
+    def layer_list(self) -> list[LruLayer]:
+        """The layers as a list with the right element type."""
+        return cast("list[LruLayer]", list(self.layers))
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step."""
+        reals, imaginaries = [], []
+        for layer, real, imaginary in zip(self.layer_list, *(part.unbind() for part in state), strict=True):
+            x, after_real, after_imaginary = layer(x, real, imaginary)
+            reals.append(after_real)
+            imaginaries.append(after_imaginary)
+        return x, (torch.stack(reals), torch.stack(imaginaries))

@@ -1,0 +1,200 @@
+"""The core lru: against a step loop in float64, its gradients, its parameters, and the same weights for any workers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import Saboteur
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
+from shmppo.models.actor_critic import build_model
+from shmppo.models.lru import Lru, scan
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.actor import ActingNetwork
+from shmppo.sampling.row_independence import is_row_independent
+
+INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
+
+
+def small_core(layers: int) -> Lru:
+    """A small core with random biases as well as weights."""
+    torch.manual_seed(0)
+    made = Lru(INPUTS, HIDDEN, layers, WINDOW)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def inputs(layers: int, steps: int = STEPS) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs of some sequences [L, J, INPUTS], and the parts of their first states, [layers, J, H] each."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(steps, SEQUENCES, INPUTS, generator=generator)
+    real, imaginary = 0.3 * torch.randn(2, layers, SEQUENCES, HIDDEN, generator=generator)
+    return x, real, imaginary
+
+
+def reference(core: Lru, x: Tensor, real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The core step by step in float64, sequence by sequence. Returns features and the parts of the last state."""
+    states = [list(torch.complex(*parts)) for parts in zip(real, imaginary, strict=True)]  # [layer][sequence]: [H]
+    features = []
+    for t in range(len(x)):
+        rows = list(x[t])
+        for layer, of_layer in zip(core.layer_list, states, strict=True):
+            size = torch.exp(-torch.exp(layer.log_decay))
+            eigenvalue = size * torch.exp(1j * torch.exp(layer.log_phase))
+            for j, row in enumerate(rows):
+                into = layer.into.weight @ row + layer.into.bias
+                scaled = torch.sqrt(1 - size**2) * torch.complex(into[:HIDDEN], into[HIDDEN:])
+                of_layer[j] = eigenvalue * of_layer[j] + scaled
+                read = layer.from_state.weight @ torch.cat([of_layer[j].real, of_layer[j].imag])
+                rows[j] = torch.tanh(read + layer.from_input.weight @ row + layer.from_input.bias)
+        features.append(torch.stack(rows))
+    last = torch.stack([torch.stack(of_layer) for of_layer in states])
+    return torch.stack(features), last.real, last.imag
+
+
+def flat(outputs: tuple[Tensor, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features and the parts of the last state."""
+    return outputs[0], *outputs[1]
+
+
+def gradients(core: Lru, outputs: tuple[Tensor, Tensor, Tensor], wanted: list[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of a weighted mean of the features and the last state."""
+    features, real, imaginary = outputs
+    weights = torch.linspace(-1, 1, features.numel(), dtype=features.dtype).view_as(features)
+    last = real.square().sum() + (imaginary * real.detach().cos()).sum()
+    total = (features * weights).sum() / features[0].numel() + last / real.numel()
+    return torch.autograd.grad(total, [*wanted, *core.parameters()])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_outputs_and_gradients_agree_with_a_step_loop_in_float64(layers: int) -> None:
+    core = small_core(layers)
+    x, *state = [tensor.requires_grad_() for tensor in inputs(layers)]
+    outputs = flat(core(x, tuple(state)))
+    exact_core = copy.deepcopy(core).double()
+    exact_arguments = [tensor.detach().double().requires_grad_() for tensor in (x, *state)]
+    expected = reference(exact_core, *exact_arguments)
+    found = (*outputs, *gradients(core, outputs, [x, *state]))
+    wanted = (*expected, *gradients(exact_core, expected, exact_arguments))
+    for got, right in zip(found, wanted, strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    core = small_core(2).double()
+    names, parameters = zip(*core.named_parameters(), strict=True)
+
+    def function(x: Tensor, real: Tensor, imaginary: Tensor, *changed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weights = dict(zip(names, changed, strict=True))
+        return flat(torch.func.functional_call(core, weights, (x, (real, imaginary))))
+
+    arguments = [t.detach().clone().double().requires_grad_() for t in (*inputs(2, steps=6), *parameters)]
+    assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_the_gradient_of_the_scan(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(size, dtype=torch.complex128, requires_grad=True) for size in (shape, (4, 2, 3), (2, 3))]
+    factor, increment, state = tensors
+    expected, h = [], state
+    for u in increment:
+        h = factor * h + u
+        expected.append(h)
+    torch.testing.assert_close(scan(*tensors), torch.stack(expected))
+    assert torch.autograd.gradcheck(scan, tensors)
+
+
+@pytest.mark.parametrize("length", [1, 2, 8])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int, with_gradients: bool) -> None:
+    core = small_core(2)
+    x, *state = inputs(2)
+    expected = flat(core(x, tuple(state)))
+    features, after = [], tuple(state)
+    with torch.set_grad_enabled(with_gradients):
+        for part in x.split(length):
+            found, after = core(part, after)
+            features.append(found)
+    for got, right in zip((torch.cat(features), *after), expected, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+
+
+def test_at_the_start_numbers_decay_over_the_window_and_rotate_by_different_angles() -> None:
+    layer = Lru(3, 40, 1, 50).layer_list[0]
+    real, imaginary, gamma = (part.detach() for part in layer.factors())
+    size = torch.hypot(real, imaginary)
+    torch.testing.assert_close(size**50, torch.full((40,), math.exp(-1)), rtol=1e-4, atol=0)
+    torch.testing.assert_close(gamma, torch.sqrt(1 - size**2), rtol=1e-4, atol=1e-5)
+    angles = torch.atan2(imaginary, real)
+    torch.testing.assert_close(angles.diff(), torch.full((39,), math.pi / 40), rtol=1e-4, atol=1e-5)
+    assert float(angles[0] + angles[-1]) == pytest.approx(math.pi, abs=1e-5)
+
+
+def test_a_trunk_keeps_the_first_decays_and_sets_the_other_parameters() -> None:
+    config = TrainConfig(env="Pendulum-v1", core="lru", num_layers=2, seq_len=30)
+    task = inspect_task(config)
+    core = build_model(config, task.observation, task.distribution).trunk_list[0].core
+    assert isinstance(core, Lru)
+    for layer in core.layer_list:
+        torch.testing.assert_close(layer.log_decay.detach().exp(), torch.full((64,), 1 / 30))
+        assert float(layer.log_phase.detach().exp().max()) == pytest.approx(math.pi, abs=0.03)
+        assert not layer.into.bias.any()
+        weight = layer.from_state.weight.detach()
+        torch.testing.assert_close(weight @ weight.T, torch.eye(64), rtol=1e-4, atol=1e-4)
+
+
+def test_the_recurrence_keeps_its_precision_with_autocast() -> None:
+    core = small_core(1)
+    x, *state = inputs(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, (real, imaginary) = core(x, tuple(state))
+    assert real.dtype == imaginary.dtype == torch.float32
+    layer = core.layer_list[0]
+    rounded = (layer.into.weight.bfloat16() @ x.bfloat16().unsqueeze(-1)).squeeze(-1) + layer.into.bias.bfloat16()
+    by_real, by_imaginary, gamma = (part.detach() for part in layer.factors())
+    eigenvalue, h = torch.complex(by_real, by_imaginary), torch.complex(state[0][0], state[1][0])
+    for u in rounded.float():
+        h = eigenvalue * h + gamma * torch.complex(u[:, :HIDDEN], u[:, HIDDEN:])
+    torch.testing.assert_close(torch.complex(real[0], imaginary[0]), h, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("hidden", [1, 3, 16])
+def test_rows_of_unusual_sizes_do_not_depend_on_other_rows(hidden: int) -> None:
+    config = TrainConfig(env="Pendulum-v1", core="lru", hidden_size=hidden, encoder_sizes=(), seq_len=5)
+    task = inspect_task(config)
+    for rows in (1, 5, 8, 13):
+        network = ActingNetwork(
+            build_model(config, task.observation, task.distribution), task.distribution, batches=1, rows=rows
+        )
+        network.load()
+        assert is_row_independent(network)
+
+
+SMALL = TrainConfig(
+    env="CartPole-v1", hide_obs=(1, 3), core="lru", num_layers=2, num_envs=6, rollout_steps=20, seq_len=9,
+    minibatches=2, epochs=2, hidden_size=8, encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=6 * 20 * 6,
+)  # fmt: skip
+
+
+def test_killed_workers_and_resuming_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    straight = train(dataclasses.replace(SMALL, workers=0, run_dir=str(tmp_path / "straight")))
+    saboteur = Saboteur(monkeypatch, at_round=6, number=signal.SIGKILL, delay=0.0)
+    config = dataclasses.replace(SMALL, workers=2, learning="sharded", stop_at_iteration=3)
+    stopped = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert saboteur.hit
+    assert stopped["worker_restarts"] == 1
+    resumed = resume(tmp_path / "run", workers=3, learning="auto")
+    assert resumed["exact"]
+    assert resumed["weights_sha256"] == straight["weights_sha256"]
