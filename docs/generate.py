@@ -52,6 +52,7 @@ def parts() -> dict[str, Callable[[], str]]:
     }
     found |= {name: partial(glossary, *arguments) for name, arguments in glossaries.items()}
     found |= {f"flags of {command}": partial(flags, command) for command in flag_reference()}
+    found |= {f"figures/popgym/{path.name}": path.read_text for path in FIGURES.glob("popgym/*.md")}
     found |= {f"measurement {path.stem}": partial(measurement, path) for path in FIGURES.glob("*/*.json")}
     return found
 

@@ -1,7 +1,7 @@
 """Humanoid-v5 without memory, with the hyperparameters of `walker2d.py`.
 
-The published return for Humanoid-v4, whose rewards differ, is about 700 within 1,000,000 steps. The return of this
-script has not been measured. Training takes about 12 minutes on 2 cores.
+Within 1,000,000 steps, one seed reached a return of 637 (mean of the last 100 episodes). The published return for
+Humanoid-v4, whose rewards differ, is about 700. Training takes about 12 minutes on 2 cores.
 """
 
 import sys

@@ -16,6 +16,7 @@ CORES: dict[str, dict[str, Any]] = {
     "gru": {"core": "gru"},
     "lstm": {"core": "lstm"},
     "lmu": {"core": "lmu"},
+    "lru": {"core": "lru"},
     **{name: {"network": f"figures.cores.networks:{network.__name__}"} for name, network in NETWORKS.items()},
 }
 """Fields of `TrainConfig` that choose a core."""

@@ -1,4 +1,4 @@
-"""Plot popgym.csv and the learning curves, and write the table popgym.md: python -m figures.popgym.plot"""
+"""Plot popgym.csv and the learning curves, and write tables in Markdown: python -m figures.popgym.plot"""
 
 from __future__ import annotations
 
@@ -37,48 +37,46 @@ def best_returns(
     return found
 
 
+def returns_table(table: list[dict[str, str]], steps: str) -> str:
+    """Return a Markdown table of the runs of one length: the return of each seed beside the published returns."""
+    returns = best_returns(table, steps)
+    cores = [core for core in CORES if any(known == core for _, known in returns)]
+    lines = [
+        f"Maximum mean episodic return within {int(steps):,} steps, a number per seed. Published: 15 million steps "
+        f"({SOURCE}).",
+        "",
+        f"| task | {' | '.join(cores)} | published GRU | published best |",
+        "| --- |" + " --- |" * (len(cores) + 2),
+    ]
+    for task in [task for task in TASKS if any(task == known for known, _ in returns)]:
+        known = PUBLISHED.get(task)
+        theirs = [number(known.gru), f"{number(known.best)} ({known.model})"] if known else ["", ""]
+        own = [numbers(returns.get((task, core), [])) for core in cores]
+        lines.append("| " + " | ".join([task, *own, *theirs]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def variants_table(table: list[dict[str, str]]) -> str:
-    """Return a Markdown table of the variants: the medians over the seeds. It is empty if there are no variants."""
+    """Return a Markdown table of the variants of the preset: the return of each seed. It is empty without variants."""
     lines = []
     for steps in sorted({row["steps"] for row in table}, key=int):
         preset = best_returns(table, steps)
         for variant in [name for name in VARIANTS if name != "preset"]:
             for (task, core), values in best_returns(table, steps, variant).items():
-                known = preset.get((task, core))
-                cells = [task, core, f"{int(steps):,}", variant, number(median(values))]
-                lines.append("| " + " | ".join([*cells, number(median(known)) if known else ""]) + " |")
-    head = "Variants of the preset.\n\n| task | core | steps | variant | return | return of the preset |\n"
-    return head + "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(sorted(lines)) + "\n" if lines else ""
+                known = preset.get((task, core), [])
+                lines.append(f"| {task} | {core} | {int(steps):,} | {variant} | {numbers(values)} | {numbers(known)} |")
+    head = "| task | core | steps | variant | return | return of the preset |\n| --- | --- | --- | --- | --- | --- |\n"
+    return head + "\n".join(sorted(lines)) + "\n" if lines else ""
+
+
+def numbers(values: list[float]) -> str:
+    """Format the returns of several seeds."""
+    return ", ".join(map(number, values))
 
 
 def number(value: float) -> str:
     """Format a return with three digits and a minus sign."""
     return f"{value:.3f}".replace("-", "−")
-
-
-def markdown(table: list[dict[str, str]]) -> str:
-    """Return a Markdown table for each length of runs: the medians over the seeds beside the published returns."""
-    parts = []
-    for steps in sorted({row["steps"] for row in table if row["variant"] == "preset"}, key=int):
-        returns = best_returns(table, steps)
-        cores = [core for core in CORES if any(known == core for _, known in returns)]
-        seeds = sorted({len(values) for values in returns.values()})
-        lines = [
-            f"Maximum mean episodic return within {int(steps):,} steps, median over "
-            f"{' to '.join(str(count) for count in dict.fromkeys((seeds[0], seeds[-1])))} seeds. Published: 15 million "
-            f"steps ({SOURCE}).",
-            "",
-            f"| task | {' | '.join(cores)} | published GRU | published best |",
-            "| --- |" + " --- |" * (len(cores) + 2),
-        ]
-        for task in TASKS:
-            own = [returns.get((task, core)) for core in cores]
-            if any(own):
-                known = PUBLISHED.get(task)
-                theirs = [number(known.gru), f"{number(known.best)} ({known.model})"] if known else ["", ""]
-                lines.append("| " + " | ".join([task, *(number(median(v)) if v else "" for v in own), *theirs]) + " |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
 
 
 def return_within(file: Path, seconds: float) -> float:
@@ -88,7 +86,7 @@ def return_within(file: Path, seconds: float) -> float:
 
 
 def equal_time_table(table: list[dict[str, str]], steps: str) -> str:
-    """Return a Markdown table of the returns within the time of the fastest core: the medians over the seeds.
+    """Return a Markdown table of the returns of each seed within the time of the fastest core.
 
     It is empty if there are no runs of this length.
     """
@@ -96,17 +94,25 @@ def equal_time_table(table: list[dict[str, str]], steps: str) -> str:
     if not rows:
         return ""
     cores = [core for core in CORES if any(row["core"] == core for row in rows)]
-    lines = [f"| task | seconds | {' | '.join(cores)} |", "| --- |" + " --- |" * (len(cores) + 1)]
+    lines = [f"| task | seconds | {' | '.join(cores)} |", "| --- | --- |" + " --- |" * len(cores)]
     for task in [task for task in TASKS if any(row["task"] == task for row in rows)]:
         runs = {core: [row for row in rows if (row["task"], row["core"]) == (task, core)] for core in cores}
         seconds = min(median(float(row["wall_seconds"]) for row in found) for found in runs.values() if found)
         returns = [
             [return_within(CURVES / steps / f"{name_of(row)}.csv", seconds) for row in found] for found in runs.values()
         ]
-        cells = [number(median(found)) if found else "" for found in returns]
-        lines.append("| " + " | ".join([task, f"{seconds:.0f}", *cells]) + " |")
+        lines.append("| " + " | ".join([task, f"{seconds:.0f}", *map(numbers, returns)]) + " |")
     head = f"Maximum mean episodic return of the runs of {int(steps):,} steps within the time of the fastest core.\n\n"
     return head + "\n".join(lines) + "\n"
+
+
+def write_tables(table: list[dict[str, str]]) -> None:
+    """Write the tables into files, which docs/generate.py includes."""
+    lengths = {row["steps"] for row in table if row["variant"] == "preset"}
+    found = {f"returns-{steps}": returns_table(table, steps) for steps in lengths}
+    found |= {"equal-time": equal_time_table(table, SHORT), "variants": variants_table(table)}
+    for name, text in found.items():
+        TABLE.with_name(f"{name}.md").write_text(text)
 
 
 def headline_of(table: list[dict[str, str]], steps: str) -> str:
@@ -122,9 +128,7 @@ def main() -> None:
     out = picture_path(TABLE.with_suffix(".svg"), __doc__)
     table = read_rows(TABLE)
     if out == TABLE.with_suffix(".svg"):
-        TABLE.with_suffix(".md").write_text(
-            markdown(table) + "\n" + equal_time_table(table, SHORT) + variants_table(table)
-        )
+        write_tables(table)
     longest = max((row["steps"] for row in table if row["variant"] == "preset"), key=int)
     rows = [row for row in table if row["steps"] == longest and row["variant"] == "preset"]
     tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]

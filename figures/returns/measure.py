@@ -27,10 +27,12 @@ TASKS = {
     "halfcheetah": "examples/halfcheetah.py",
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
+    "ant": "examples/ant.py",
+    "humanoid": "examples/humanoid.py",
     "minigrid_memory": "examples/minigrid_memory.py",
     "pong": "examples/pong.py --total-steps 1000000 --anneal-steps 10000000",  # the first million of ten million steps
 }
-SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "pong": 1}
+SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "ant": 1, "humanoid": 1, "pong": 1}
 """Number of seeds, where it is not 3."""
 
 

@@ -132,16 +132,16 @@ def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, mon
     wide = rows[0] | {"variant": "wide", "max_return": "-0.2"}
     table = tmp_path / "popgym.csv"
     write_rows(table, [*rows, wide])
-    text = plot.markdown(read_rows(table)) + "\n" + plot.variants_table(read_rows(table))
+    text = plot.returns_table(read_rows(table), "1000") + plot.variants_table(read_rows(table))
     assert "| RepeatPreviousMedium | gru | 1,000 | wide | −0.200 | −0.400 |" in text
     assert plot.variants_table(rows) == ""
-    assert "| RepeatPreviousMedium | −0.400 | 0.795 | −0.315 | 0.789 (LMU) |" in text
+    assert "| RepeatPreviousMedium | −0.400 | 0.600, 0.990 | −0.315 | 0.789 (LMU) |" in text
     assert "| MineSweeperEasy | 0.100 |  |  |  |" in text
-    assert "1 to 2 seeds" in text
     monkeypatch.setattr(plot, "TABLE", table)
     monkeypatch.setattr("sys.argv", ["plot"])
     plot.main()
-    assert table.with_suffix(".md").read_text() == text
+    written = [table.with_name(f"{name}.md").read_text() for name in ("returns-1000", "variants")]
+    assert "".join(written) == text
     picture = table.with_suffix(".svg").read_text()
     assert "reaches the best published return on 1 of 1 tasks" in picture
     assert "MineSweeperEasy" in picture
