@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from shmppo import TrainConfig, train
+from shmppo.utils.machine import processor_type
 
 FILE = Path(__file__).parent / "reference_hashes.json"
 LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium")
@@ -60,17 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
 def this_machine() -> dict[str, str]:
     """Processor and versions: everything outside this package that decides the bits of the weights."""
     versions = {name: metadata.version(name) for name in LIBRARIES}
-    return {"processor": processor(), "python": ".".join(platform.python_version_tuple()[:2]), **versions}
-
-
-def processor() -> str:
-    """The processor's name with the numbers of its family and model: virtual machines often shorten the name."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
-    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if "model name" not in found:
-        return platform.processor() or platform.machine()
-    return f"{found['model name']} (family {found.get('cpu family')}, model {found.get('model')})"
+    return {"processor": processor_type(), "python": ".".join(platform.python_version_tuple()[:2]), **versions}
 
 
 def recorded() -> list[dict[str, Any]]:

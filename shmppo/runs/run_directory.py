@@ -189,7 +189,7 @@ def describe(config: TrainConfig) -> dict[str, Any]:
         SIGNATURE: sign(fields),
         "derived": {name: getattr(config, name) for name in _DERIVED},
         "versions": machine.versions(),
-        "processor": machine.processor(),
+        "processor": machine.processor_type(),
         "platform": sys.platform,
         "git_revision": machine.git_revision(),
     }

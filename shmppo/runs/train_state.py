@@ -61,7 +61,7 @@ class TrainState:
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics()
-        self.fingerprint = machine.versions() | {"processor": machine.processor()}
+        self.fingerprint = machine.versions() | {"processor": machine.processor_type()}
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = config.replay_limit if replayed else 0
         self.actions = ActionLog(config.num_envs, task.distribution.action_size, limit)

@@ -27,13 +27,29 @@ def versions() -> dict[str, str]:
 
 def processor() -> str:
     """Return the processor's model name, or its architecture if the model name is unknown."""
+    return _processor_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def processor_type() -> str:
+    """Return everything about the processor that may decide the bits of a result.
+
+    These are the name, the numbers of family and model, and the vector instructions. Virtual machines often shorten the
+    name, and some hide vector instructions that the processor has.
+    """
+    import torch  # slow to import, and most users of this module do not need it
+
+    facts = _processor_facts()
+    numbers = [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
+    return f"{processor()} ({', '.join([*numbers, torch.backends.cpu.get_cpu_capability()])})"
+
+
+def _processor_facts() -> dict[str, str]:
+    """Return what /proc/cpuinfo says about the first core. It is empty on systems without this file."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def integer_variable(name: str, default: int) -> int:

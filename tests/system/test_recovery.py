@@ -6,6 +6,8 @@ import csv
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +25,7 @@ from shmppo.runs.checkpoint_file import write_checkpoint
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
+from shmppo.utils.machine import processor_type
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -215,6 +218,19 @@ def test_another_build_makes_a_resumed_run_inexact(tmp_path: Path) -> None:
     save_checkpoint(run_dir, state)
     summary = resume(run_dir, stop_at_iteration=2)
     assert summary["inexact_reasons"] == [f"resumed with torch {metadata.version('torch')}, started with 1.0"]
+
+
+def test_other_vector_instructions_make_a_resumed_run_inexact(tmp_path: Path) -> None:
+    """Virtual machines may hide instructions of the same processor. torch then computes other bits."""
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(BASE, workers=0, stop_at_iteration=1, run_dir=str(run_dir))
+    start = f"from shmppo import TrainConfig, train; train(TrainConfig(**{config.to_json()!r}))"
+    subprocess.run([sys.executable, "-c", start], env=os.environ | {"ATEN_CPU_CAPABILITY": "default"}, check=True)
+    [reason] = resume(run_dir, stop_at_iteration=2)["inexact_reasons"]
+    here = processor_type()
+    assert not here.endswith("DEFAULT)")
+    before = here[: here.rindex(" ")] + " DEFAULT)"
+    assert reason == f"resumed with processor {here}, started with {before}"
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
