@@ -1,10 +1,11 @@
-"""Compare the speed of this checkout with that of an older commit, on five jobs.
+"""Compare the speed of this checkout with that of an older commit, on several jobs.
 
     python -m figures.commits.measure 2881fb8
 
 For each job, a run of each commit executes interleaved, in time slices. A slice of the old commit and the following
 slice of the new one give a ratio. Adds one row per job to commits.csv: the median, the lowest, and the highest ratio.
-Use it before a change of the hot path is merged. The flags of the jobs must exist in both commits.
+Use it before a change of the hot path is merged. The flags of `JOBS` must exist in both commits. Pong needs the extra
+`atari`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,23 @@ from figures.common.interleaved import add_slice_flags, rounds, started
 from figures.common.jobs import ENDLESS, TASK_A, TASK_B, flags
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows
+from shmppo.config.presets import PRESETS
 from shmppo.utils.machine import git_revision, processor, usable_cores
 
 TABLE = Path(__file__).with_name("commits.csv")
 FEED_FORWARD = {"core": "none", "encoder_sizes": (64, 64)}
+PONG = {name: value for name, value in PRESETS["ALE/Pong-v5"].items() if name != "total_steps"} | {"workers": 0}
 JOBS: dict[str, dict[str, Any]] = {
     "A": TASK_A | {"workers": 2, "grad_shards": 2},
     "A, one process": TASK_A | {"workers": 0, "grad_shards": 2},
     "A, Humanoid": TASK_A | {"env": "Humanoid-v5", "workers": 2, "grad_shards": 2},
     "A, no memory": TASK_A | FEED_FORWARD | {"workers": 2, "grad_shards": 2},
     "B": TASK_B | {"workers": 2, "grad_shards": 2},
+    "Pong, one process": PONG,
+    "Pong, one process, now a3c": PONG,
 }
+NEW_FLAGS: dict[str, dict[str, Any]] = {"Pong, one process, now a3c": {"encoder": "a3c"}}
+"""Changes to jobs in this checkout: options that the older commit does not have."""
 
 
 @contextmanager
@@ -48,12 +55,13 @@ def checkout(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", str(path)], cwd=ROOT, check=True)
 
 
-def ratios(job: Mapping[str, Any], old: Path, options: argparse.Namespace) -> tuple[list[float], dict[str, float]]:
+def ratios(name: str, old: Path, options: argparse.Namespace) -> tuple[list[float], dict[str, float]]:
     """Run a job with both commits. Return the ratio of each round, and the median steps per second by commit."""
-    command = [flags(dict(job) | ENDLESS)]
+    job = JOBS[name] | ENDLESS
+    commands = {"old": [flags(job)], "new": [flags(job | NEW_FLAGS.get(name, {}))]}
     with (
         tempfile.TemporaryDirectory() as directory,
-        started({"old": command, "new": command}, Path(directory), checkouts={"old": old}) as groups,
+        started(commands, Path(directory), checkouts={"old": old}) as groups,
     ):
         rates = list(rounds(groups, options.slices, options.seconds))
     medians = {name: statistics.median(rate[name] for rate in rates) for name in ("old", "new")}
@@ -68,7 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     with checkout(options.commit) as old:
         for name in options.jobs:
-            found, medians = ratios(JOBS[name], old, options)
+            found, medians = ratios(name, old, options)
             row = {
                 "old": options.commit,
                 "new": (git_revision() or "installed")[:7],

@@ -19,13 +19,17 @@ ENDLESS: dict[str, Any] = {"total_steps": 1_000_000_000, "worker_timeout": 3600,
 def flags(fields: Mapping[str, Any]) -> list[str]:
     """Return the fields of a configuration as command-line flags.
 
-    A mapping becomes pairs KEY=VALUE with values in JSON, a tuple becomes several values.
+    A mapping becomes pairs KEY=VALUE with values in JSON, a tuple becomes several values. False becomes `--no-NAME`.
     """
     arguments: list[str] = []
     for name, value in fields.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{flag}" if value else f"--no-{flag}")
+            continue
         if isinstance(value, Mapping):
             values = [f"{key}={json.dumps(item)}" for key, item in value.items()]
         else:
             values = list(map(str, value)) if isinstance(value, tuple) else [str(value)]
-        arguments += ["--" + name.replace("_", "-"), *values]
+        arguments += [f"--{flag}", *values]
     return arguments

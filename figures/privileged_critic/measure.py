@@ -1,7 +1,7 @@
-"""Train HalfCheetah with an actor that sees only positions, in three cases.
+"""Train HalfCheetah with an actor that sees only positions, in four cases.
 
-In the first case the critic also sees the velocities. In the second it sees only positions. In the third it sees only
-positions, and neither actor nor critic has memory.
+In the first case the critic also sees the velocities. In the others it sees only positions. Actor and critic have an
+LSTM each in the first two cases, an LRU in the third, and no memory in the last.
 
     python -m figures.privileged_critic.measure --seeds 1 2 3
 
@@ -22,9 +22,10 @@ TABLE = Path(__file__).with_name("privileged_critic.csv")
 CASES = {
     "privileged": [],
     "unprivileged": ["--critic-obs", "positions"],
+    "lru": ["--critic-obs", "positions", "--core", "lru"],
     "memoryless": ["--critic-obs", "positions", "--core", "none"],
 }
-"""Case -> its flags. Actor and critic have an LSTM each, except in the last case."""
+"""Case -> its flags."""
 
 
 def main() -> None:

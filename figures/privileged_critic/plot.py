@@ -12,9 +12,10 @@ from figures.common.tables import distinct, read_rows
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 
 NAMES = {
-    "privileged": "the critic also sees velocities",
-    "unprivileged": "the critic sees positions only",
-    "memoryless": "the same without memory",
+    "privileged": "LSTM, and the critic also sees velocities",
+    "unprivileged": "LSTM",
+    "lru": "LRU",
+    "memoryless": "no memory",
 }
 TABLE = Path(__file__).with_name("privileged_critic.csv")
 
@@ -24,12 +25,12 @@ def main() -> None:
     table = read_rows(TABLE)
     medians = {case: median(float(row["train_return_100"]) for row in table if row["case"] == case) for case in NAMES}
     texts = ", ".join(f"{value:,.0f} ({NAMES[case]})" for case, value in medians.items())
-    figure, (axis,) = new_figure(1, 1, height=3.0, headline=f"Median return at the end: {texts}")
+    figure, (axis,) = new_figure(1, 1, height=3.4, headline=f"Median return at the end: {texts}")
     for case, color in zip(NAMES, COLORS, strict=False):
         draw_curve(axis, TABLE.with_name("curves"), case, "return_mean_100", NAMES[case], color)
         draw_evaluations(axis, [row for row in table if row["case"] == case], color)
     group_thousands(axis)
-    label(axis, "environment steps", "return, last 100 episodes", "HalfCheetah-v5, positions for the actor")
+    label(axis, "environment steps", "return, last 100 episodes", "HalfCheetah-v5, only positions for the actor")
     axis.legend(loc="upper left")
     save(figure, out, caption(TABLE, NOTE, seeds=distinct(table, "seed")))
 
