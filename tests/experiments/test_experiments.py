@@ -112,8 +112,14 @@ def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> 
 
 
 def test_fields_become_flags() -> None:
-    fields = {"encoder_sizes": (64, 32), "env_kwargs": {"seconds": 0.5, "slow": True}, "workers": 0}
-    expected = "--encoder-sizes 64 32 --env-kwargs seconds=0.5 slow=true --workers 0"
+    fields = {
+        "encoder_sizes": (64, 32),
+        "env_kwargs": {"seconds": 0.5, "slow": True},
+        "workers": 0,
+        "quiet": True,
+        "normalize_obs": False,
+    }
+    expected = "--encoder-sizes 64 32 --env-kwargs seconds=0.5 slow=true --workers 0 --quiet --no-normalize-obs"
     assert " ".join(flags(fields)) == expected
 
 
