@@ -29,7 +29,8 @@ from shmppo.utils.machine import git_revision, processor, usable_cores
 
 TABLE = Path(__file__).with_name("commits.csv")
 FEED_FORWARD = {"core": "none", "encoder_sizes": (64, 64)}
-PONG = {name: value for name, value in PRESETS["ALE/Pong-v5"].items() if name != "total_steps"} | {"workers": 0}
+PONG = {name: value for name, value in PRESETS["ALE/Pong-v5"].items() if name not in ("total_steps", "encoder")}
+PONG |= {"env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.0}, "workers": 0}
 JOBS: dict[str, dict[str, Any]] = {
     "A": TASK_A | {"workers": 2, "grad_shards": 2},
     "A, one process": TASK_A | {"workers": 0, "grad_shards": 2},
@@ -39,8 +40,12 @@ JOBS: dict[str, dict[str, Any]] = {
     "Pong, one process": PONG,
     "Pong, one process, now a3c": PONG,
 }
-NEW_FLAGS: dict[str, dict[str, Any]] = {"Pong, one process, now a3c": {"encoder": "a3c"}}
-"""Changes to jobs in this checkout: options that the older commit does not have."""
+GRAYSCALE = {"env_kwargs": PRESETS["ALE/Pong-v5"]["env_kwargs"]}
+NEW_FLAGS: dict[str, dict[str, Any]] = {
+    "Pong, one process": GRAYSCALE,
+    "Pong, one process, now a3c": GRAYSCALE | {"encoder": "a3c"},
+}
+"""Changes to jobs in this checkout: what the preset now has, and options that the older commit does not have."""
 
 
 @contextmanager

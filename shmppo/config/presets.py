@@ -140,7 +140,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "ALE/Pong-v5": {
         "env": "ale_py:ALE/Pong-v5",
-        "env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.0},
+        # AtariPreprocessing reads the screen itself; a gray observation is the fastest one that it ignores.
+        "env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "grayscale"},
         "wrappers": ("AtariPreprocessing()",),
         "hidden_size": 128,
         "num_envs": 8,
