@@ -12,7 +12,7 @@ from figures.common.paths import FIGURES
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
 from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS, VARIANTS
-from figures.popgym.measure import block_means, name_of
+from figures.popgym.measure import BLOCK_STEPS, SOLVED, block_means, name_of
 from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
 
 TABLE = FIGURES / "popgym" / "popgym.csv"
@@ -38,7 +38,7 @@ def best_returns(
 
 
 def returns_table(table: list[dict[str, str]], steps: str) -> str:
-    """Return a Markdown table of the runs of one length: the return of each seed beside the published returns."""
+    """Return a Markdown table of the runs of one length by core: the returns of all seeds beside the published ones."""
     returns = best_returns(table, steps)
     cores = [core for core in CORES if any(known == core for _, known in returns)]
     lines = [
@@ -49,11 +49,33 @@ def returns_table(table: list[dict[str, str]], steps: str) -> str:
         "| --- |" + " --- |" * (len(cores) + 2),
     ]
     for task in [task for task in TASKS if any(task == known for known, _ in returns)]:
-        known = PUBLISHED.get(task)
-        theirs = [number(known.gru), f"{number(known.best)} ({known.model})"] if known else ["", ""]
         own = [numbers(returns.get((task, core), [])) for core in cores]
-        lines.append("| " + " | ".join([task, *own, *theirs]) + " |")
+        lines.append("| " + " | ".join([task, *own, *published(task)]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def runs_table(table: list[dict[str, str]], steps: str) -> str:
+    """Return a Markdown table with a line for each run of one length: its return, steps, and time."""
+    lines = [
+        f"Runs of {int(steps):,} steps, or until the mean return of 100 episodes was at least {SOLVED} for "
+        f"{BLOCK_STEPS:,} steps. The return is the maximum mean episodic return. The time is that of one core. "
+        f"Published: 15 million steps ({SOURCE}).",
+        "",
+        "| task | core | seed | return | steps | minutes | published GRU | published best |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = [row for row in table if row["steps"] == steps and row["variant"] == "preset"]
+    for row in sorted(rows, key=lambda row: (TASKS.index(row["task"]), list(CORES).index(row["core"]), row["seed"])):
+        own = [row["task"], row["core"], row["seed"], number(float(row["max_return"]))]
+        cost = [f"{float(row['env_steps']) / 1e6:.1f}M", f"{float(row['wall_seconds']) / 60:.0f}"]
+        lines.append("| " + " | ".join([*own, *cost, *published(row["task"])]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def published(task: str) -> list[str]:
+    """Return the published returns of a task as two cells of a table. They are empty if there are none."""
+    known = PUBLISHED.get(task)
+    return [number(known.gru), f"{number(known.best)} ({known.model})"] if known else ["", ""]
 
 
 def variants_table(table: list[dict[str, str]]) -> str:
@@ -109,7 +131,7 @@ def equal_time_table(table: list[dict[str, str]], steps: str) -> str:
 def write_tables(table: list[dict[str, str]]) -> None:
     """Write the tables into files, which docs/generate.py includes."""
     lengths = {row["steps"] for row in table if row["variant"] == "preset"}
-    found = {f"returns-{steps}": returns_table(table, steps) for steps in lengths}
+    found = {f"returns-{steps}": (returns_table if steps == SHORT else runs_table)(table, steps) for steps in lengths}
     found |= {"equal-time": equal_time_table(table, SHORT), "variants": variants_table(table)}
     for name, text in found.items():
         TABLE.with_name(f"{name}.md").write_text(text)

@@ -121,27 +121,35 @@ def test_a_slow_core_is_judged_by_what_it_has_learned_when_the_fastest_has_finis
 def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     rows = [
-        {"task": task, "core": core, "variant": "preset", "seed": seed, "steps": 1000, "max_return": value}
+        {
+            "task": task, "core": core, "variant": "preset", "seed": seed, "steps": 1_000_000, "env_steps": 900_000,
+            "wall_seconds": 150, "max_return": value,
+        }
         for task, core, seed, value in [
             ("RepeatPreviousMedium", "gru", 1, "-0.4"),
             ("RepeatPreviousMedium", "lmu", 1, "0.6"),
             ("RepeatPreviousMedium", "lmu", 2, "0.99"),
             ("MineSweeperEasy", "gru", 1, "0.1"),
         ]
-    ]
+    ]  # fmt: skip
     wide = rows[0] | {"variant": "wide", "max_return": "-0.2"}
     table = tmp_path / "popgym.csv"
     write_rows(table, [*rows, wide])
-    text = plot.returns_table(read_rows(table), "1000") + plot.variants_table(read_rows(table))
-    assert "| RepeatPreviousMedium | gru | 1,000 | wide | −0.200 | −0.400 |" in text
+    text = plot.returns_table(read_rows(table), "1000000") + plot.variants_table(read_rows(table))
+    assert "| RepeatPreviousMedium | gru | 1,000,000 | wide | −0.200 | −0.400 |" in text
     assert plot.variants_table(rows) == ""
     assert "| RepeatPreviousMedium | −0.400 | 0.600, 0.990 | −0.315 | 0.789 (LMU) |" in text
     assert "| MineSweeperEasy | 0.100 |  |  |  |" in text
+    longer = [row | {"steps": 2_000_000} for row in rows]
+    write_rows(table, [*rows, wide, *longer])
+    runs = plot.runs_table(read_rows(table), "2000000")
+    assert "| RepeatPreviousMedium | lmu | 2 | 0.990 | 0.9M | 2 | −0.315 | 0.789 (LMU) |" in runs
+    assert "wide" not in runs
     monkeypatch.setattr(plot, "TABLE", table)
     monkeypatch.setattr("sys.argv", ["plot"])
     plot.main()
-    written = [table.with_name(f"{name}.md").read_text() for name in ("returns-1000", "variants")]
-    assert "".join(written) == text
+    written = [table.with_name(f"{name}.md").read_text() for name in ("returns-1000000", "variants", "returns-2000000")]
+    assert "".join(written) == text + runs
     picture = table.with_suffix(".svg").read_text()
     assert "reaches the best published return on 1 of 1 tasks" in picture
     assert "MineSweeperEasy" in picture
