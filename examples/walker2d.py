@@ -4,7 +4,8 @@ Actor and critic have separate networks with two layers of 64 units. Each iterat
 initial standard deviation of the actions is 0.5, and the value loss is not clipped. Both are recommendations of
 Andrychowicz et al. 2021 (arXiv 2006.05990).
 
-Reaches a return of at least 2600 within 1,000,000 steps (median over seeds). Training takes about 6 minutes on 2 cores.
+Three seeds reached returns of 3826 to 4275 (mean of the last 100 episodes) within 1,000,000 steps. Training takes
+about 8 minutes on one core.
 """
 
 import sys

@@ -7,13 +7,13 @@ Trains the cases one after the other with the preset `popgym`, and appends a row
 can be stopped at any time, also by SIGKILL. `--minutes` limits one sitting. The next call with the same --steps resumes
 the unfinished case from its newest checkpoint, and skips the finished ones. Needs the extra `popgym`.
 
-A case ends early when the mean return of the last 100 episodes has been at least 0.99 for 65,536 steps. `env_steps` is
-the step at which it ended. The columns of later steps are then empty.
-
-`max_return` is POPGym's measure, the maximum over training of the mean episodic return. It is taken over blocks of
-65,536 steps, which is the published batch: the mean over a block's iterations of the mean return of the last 100
+`max_return` is POPGym's measure, the maximum over training of the mean episodic return. It is taken over whole blocks
+of 65,536 steps, which is the published batch: the mean over a block's iterations of the mean return of the last 100
 episodes. The other returns are those of the last whole block at that number of steps. `max_return_100` is the maximum
 over all iterations of the mean return of the last 100 episodes. It is higher, because it is selected from more noise.
+
+A case ends early after a block in which the mean return of the last 100 episodes was at least 0.99 in every iteration.
+`env_steps` is the step at which it ended. The columns of later steps are then empty.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ TRUSTED = ("popgym", "figures.cores")
 
 
 def block_means(rows: Iterable[Mapping[str, str]]) -> dict[int, float]:
-    """Return the mean return of each block of BLOCK_STEPS, by the last step of the block.
+    """Return the mean return of each whole block of BLOCK_STEPS, by the last step of the block.
 
     Args:
         rows: of metrics.csv. Iterations before the first 100 finished episodes are left out.
     """
     blocks: dict[int, list[float]] = {}
+    steps = 0
     for row in rows:
+        steps = int(float(row["env_steps"]))
         if float(row["episodes"]) >= 100:
-            number = -(-int(float(row["env_steps"])) // BLOCK_STEPS)
-            blocks.setdefault(number * BLOCK_STEPS, []).append(float(row["return_mean_100"]))
-    return {end: fmean(returns) for end, returns in blocks.items()}
+            blocks.setdefault(-(-steps // BLOCK_STEPS) * BLOCK_STEPS, []).append(float(row["return_mean_100"]))
+    return {end: fmean(returns) for end, returns in blocks.items() if end <= steps}
 
 
 def results(rows: list[dict[str, str]], steps: int) -> dict[str, Any]:
@@ -98,7 +99,8 @@ def train_until(config: TrainConfig, deadline: float) -> dict[str, Any]:
     iterations = max(1, BLOCK_STEPS // config.batch_steps)
 
     def is_solved(iteration: int) -> bool:
-        return all(returns.get(iteration - i, -math.inf) >= SOLVED for i in range(iterations))
+        whole = iteration % iterations == 0
+        return whole and all(returns.get(iteration - i, -math.inf) >= SOLVED for i in range(iterations))
 
     def stop(row: Mapping[str, float]) -> bool:
         returns[int(row["iteration"])] = _return_of(row)

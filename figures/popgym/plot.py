@@ -57,14 +57,14 @@ def returns_table(table: list[dict[str, str]], steps: str) -> str:
 def runs_table(table: list[dict[str, str]], steps: str) -> str:
     """Return a Markdown table with a line for each run of one length: its return, steps, and time."""
     lines = [
-        f"Runs of {int(steps):,} steps, or until the mean return of 100 episodes was at least {SOLVED} for "
-        f"{BLOCK_STEPS:,} steps. The return is the maximum mean episodic return. The time is that of one core. "
-        f"Published: 15 million steps ({SOURCE}).",
+        f"Runs of {int(steps):,} steps, or until the mean return of 100 episodes was at least {SOLVED} in a whole "
+        f"block of {BLOCK_STEPS:,} steps. The return is the maximum mean episodic return. The time is that of one "
+        f"core. Published: 15 million steps ({SOURCE}).",
         "",
         "| task | core | seed | return | steps | minutes | published GRU | published best |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    rows = [row for row in table if row["steps"] == steps and row["variant"] == "preset"]
+    rows = [row for row in table if (row["steps"], row["variant"]) == (steps, "preset") and row["max_return"]]
     for row in sorted(rows, key=lambda row: (TASKS.index(row["task"]), list(CORES).index(row["core"]), row["seed"])):
         own = [row["task"], row["core"], row["seed"], number(float(row["max_return"]))]
         cost = [f"{float(row['env_steps']) / 1e6:.1f}M", f"{float(row['wall_seconds']) / 60:.0f}"]
@@ -102,7 +102,7 @@ def number(value: float) -> str:
 
 
 def return_within(file: Path, seconds: float) -> float:
-    """Return the maximum mean episodic return of a curve within a time. NaN: no block has ended by then."""
+    """Return the maximum mean episodic return of a curve within a time. NaN: no whole block was trained by then."""
     rows = [row | {"episodes": "100"} for row in read_rows(file) if float(row["wall_seconds"]) <= seconds]
     return max(block_means(rows).values(), default=math.nan)
 

@@ -1,10 +1,11 @@
-"""The core `lru`: a linear recurrence whose numbers decay and rotate, and a tanh layer that reads them.
+"""The core `lru`: a linear recurrence with a complex state, and a tanh layer that reads the state.
 
 Each unit has a complex number h. In a step it is multiplied by λ, and the input is added: h ← λ·h + γ·(B x + b). λ is
-learned, with |λ| < 1. The recurrence and its parameters are those of the linear recurrent unit (Orvieto et al. 2023,
-arXiv 2303.06349). There, h is read by a linear layer, followed by more layers, a normalization, and a residual
-connection. Here one tanh layer reads h and x. At the start, all numbers decay equally fast, and their angles are evenly
-spaced, as in S4D-Lin (Gu et al. 2022, arXiv 2206.11893). So h is similar to a Fourier transform of the recent inputs.
+learned, with |λ| < 1, and γ = √(1 − |λ|²). The recurrence is that of the linear recurrent unit (Orvieto et al. 2023,
+arXiv 2303.06349) except for two details: γ is not learned, and the input has a bias. There, more layers, a normalization,
+and a residual connection follow. Here one tanh layer reads h and x. Before training, all units decay equally fast, and
+the angles of λ are evenly spaced, as in S4D-Lin (Gu et al. 2022, arXiv 2206.11893). So h is similar to a Fourier
+transform of the recent inputs.
 
 Axes: L steps, J sequences, H hidden units.
 """
@@ -67,7 +68,7 @@ class LruLayer(nn.Module):
         Args:
             inputs: width of its input.
             hidden: H.
-            window: steps after which all numbers have decayed to 1/e at the start.
+            window: steps in which each h decays to 1/e before training.
         """
         super().__init__()
         self.hidden = hidden

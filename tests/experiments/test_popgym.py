@@ -33,9 +33,9 @@ def metrics(*returns: float) -> list[dict[str, str]]:
 def test_returns_are_means_of_blocks_of_the_published_batch() -> None:
     rows = metrics(9.0, 0.5, 0.75, 0.25, 1.0)  # the first iteration has fewer than 100 finished episodes
     block = measure.BLOCK_STEPS
-    assert measure.block_means(rows) == {block: 0.5, 2 * block: 0.5, 3 * block: 1.0}
-    found = measure.results([*metrics(*[0.0] * 14), *metrics(*[0.0] * 16, 0.5, 0.25)[14:]], 9 * block)
-    assert (found["max_return"], found["max_return_100"]) == ("0.3750", "0.5000")
+    assert measure.block_means(rows) == {block: 0.5, 2 * block: 0.5}  # the last block is not whole
+    found = measure.results([*metrics(*[0.0] * 14), *metrics(*[0.0] * 16, 0.5, 0.25, 0.75)[14:]], 9 * block)
+    assert (found["max_return"], found["max_return_100"]) == ("0.3750", "0.7500")
     assert (found["return_500k"], found["return_1m"]) == ("0.0000", "")
     assert set(measure.results([], 0).values()) == {""}
 
@@ -68,6 +68,7 @@ def test_a_solved_case_ends_at_the_same_step_with_and_without_interruptions(
     monkeypatch.setattr(measure, "BLOCK_STEPS", 3 * config.batch_steps)
     straight = measure.train_until(dataclasses.replace(config, run_dir=str(tmp_path / "straight")), math.inf)
     assert straight["iterations"] < 100
+    assert straight["iterations"] % 3 == 0
     assert not straight["stopped_early"]
     config = dataclasses.replace(config, run_dir=str(tmp_path / "stopped"))
     for iteration in range(1, straight["iterations"]):
