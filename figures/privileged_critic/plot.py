@@ -23,12 +23,14 @@ TABLE = Path(__file__).with_name("privileged_critic.csv")
 def main() -> None:
     out = picture_path(TABLE.with_suffix(".svg"), __doc__)
     table = read_rows(TABLE)
-    medians = {case: median(float(row["train_return_100"]) for row in table if row["case"] == case) for case in NAMES}
-    texts = ", ".join(f"{value:,.0f} ({NAMES[case]})" for case, value in medians.items())
+    cases = {row["case"] for row in table}
+    medians = {case: median(float(row["train_return_100"]) for row in table if row["case"] == case) for case in cases}
+    texts = ", ".join(f"{medians[case]:,.0f} ({name})" for case, name in NAMES.items() if case in cases)
     figure, (axis,) = new_figure(1, 1, height=3.4, headline=f"Median return at the end: {texts}")
-    for case, color in zip(NAMES, COLORS, strict=False):
-        draw_curve(axis, TABLE.with_name("curves"), case, "return_mean_100", NAMES[case], color)
-        draw_evaluations(axis, [row for row in table if row["case"] == case], color)
+    for (case, name), color in zip(NAMES.items(), COLORS, strict=False):
+        if case in cases:
+            draw_curve(axis, TABLE.with_name("curves"), case, "return_mean_100", name, color)
+            draw_evaluations(axis, [row for row in table if row["case"] == case], color)
     group_thousands(axis)
     label(axis, "environment steps", "return, last 100 episodes", "HalfCheetah-v5, only positions for the actor")
     axis.legend(loc="upper left")
