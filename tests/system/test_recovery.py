@@ -33,9 +33,11 @@ BASE = TrainConfig(
 )  # fmt: skip
 CASES = {
     "cartpole-sharded": dataclasses.replace(BASE, learning="sharded"),
+    "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru"),
     "cartpole-central": dataclasses.replace(BASE, learning="central"),
     "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5"),
-    "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru"),
+    "cartpole-lmu": dataclasses.replace(BASE, core="lmu"),
+    "cartpole-lru": dataclasses.replace(BASE, core="lru"),
 }
 
 
@@ -63,7 +65,7 @@ def test_a_killed_worker_changes_no_bit(
     assert summary["weights_sha256"] == undisturbed["cartpole-sharded"]
 
 
-@pytest.mark.parametrize("case", ["cartpole-central", "halfcheetah", "pendulum-gru"])
+@pytest.mark.parametrize("case", ["cartpole-central", "halfcheetah", "pendulum-gru", "cartpole-lmu", "cartpole-lru"])
 def test_a_killed_worker_changes_no_bit_in_other_environments_and_learning_modes(
     case: str, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -99,7 +101,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
     assert (summary["error"], summary["worker_restarts"]) == ("worker 0 died: killed by signal 9", 2)
 
 
-@pytest.mark.parametrize("case", long_after(2, ["cartpole-sharded", "pendulum-gru", "cartpole-central", "halfcheetah"]))
+@pytest.mark.parametrize("case", long_after(2, CASES))
 @pytest.mark.parametrize(
     ("stop", "workers"), [(5, 3), *(pytest.param(*v, marks=pytest.mark.long) for v in [(1, 0), (15, 1)])]
 )
