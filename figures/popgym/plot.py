@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from figures.common.command_line import picture_path
 from figures.common.curves import draw_curve
@@ -137,10 +138,12 @@ def write_tables(table: list[dict[str, str]]) -> None:
         TABLE.with_name(f"{name}.md").write_text(text)
 
 
-def headline_of(table: list[dict[str, str]], steps: str) -> str:
+def headline_of(table: list[dict[str, str]]) -> str:
     """Say on how many tasks the best core reaches the best published return, within 0.01."""
-    returns = best_returns(table, steps)
-    best = {task: max(median(values) for (name, _), values in returns.items() if name == task) for task, _ in returns}
+    best: dict[str, float] = {}
+    for steps in {row["steps"] for row in table}:
+        for (task, _), values in best_returns(table, steps).items():
+            best[task] = max(best.get(task, -math.inf), median(values))
     compared = [task for task in best if task in PUBLISHED]
     reached = sum(best[task] >= PUBLISHED[task].best - 0.01 for task in compared)
     return f"The best core reaches the best published return on {reached} of {len(compared)} tasks"
@@ -151,24 +154,25 @@ def main() -> None:
     table = read_rows(TABLE)
     if out == TABLE.with_suffix(".svg"):
         write_tables(table)
-    longest = max((row["steps"] for row in table if row["variant"] == "preset"), key=int)
-    rows = [row for row in table if row["steps"] == longest and row["variant"] == "preset"]
-    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
-    cores = [core for core in CORES if any(row["core"] == core for row in rows)]
-    lines = -(-(len(tasks) + 1) // PANELS_PER_ROW)  # leaves a panel for the key
-    figure, axes = new_figure(lines, PANELS_PER_ROW, height=2.1, headline=headline_of(table, longest))
-    for i, (axis, task) in enumerate(zip(axes, tasks, strict=False)):
+    rows = [row for row in table if row["variant"] == "preset"]
+    panels = sorted({(int(row["steps"]), TASKS.index(row["task"])) for row in rows})
+    lines = -(-(len(panels) + 1) // PANELS_PER_ROW)  # leaves a panel for the key
+    figure, axes = new_figure(lines, PANELS_PER_ROW, height=2.1, headline=headline_of(table))
+    keys: dict[str, Any] = {}
+    for i, (axis, (steps, number_of_task)) in enumerate(zip(axes, panels, strict=False)):
+        task = TASKS[number_of_task]
         if task in PUBLISHED:
             axis.axhline(PUBLISHED[task].best, **REFERENCE_LINE)
-        for core in cores:
-            color = COLORS[list(CORES).index(core)]
-            draw_curve(axis, CURVES / longest, f"{task}-{core}", "return_mean_100", core, color)
+        for core, color in zip(CORES, COLORS, strict=False):
+            if any((row["steps"], row["task"], row["core"]) == (str(steps), task, core) for row in rows):
+                draw_curve(axis, CURVES / str(steps), f"{task}-{core}", "return_mean_100", core, color)
         group_thousands(axis, ticks=3)
         label(axis, "environment steps", "return" if i % PANELS_PER_ROW == 0 else "", task)
-    for axis in axes[len(tasks) :]:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            keys.setdefault(name.split()[0], handle)  # without the number of seeds
+    for axis in axes[len(panels) :]:
         axis.set_axis_off()
-    handles, names = axes[0].get_legend_handles_labels()
-    axes[len(tasks)].legend(handles, names, loc="center left", fontsize=9)
+    axes[len(panels)].legend(keys.values(), keys.keys(), loc="center left", fontsize=9)
     save(figure, Path(out), caption(TABLE, NOTE, seeds=distinct(rows, "seed")))
 
 
