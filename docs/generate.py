@@ -139,7 +139,7 @@ def exceptions() -> str:
 def measurement(path: Path) -> str:
     """The commit, the machine, and the command of a measurement, from its JSON file."""
     known = json.loads(path.read_text())
-    machine = f"{known['cores']} cores of an {known['processor']}, torch {known['torch']}"
+    machine = f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {known['processor']}, torch {known['torch']}"
     note = f" {known['note']}" if known["note"] else ""
     return f"*Measured at commit {known['commit']} ({machine}) by* `{known['command']}`.{note}\n"
 

@@ -41,7 +41,7 @@ def caption(csv_file: Path, note: str, *, seeds: str = "") -> str:
     parts = [
         # A note that names other commits says which rows belong to them. It is too long for a picture.
         f"Commits: {commits} (see {csv_file.stem}.json)." if others else f"{known['note']} Commit {commits}.".lstrip(),
-        f"{known['cores']} cores of an {known['processor']}, torch {known['torch']}.",
+        f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {known['processor']}, torch {known['torch']}.",
         f"Seeds: {seeds}." if seeds else "",
     ]
     return note + "\n" + " ".join(part for part in parts if part)
