@@ -38,6 +38,14 @@ CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2
 """Recurrent cores and their numbers of layers."""
 
 
+def memory_run(core: str) -> TrainConfig:
+    """A small run of CartPole with hidden velocities and two layers of a core."""
+    return TrainConfig(
+        env="CartPole-v1", hide_obs=(1, 3), core=core, num_layers=2, num_envs=6, rollout_steps=20, seq_len=9,  # type: ignore[arg-type]
+        minibatches=2, epochs=2, hidden_size=8, encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=6 * 20 * 6,
+    )  # fmt: skip
+
+
 def small_network(core: str, layers: int, separate: bool = False) -> tuple[TrainConfig, ActorCritic]:
     """A network of 12 units for OBSERVATION and DISTRIBUTION, with random biases as well as weights."""
     sizes: dict[str, Any] = {"core": core, "num_layers": layers, "hidden_size": 12, "encoder_sizes": (9,)}

@@ -1,7 +1,7 @@
 """Recurrent cores: torch modules for learning from whole sequences, and cells for acting one step at a time.
 
 `CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × numbers of a part.
-An LSTM has the parts h and c with H numbers each, a GRU has the part h, an LMU has its memories as one part, and an LRU
+An LSTM has the parts h and c with H numbers each, and a GRU has the part h. An LMU has its memories as one part. An LRU
 has the real and the imaginary part of h.
 """
 

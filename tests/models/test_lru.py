@@ -1,25 +1,18 @@
-"""The core lru: against a step loop in float64, its gradients, its parameters, and the same weights for any workers."""
+"""The core lru: against a step loop in float64, its gradients, and its parameters."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
-import signal
-from pathlib import Path
 
 import pytest
 import torch
-from helpers import Saboteur
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
 from shmppo.models.lru import Lru, scan
-from shmppo.runs.trainer import resume, train
-from shmppo.sampling.actor import ActingNetwork
-from shmppo.sampling.row_independence import is_row_independent
 
 INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
 
@@ -168,33 +161,3 @@ def test_the_recurrence_keeps_its_precision_with_autocast() -> None:
     for u in rounded.float():
         h = eigenvalue * h + gamma * torch.complex(u[:, :HIDDEN], u[:, HIDDEN:])
     torch.testing.assert_close(torch.complex(real[0], imaginary[0]), h, rtol=0.02, atol=0.02)
-
-
-@pytest.mark.parametrize("hidden", [1, 3, 16])
-def test_rows_of_unusual_sizes_do_not_depend_on_other_rows(hidden: int) -> None:
-    config = TrainConfig(env="Pendulum-v1", core="lru", hidden_size=hidden, encoder_sizes=(), seq_len=5)
-    task = inspect_task(config)
-    for rows in (1, 5, 8, 13):
-        network = ActingNetwork(
-            build_model(config, task.observation, task.distribution), task.distribution, batches=1, rows=rows
-        )
-        network.load()
-        assert is_row_independent(network)
-
-
-SMALL = TrainConfig(
-    env="CartPole-v1", hide_obs=(1, 3), core="lru", num_layers=2, num_envs=6, rollout_steps=20, seq_len=9,
-    minibatches=2, epochs=2, hidden_size=8, encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=6 * 20 * 6,
-)  # fmt: skip
-
-
-def test_killed_workers_and_resuming_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    straight = train(dataclasses.replace(SMALL, workers=0, run_dir=str(tmp_path / "straight")))
-    saboteur = Saboteur(monkeypatch, at_round=6, number=signal.SIGKILL, delay=0.0)
-    config = dataclasses.replace(SMALL, workers=2, learning="sharded", stop_at_iteration=3)
-    stopped = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert saboteur.hit
-    assert stopped["worker_restarts"] == 1
-    resumed = resume(tmp_path / "run", workers=3, learning="auto")
-    assert resumed["exact"]
-    assert resumed["weights_sha256"] == straight["weights_sha256"]
