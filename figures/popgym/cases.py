@@ -17,6 +17,7 @@ CORES: dict[str, dict[str, Any]] = {
     "lstm": {"core": "lstm"},
     "lmu": {"core": "lmu"},
     "lru": {"core": "lru"},
+    "none": {"core": "none"},
     **{name: {"network": f"figures.cores.networks:{network.__name__}"} for name, network in NETWORKS.items()},
 }
 """Fields of `TrainConfig` that choose a core."""
@@ -31,10 +32,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "raw_reward": {"normalize_reward": False},
     "wide": {"hidden_size": 256, "encoder_sizes": (256,)},
     "deep": {"encoder_sizes": (128, 128)},
+    "layers_2": {"num_layers": 2},
     "entropy_0": {"entropy_coef": 0.0},
     "entropy_003": {"entropy_coef": 0.03},
     "constant_lr": {"lr_schedule": "constant"},
     "low_lr": {"learning_rate": 3e-4},
+    "truncation": {"truncation_is_termination": True},
 }
 """Changes to the preset, each of one aspect: name -> fields of `TrainConfig`."""
 
