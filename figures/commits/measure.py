@@ -38,14 +38,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "A, no memory": TASK_A | FEED_FORWARD | {"workers": 2, "grad_shards": 2},
     "B": TASK_B | {"workers": 2, "grad_shards": 2},
     "Pong, one process": PONG,
-    "Pong, one process, now a3c": PONG,
 }
-GRAYSCALE = {"env_kwargs": PRESETS["ALE/Pong-v5"]["env_kwargs"]}
 NEW_FLAGS: dict[str, dict[str, Any]] = {
-    "Pong, one process": GRAYSCALE,
-    "Pong, one process, now a3c": GRAYSCALE | {"encoder": "a3c"},
+    "Pong, one process": {name: PRESETS["ALE/Pong-v5"][name] for name in ("env_kwargs", "encoder")},
 }
-"""Changes to jobs in this checkout: what the preset now has, and options that the older commit does not have."""
+"""Changes to jobs in this checkout: what the preset now has, and the older commit does not."""
 
 
 @contextmanager

@@ -30,10 +30,9 @@ TASKS = {
     "ant": "examples/ant.py",
     "humanoid": "examples/humanoid.py",
     "minigrid_memory": "examples/minigrid_memory.py",
-    "pong": "examples/pong.py --total-steps 1000000 --anneal-steps 10000000",  # the first million of ten million steps
-    "pong_a3c": "examples/pong.py --encoder a3c --total-steps 1000000 --anneal-steps 10000000",
+    "pong": "examples/pong.py",
 }
-SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "ant": 1, "humanoid": 1, "pong": 1, "pong_a3c": 1}
+SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "ant": 1, "humanoid": 1, "pong": 1}
 """Number of seeds, where it is not 3."""
 
 

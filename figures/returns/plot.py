@@ -49,10 +49,10 @@ PANELS = {
     "Ant-v5": Panel({"ant": "no memory"}, 1327, "train_return_100", "RL Zoo on Ant-v3"),
     "Humanoid-v5": Panel({"humanoid": "no memory"}, 716, "train_return_100", "CleanRL on Humanoid-v4"),
     "MiniGrid-MemoryS9": Panel({"minigrid_memory": "LSTM"}, 0.85, "train_return_100"),
-    "Pong, first 1M of 10M steps": Panel({"pong": "LSTM", "pong_a3c": "LSTM, encoder a3c"}, 19, "train_return_100"),
+    "Pong": Panel({"pong": "LSTM"}, 19, "train_return_100"),
 }
 PANELS_PER_ROW = 3
-NETWORK_COLORS = {"LSTM": COLORS[0], "no memory": COLORS[1], "LSTM, encoder a3c": COLORS[2]}
+NETWORK_COLORS = {"LSTM": COLORS[0], "no memory": COLORS[1]}
 
 
 def by_task(table: list[dict[str, str]]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ DIGESTS = {
     "Ant-v5": "108702cb3b4d",
     "Humanoid-v5": "f23d4fa6efd2",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
-    "ALE/Pong-v5": "864c3da0ca3b",
+    "ALE/Pong-v5": "4cb1d9b360b4",
     "popgym": "2c6d47808dc8",
 }
 """Beginning of the SHA-256 of each preset's fields. The published results were measured with these options."""
