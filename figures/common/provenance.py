@@ -16,12 +16,14 @@ from shmppo.utils.machine import git_revision, processor, usable_cores, versions
 
 def record_provenance(csv_file: Path, note: str = "") -> None:
     """Write NAME.json beside the table NAME.csv. The measuring script calls this after it has written the table."""
+    spec = sys.modules["__main__"].__spec__  # None for a script that was started by its path
+    module = spec.name if spec and spec.name.startswith("figures.") else f"figures.{csv_file.parent.name}.measure"
     content = {
         "commit": (git_revision() or "installed")[:7],
         "processor": processor(),
         "cores": usable_cores(),
         "torch": versions()["torch"],
-        "command": shlex.join(["python", "-m", f"figures.{csv_file.parent.name}.measure", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
         "note": note,
     }
     csv_file.with_suffix(".json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from figures.assumption4 import measure as assumption4
 from figures.common import evaluated_runs
 from figures.common.interleaved import started
 from figures.common.jobs import flags
+from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows, read_rows
 from figures.kl_sweeps.measure import grid
 from figures.search.measure import FOLDER, TASKS
@@ -91,6 +95,25 @@ def test_a_table_of_an_earlier_version_is_not_appended_to(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"table\.csv has other columns, so it is of an earlier version; remove it"):
         append_rows(table, [{"task": "a", "seed": 3, "commit": "b"}], None)
     assert [row["seed"] for row in read_rows(table)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "command"),
+    [
+        (ModuleSpec("figures.popgym.minesweeper", None), "python -m figures.popgym.minesweeper RUN --seed 2"),
+        (ModuleSpec("pytest.__main__", None), "python -m figures.popgym.measure RUN --seed 2"),
+        (None, "python -m figures.popgym.measure RUN --seed 2"),
+    ],
+)
+def test_the_recorded_command_is_that_of_the_running_script(
+    spec: ModuleSpec | None, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    monkeypatch.setattr(sys, "argv", ["the script", "RUN", "--seed", "2"])
+    folder = tmp_path / "popgym"
+    folder.mkdir()
+    record_provenance(folder / "minesweeper.csv")
+    assert json.loads((folder / "minesweeper.json").read_text())["command"] == command
 
 
 @pytest.mark.parametrize("scale", [1, 5])
