@@ -17,7 +17,6 @@ CORES: dict[str, dict[str, Any]] = {
     "lstm": {"core": "lstm"},
     "lmu": {"core": "lmu"},
     "lru": {"core": "lru"},
-    "none": {"core": "none"},
     **{name: {"network": f"figures.cores.networks:{network.__name__}"} for name, network in NETWORKS.items()},
 }
 """Fields of `TrainConfig` that choose a core."""
@@ -33,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"hidden_size": 256, "encoder_sizes": (256,)},
     "deep": {"encoder_sizes": (128, 128)},
     "layers_2": {"num_layers": 2},
+    "no_memory": {"core": "none"},
     "entropy_0": {"entropy_coef": 0.0},
     "entropy_003": {"entropy_coef": 0.03},
     "constant_lr": {"lr_schedule": "constant"},
