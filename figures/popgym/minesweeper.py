@@ -126,6 +126,8 @@ def losses_of(game: Game, steps: Iterable[tuple[int, int]]) -> dict[str, float]:
 def measure(game: Game, run_dir: Path, episodes: int, seed: int) -> dict[str, str]:
     """Let a trained policy play, with sampled actions as in training. Returns its mean return and its mean losses."""
     policy = load_policy(run_dir, seed=seed)
+    if "MineSweeperEasy" not in str(policy.config.env):
+        raise SystemExit(f"{run_dir} was trained with --env {policy.config.env}; name runs with MineSweeperEasy")
     env = make_environment(policy.config)
     columns = env.unwrapped.dims[1]  # type: ignore[attr-defined]
     returns, lost = [], []
