@@ -3,9 +3,8 @@
 The agent may start with its back to the object, so it must learn to look first. The 7 × 7 view is one-hot encoded and
 passed as a vector of normalized numbers. With integer codes instead, nothing was learned in 600,000 steps.
 
-Three seeds reached returns of 0.97 to 0.98 during training; 0.98 is the maximum of this task. The return may drop again:
-one of the seeds ended with 0.80.
-Needs `pip install 'shmppo[minigrid]'`.
+Three seeds reached returns of 0.97 to 0.98, the maximum of this task. The return may drop again: one of them ended
+with 0.80. Needs `pip install 'shmppo[minigrid]'`.
 """
 
 import sys

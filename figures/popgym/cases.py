@@ -32,12 +32,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"hidden_size": 256, "encoder_sizes": (256,)},
     "deep": {"encoder_sizes": (128, 128)},
     "layers_2": {"num_layers": 2},
-    "no_memory": {"core": "none"},
+    "no_memory": {"core": "none"},  # replaces the core
     "entropy_0": {"entropy_coef": 0.0},
     "entropy_003": {"entropy_coef": 0.03},
     "constant_lr": {"lr_schedule": "constant"},
     "low_lr": {"learning_rate": 3e-4},
-    "truncation": {"truncation_is_termination": True},
+    "truncation_is_termination": {"truncation_is_termination": True},
 }
 """Changes to the preset, each of one aspect: name -> fields of `TrainConfig`."""
 
@@ -65,7 +65,7 @@ PUBLISHED = {
     "NoisyPositionOnlyCartPoleEasy": Published(0.995, 0.995, "GRU"),
     "NoisyPositionOnlyCartPoleHard": Published(0.390, 0.404, "IndRNN"),
 }
-"""Returns from SOURCE. There are none for MineSweeperEasy and ConcentrationEasy."""
+"""Returns from SOURCE. The transcription lacks MineSweeperEasy and ConcentrationEasy."""
 
 
 def config_of(task: str, core: str, variant: str, seed: int, **changes: Any) -> TrainConfig:

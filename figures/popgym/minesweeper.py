@@ -1,4 +1,4 @@
-"""Compute the best possible return of MineSweeperEasy, and in which steps trained policies lose return.
+"""Compute the best possible return of MineSweeperEasy, and by which actions trained policies lose return.
 
     python -m figures.popgym.minesweeper                                     # the best possible return
     python -m figures.popgym.minesweeper RUN_DIR… --episodes 1000            # also what each policy loses
@@ -6,7 +6,7 @@
 The best player remembers every square and count, and knows all layouts of the mines that agree with them. For each step
 of a policy, the script computes the loss: the expected return of the best action minus that of the policy's action,
 with perfect play afterwards. The expected losses of an episode add up to the best return minus the policy's return.
-Appends a row per run to minesweeper.csv. Needs the extra `popgym`.
+`--table` appends a row per run to a table. Needs the extra `popgym`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shmppo import load_policy
 from shmppo.envs.factory import make_environment
 from shmppo.utils.machine import git_revision
 
-TABLE = Path(__file__).with_suffix(".csv")
 LOSSES = ("opened twice", "unsafe", "other")
-"""Kinds of loss: a square that was open before, a square that may be a mine although another one is safe, the rest."""
+"""Kinds of loss: opening an open square; opening a square that may have a mine, although a safe one is known; the rest.
+"""
 
 
 class Game:
@@ -87,7 +87,10 @@ class Game:
         return total / layouts.bit_count()
 
     def _best(self, opened: int, layouts: int, steps: int) -> float:
-        """Return the expected return of perfect play. A player who should not open a square opens an old one again."""
+        """Return the expected return of perfect play.
+
+        If every closed square has a lower expected return, the player opens open squares again until the limit.
+        """
         if steps == 0 or opened.bit_count() == self.safe_squares:
             return 0.0
         closed = [square for square in range(self.squares) if not opened >> square & 1]
@@ -126,9 +129,10 @@ def losses_of(game: Game, steps: Iterable[tuple[int, int]]) -> dict[str, float]:
 def measure(game: Game, run_dir: Path, episodes: int, seed: int) -> dict[str, str]:
     """Let a trained policy play, with sampled actions as in training. Returns its mean return and its mean losses."""
     policy = load_policy(run_dir, seed=seed)
-    if "MineSweeperEasy" not in str(policy.config.env):
-        raise SystemExit(f"{run_dir} was trained with --env {policy.config.env}; name runs with MineSweeperEasy")
-    env = make_environment(policy.config)
+    config = policy.config
+    if "MineSweeperEasy" not in str(config.env) or not config.prev_action:
+        raise SystemExit(f"{run_dir} was not trained with MineSweeperEasy and --prev-action; name another run")
+    env = make_environment(config)
     columns = env.unwrapped.dims[1]  # type: ignore[attr-defined]
     returns, lost = [], []
     for episode in range(episodes):
@@ -143,7 +147,8 @@ def measure(game: Game, run_dir: Path, episodes: int, seed: int) -> dict[str, st
         returns.append(total)
         lost.append(losses_of(game, steps))
     means = {kind: f"{fmean(episode[kind] for episode in lost):.3f}" for kind in LOSSES}
-    return {"run": run_dir.name, "episodes": str(episodes), "return": f"{fmean(returns):.3f}", **means}
+    trained = {"core": config.core, "training_seed": str(config.seed), "steps": str(config.total_steps)}
+    return trained | {"episodes": str(episodes), "return": f"{fmean(returns):.3f}", **means}
 
 
 def main() -> None:
@@ -151,15 +156,18 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN_DIR", help="runs with --env MineSweeperEasy")
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--table", type=Path, default=TABLE, help="file to append to")
+    parser.add_argument("--table", type=Path, help="CSV file to append to")
     options = parser.parse_args()
+    if options.episodes < 1:
+        parser.error("--episodes must be at least 1")
     game = Game(rows=4, columns=4, mines=2)
     best = game.best(0, game.all_layouts, game.safe_squares)
     print(f"best possible return: {best:.3f}")
     for run_dir in options.runs:
         row = measure(game, run_dir, options.episodes, options.seed) | {"commit": (git_revision() or "")[:7]}
-        append_rows(options.table, [row])
         print(row, flush=True)
+        if options.table:
+            append_rows(options.table, [row])
 
 
 if __name__ == "__main__":

@@ -134,8 +134,8 @@ class NetworkOptions:
     num_layers: int = 1
     """Number of recurrent layers. Unused with --core none."""
     encoder_sizes: tuple[int, ...] = (64,)
-    """Units of the linear layers before the core. All parts of the observation share them, except images that --encoder
-    gives convolutions."""
+    """Units of the linear layers before the core. They read all parts of the observation together, except images that
+    --encoder processes with convolutions."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation after each layer of --encoder-sizes."""
     encoder: Literal["auto", "mlp", "nature", "a3c", "impala"] = "auto"

@@ -10,7 +10,7 @@ from figures.popgym.minesweeper import Game, losses_of
 def test_the_value_of_perfect_play_is_that_of_a_computation_by_hand() -> None:
     """2 × 2 squares with 1 mine: every count is 1, so no square is ever known to be safe."""
     game = Game(rows=2, columns=2, mines=1)
-    last = 0.5 * -5 / 6 + 0.5 / 3  # two closed squares; waiting costs 0.5
+    last = 0.5 * -5 / 6 + 0.5 / 3  # two closed squares; opening an open square costs 0.5
     second = 1 / 3 * -5 / 6 + 2 / 3 * (1 / 3 + last)
     first = 1 / 4 * -5 / 6 + 3 / 4 * (1 / 3 + second)
     assert game.best(0, game.all_layouts, 3) == pytest.approx(first) == pytest.approx(-0.125)
@@ -27,7 +27,7 @@ def test_safe_squares_are_opened_first() -> None:
     assert game.best(opened, layouts, 3) == pytest.approx(3 / 4)
 
 
-def test_losses_add_up_to_what_perfect_play_has_more() -> None:
+def test_losses_are_differences_of_expected_returns() -> None:
     game = Game(rows=1, columns=5, mines=1)
     before = game.best(0, game.all_layouts, 4)
     layouts = game.agreeing(game.all_layouts, 0, 0)
@@ -40,6 +40,27 @@ def test_losses_add_up_to_what_perfect_play_has_more() -> None:
     assert unsafe["unsafe"] == pytest.approx(expected)
     assert expected > 0
     assert twice["other"] == unsafe["other"] == pytest.approx(before - game.value(0, 0, game.all_layouts, 4))
+
+
+def play(game: Game, mine: int, squares: list[int]) -> tuple[float, list[tuple[int, int]]]:
+    """Open squares in a row of five with one mine. Returns the return, and the squares with their counts."""
+    total, steps = 0.0, []
+    for played, square in enumerate(squares[: game.safe_squares]):
+        repeated = square in squares[:played]
+        total += game.failure if square == mine else game.repetition if repeated else game.success
+        steps.append((square, int(abs(square - mine) <= 1)))
+        if square == mine:
+            break
+    return total, steps
+
+
+@pytest.mark.parametrize("squares", [[0, 1, 2, 3], [2, 2, 0, 4], [4, 2, 1, 1], [0, 3, 0, 1]])
+def test_losses_add_up_to_the_best_return_minus_the_mean_return(squares: list[int]) -> None:
+    game = Game(rows=1, columns=5, mines=1)
+    played = [play(game, mine, squares) for mine in range(5)]
+    mean_return = sum(total for total, _ in played) / 5
+    mean_loss = sum(sum(losses_of(game, steps).values()) for _, steps in played) / 5
+    assert mean_loss == pytest.approx(game.best(0, game.all_layouts, 4) - mean_return)
 
 
 def test_perfect_play_of_the_easy_task() -> None:
