@@ -23,7 +23,7 @@ NEEDED = {
     "popgym_repeat": ["popgym"],
 }
 """Modules of the extras that an example needs."""
-SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "4", "--stop-at-iteration", "2")
+SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--stop-at-iteration", "2")
 
 
 @pytest.mark.long
