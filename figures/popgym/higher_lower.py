@@ -1,0 +1,67 @@
+"""Compute the best possible mean return of HigherLower, with and without memory.
+
+    python -m figures.popgym.higher_lower
+
+The guesses do not change the order of the cards. So the best player counts the cards, and guesses what is more likely
+with the remaining ones. Its mean return is simulated. The best player without memory knows only the last card.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from figures.common.command_line import script_parser
+
+RANKS = 13
+COPIES = 4
+"""Cards of each rank in one pack."""
+
+
+def deals(count: int, ranks: int = RANKS, copies: int = COPIES, seed: int = 0) -> np.ndarray:
+    """Return shuffled packs: ranks from 0, int [count, ranks * copies]."""
+    pack = np.repeat(np.arange(ranks), copies)
+    return np.random.default_rng(seed).permuted(np.tile(pack, (count, 1)), axis=1)
+
+
+def returns_of_counting(packs: np.ndarray) -> np.ndarray:
+    """Return what the best player gets in each pack: [count].
+
+    A correct guess gives 1 divided by the number of cards, a wrong one the negative of this, and an equal rank 0.
+    """
+    count, cards = packs.shape
+    ranks = np.arange(packs.max() + 1)
+    remaining = (packs[:, :, None] == ranks).sum(axis=1)
+    returns = np.zeros(count)
+    for card, following in zip(packs.T[:-1], packs.T[1:], strict=True):
+        remaining[np.arange(count), card] -= 1
+        higher = (remaining * (ranks > card[:, None])).sum(axis=1)
+        lower = (remaining * (ranks < card[:, None])).sum(axis=1)
+        returns += np.where(higher >= lower, 1, -1) * np.sign(following - card) / cards
+    return returns
+
+
+def return_without_memory(ranks: int = RANKS, copies: int = COPIES) -> float:
+    """Return the mean return of the best player who knows only the last card.
+
+    All other cards are equally likely to follow. If there are h higher ones and l lower ones, its guess gets
+    |h − l| / (cards − 1) correct guesses more than wrong ones.
+    """
+    cards = ranks * copies
+    surplus = [copies * abs((ranks - 1 - rank) - rank) / (cards - 1) for rank in range(ranks)]
+    return (cards - 1) * sum(surplus) / ranks / cards
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("--decks", type=int, default=1, help="packs per game: 1 is HigherLowerEasy, 2 Medium, 3 Hard")
+    parser.add_argument("--episodes", type=int, default=100_000, help="simulated games")
+    options = parser.parse_args()
+    copies = COPIES * options.decks
+    returns = returns_of_counting(deals(options.episodes, copies=copies))
+    error = returns.std() / np.sqrt(len(returns))
+    print(f"best possible mean return {returns.mean():.4f} ± {error:.4f} (standard error)")
+    print(f"without memory {return_without_memory(copies=copies):.4f}")
+
+
+if __name__ == "__main__":
+    main()

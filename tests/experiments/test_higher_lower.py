@@ -1,0 +1,46 @@
+"""The best players of HigherLower, against numbers computed by hand and against POPGym."""
+
+from __future__ import annotations
+
+import itertools
+
+import gymnasium
+import numpy as np
+import pytest
+
+from figures.popgym.higher_lower import deals, return_without_memory, returns_of_counting
+
+
+def test_three_cards_have_the_returns_of_a_computation_by_hand() -> None:
+    """The player who counts always knows the last card. After the middle card, any guess is even."""
+    packs = np.array(list(itertools.permutations(range(3))))
+    assert returns_of_counting(packs).mean() == pytest.approx((2 + 1 + 2) / 3 / 3)
+    assert return_without_memory(ranks=3, copies=1) == pytest.approx(2 / 3 * 2 / 3)
+
+
+def test_counting_does_not_help_with_two_ranks() -> None:
+    packs = np.array(sorted(set(itertools.permutations((0, 0, 1, 1)))))
+    assert returns_of_counting(packs).mean() == pytest.approx(0.5)
+    assert return_without_memory(ranks=2, copies=2) == pytest.approx(0.5)
+
+
+def test_packs_have_all_cards() -> None:
+    packs = deals(5, ranks=4, copies=3)
+    assert np.array_equal(np.sort(packs, axis=1), np.tile(np.repeat(np.arange(4), 3), (5, 1)))
+    assert not np.array_equal(packs[0], packs[1])
+
+
+def test_the_rewards_are_those_of_popgym() -> None:
+    pytest.importorskip("popgym")
+    env = gymnasium.make("popgym-HigherLowerEasy-v0").unwrapped
+    for seed in range(3):
+        card, _ = env.reset(seed=seed)
+        remaining = np.full(13, 4)
+        cards, total, ended = [card], 0.0, False
+        while not ended:
+            remaining[card] -= 1
+            higher = remaining[card + 1 :].sum() >= remaining[:card].sum()
+            card, reward, ended, _, _ = env.step(0 if higher else 1)
+            cards.append(card)
+            total += float(reward)
+        assert returns_of_counting(np.array([cards]))[0] == pytest.approx(total)
