@@ -143,13 +143,13 @@ def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, mon
     assert "| MineSweeperEasy | 0.100 |  |  |  |" in text
     longer = [row | {"steps": 2_000_000} for row in rows]
     write_rows(table, [*rows, wide, *longer])
-    runs = plot.runs_table(read_rows(table), "2000000")
-    assert "| RepeatPreviousMedium | lmu | 2 | 0.990 | 0.9M | 2 | −0.315 | 0.789 (LMU) |" in runs
+    runs = plot.runs_table(read_rows(table))
+    assert "| RepeatPreviousMedium | lmu | 2 | 0.990 | 0.9M of 2M | 2 | −0.315 | 0.789 (LMU) |" in runs
     assert "wide" not in runs
     monkeypatch.setattr(plot, "TABLE", table)
     monkeypatch.setattr("sys.argv", ["plot"])
     plot.main()
-    written = [table.with_name(f"{name}.md").read_text() for name in ("returns-1000000", "variants", "returns-2000000")]
+    written = [table.with_name(f"{name}.md").read_text() for name in ("returns-short", "variants", "returns-long")]
     assert "".join(written) == text + runs
     picture = table.with_suffix(".svg").read_text()
     assert "reaches the best published return on 1 of 1 tasks" in picture
