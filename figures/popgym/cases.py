@@ -37,6 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "entropy_003": {"entropy_coef": 0.03},
     "constant_lr": {"lr_schedule": "constant"},
     "low_lr": {"learning_rate": 3e-4},
+    "lambda_1": {"gae_lambda": 1.0},
     "truncation_is_termination": {"truncation_is_termination": True},
 }
 """Changes to the preset, each of one aspect: name -> fields of `TrainConfig`."""
