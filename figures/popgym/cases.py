@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "constant_lr": {"lr_schedule": "constant"},
     "low_lr": {"learning_rate": 3e-4},
     "lambda_1": {"gae_lambda": 1.0},
+    "large_batch": {"num_envs": 256},
     "truncation_is_termination": {"truncation_is_termination": True},
 }
 """Changes to the preset, each of one aspect: name -> fields of `TrainConfig`."""
