@@ -38,8 +38,20 @@ def best_returns(
     return found
 
 
+def compared_tasks(table: list[dict[str, str]], steps: str) -> list[str]:
+    """Return the tasks that several cores were trained on with this number of steps, in the order of TASKS."""
+    cores: dict[str, set[str]] = {}
+    for row in table:
+        if (row["steps"], row["variant"]) == (steps, "preset"):
+            cores.setdefault(row["task"], set()).add(row["core"])
+    return [task for task in TASKS if len(cores.get(task, ())) > 1]
+
+
 def returns_table(table: list[dict[str, str]], steps: str) -> str:
-    """Return a Markdown table of the runs of one length by core: the returns of all seeds beside the published ones."""
+    """Return a Markdown table of the runs of one length by core: the returns of all seeds beside the published ones.
+
+    It has the tasks that several cores were trained on.
+    """
     returns = best_returns(table, steps)
     cores = [core for core in CORES if any(known == core for _, known in returns)]
     lines = [
@@ -49,7 +61,7 @@ def returns_table(table: list[dict[str, str]], steps: str) -> str:
         f"| task | {' | '.join(cores)} | published GRU | published best |",
         "| --- |" + " --- |" * (len(cores) + 2),
     ]
-    for task in [task for task in TASKS if any(task == known for known, _ in returns)]:
+    for task in compared_tasks(table, steps):
         own = [numbers(returns.get((task, core), [])) for core in cores]
         lines.append("| " + " | ".join([task, *own, *published(task)]) + " |")
     return "\n".join(lines) + "\n"
@@ -112,14 +124,14 @@ def return_within(file: Path, seconds: float) -> float:
 def equal_time_table(table: list[dict[str, str]], steps: str) -> str:
     """Return a Markdown table of the returns of each seed within the time of the fastest core.
 
-    It is empty if there are no runs of this length.
+    It has the tasks that several cores were trained on, and is empty if there are no runs of this length.
     """
     rows = [row for row in table if row["steps"] == steps and row["variant"] == "preset"]
     if not rows:
         return ""
     cores = [core for core in CORES if any(row["core"] == core for row in rows)]
     lines = [f"| task | seconds | {' | '.join(cores)} |", "| --- | --- |" + " --- |" * len(cores)]
-    for task in [task for task in TASKS if any(row["task"] == task for row in rows)]:
+    for task in compared_tasks(table, steps):
         runs = {core: [row for row in rows if (row["task"], row["core"]) == (task, core)] for core in cores}
         seconds = min(median(float(row["wall_seconds"]) for row in found) for found in runs.values() if found)
         returns = [
@@ -159,7 +171,9 @@ def main() -> None:
     if out == TABLE.with_suffix(".svg"):
         write_tables(table)
     rows = [row for row in table if row["variant"] == "preset"]
-    panels = sorted({(int(row["steps"]), TASKS.index(row["task"])) for row in rows})
+    short = compared_tasks(table, SHORT)
+    shown = [row for row in rows if row["steps"] != SHORT or row["task"] in short]
+    panels = sorted({(int(row["steps"]), TASKS.index(row["task"])) for row in shown})
     lines = -(-(len(panels) + 1) // PANELS_PER_ROW)  # leaves a panel for the key
     figure, axes = new_figure(lines, PANELS_PER_ROW, height=2.1, headline=headline_of(table))
     keys: dict[str, Any] = {}

@@ -140,7 +140,7 @@ def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, mon
     assert "| RepeatPreviousMedium | gru | 1,000,000 | wide | −0.200 | −0.400 |" in text
     assert plot.variants_table(rows) == ""
     assert "| RepeatPreviousMedium | −0.400 | 0.600, 0.990 | −0.315 | 0.789 (LMU) |" in text
-    assert "| MineSweeperEasy | 0.100 |  |  |  |" in text
+    assert "MineSweeperEasy" not in text  # only one core
     longer = [row | {"steps": 2_000_000} for row in rows]
     write_rows(table, [*rows, wide, *longer])
     runs = plot.runs_table(read_rows(table))
