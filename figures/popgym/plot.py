@@ -162,7 +162,8 @@ def headline_of(table: list[dict[str, str]]) -> str:
             best[task] = max(best.get(task, -math.inf), median(values))
     compared = [task for task in best if task in PUBLISHED]
     reached = sum(best[task] >= PUBLISHED[task].best - 0.01 for task in compared)
-    return f"The best core is above the best published return, or at most 0.01 below, on {reached} of {len(compared)} tasks"
+    count = f"on {reached} of {len(compared)} tasks"
+    return f"The best core is above the best published return, or at most 0.01 below, {count}"
 
 
 def main() -> None:
