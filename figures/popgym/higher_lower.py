@@ -43,12 +43,10 @@ def returns_of_counting(decks: np.ndarray) -> np.ndarray:
 def return_without_memory(ranks: int = RANKS, copies: int = COPIES) -> float:
     """Return the mean return of the best player who knows only the current card.
 
-    All other cards are equally likely to follow. If there are h higher ones and l lower ones, the expected
-    number of correct minus wrong guesses is |h − l| / (cards − 1).
+    All other cards are equally likely to follow. If there are h higher ones and l lower ones, the expected number of
+    correct minus wrong guesses is |h − l| / (cards − 1). A game has cards − 1 guesses, so this divisor cancels out.
     """
-    cards = ranks * copies
-    surplus = [copies * abs((ranks - 1 - rank) - rank) / (cards - 1) for rank in range(ranks)]
-    return (cards - 1) * sum(surplus) / ranks / cards
+    return sum(copies * abs(ranks - 1 - 2 * rank) for rank in range(ranks)) / ranks / (ranks * copies)
 
 
 def main() -> None:
