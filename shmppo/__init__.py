@@ -18,7 +18,7 @@ from shmppo.version import __version__
 if TYPE_CHECKING:
     from shmppo.config.trust import Trusted
     from shmppo.loggers.trackers import Callback, Logger
-    from shmppo.runs.policy import Policy
+    from shmppo.policies.policy import Policy
 
 # A library does not print. Log records go to the run's log file.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -125,6 +125,6 @@ def load_policy(
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or if the environment
             cannot be made.
     """
-    from shmppo.runs import policy
+    from shmppo.policies import policy
 
     return policy.load_policy(run_dir, checkpoint=checkpoint, seed=seed, trust=trust)

@@ -22,7 +22,7 @@ from shmppo.config.trust import Modules, Trust
 from shmppo.errors import run_command
 
 if TYPE_CHECKING:
-    from shmppo.runs.evaluation import Evaluation
+    from shmppo.policies.evaluation import Evaluation
 
 REFRESH_SECONDS = 0.2
 """Time between two updates of the progress line."""
@@ -67,7 +67,7 @@ def _evaluate() -> None:
         examples=("runs/pendulum --episodes 100", "runs/pendulum --video pendulum.mp4"),
     )
     options = parse(EvaluateConfig, sys.argv[1:], page)
-    from shmppo.runs.evaluation import evaluate
+    from shmppo.policies.evaluation import evaluate
 
     line = None if options.json or not sys.stderr.isatty() else ProgressLine(options.episodes)
     try:

@@ -21,14 +21,14 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
-from shmppo.models.observations import observation_spec
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
-from shmppo.runs.run_directory import create_run_directory
 from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
+from shmppo.spaces.observations import observation_spec
+from shmppo.storage.run_directory import create_run_directory
 from shmppo.utils.phase_timer import PhaseTimer
 
 OBS_SIZE, ACTION_SIZE = 5, 2

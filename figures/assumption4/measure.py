@@ -31,9 +31,9 @@ from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import build_minibatches, cut_sequences
-from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.pool import InProcessPool
+from shmppo.storage.checkpoint import load_newest_checkpoint
 from shmppo.utils.phase_timer import PhaseTimer
 
 TABLE = Path(__file__).with_name("assumption4.csv")

@@ -21,7 +21,7 @@ from figures.common.tables import write_rows
 from figures.common.thread_times import interleaved_thread_times
 from shmppo import TrainConfig
 from shmppo.models.encoders import Encoder
-from shmppo.models.observations import observation_spec
+from shmppo.spaces.observations import observation_spec
 
 TABLE = FIGURES / "encoders" / "encoders.csv"
 ENCODERS = ("nature", "a3c", "impala")

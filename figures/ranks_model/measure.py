@@ -21,7 +21,7 @@ from figures.common.ranks import SLEEPING_JOB, torchrun, train_ranks
 from figures.common.tables import write_rows
 from figures.ranks_model.all_reduce import SIZES
 from figures.ranks_model.model import UPDATES, all_reduce_seconds, fit
-from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_newest_checkpoint
 
 TABLE = Path(__file__).with_name("ranks_model.csv")
 MEASURED_RANKS = (1, 2, 4)

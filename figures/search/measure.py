@@ -37,7 +37,7 @@ from figures.common.command_line import script_parser
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
 from shmppo.config.flags import parse_config
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies.evaluation import evaluate
 from shmppo.utils.machine import git_revision
 
 FOLDER = Path(__file__).parent

@@ -10,7 +10,7 @@ import numpy as np
 
 from shmppo.envs.vector_env import VectorEnv
 from shmppo.errors import EnvError
-from shmppo.models.observations import ObservationError
+from shmppo.spaces.observations import ObservationError
 from shmppo.utils.user_code import describe_error, user_traceback
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from shmppo.errors import ConfigError
-from shmppo.models.observations import NUMBERS, path_name, relative_pronoun
+from shmppo.spaces.observations import NUMBERS, path_name, relative_pronoun
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action
 from shmppo.errors import EnvError
-from shmppo.models.observations import Leaf, path_name
+from shmppo.spaces.observations import Leaf, path_name
 from shmppo.utils.rng import determinism_check_generator
 
 CHECKED = 1

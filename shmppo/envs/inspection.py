@@ -19,8 +19,8 @@ from shmppo.envs.snapshots import snapshot_spec
 from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import first_allowed_action
 from shmppo.errors import ConfigError
-from shmppo.models.action_spaces import distribution_for
-from shmppo.models.observations import Leaf, observation_spec
+from shmppo.spaces.action_spaces import distribution_for
+from shmppo.spaces.observations import Leaf, observation_spec
 from shmppo.utils.user_code import FAILURES, describe_error, main_is_importable, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from shmppo.envs.checker import Seeding
 from shmppo.envs.snapshots import SnapshotSpec
-from shmppo.models.observations import ObservationSpec
+from shmppo.spaces.observations import ObservationSpec
 
 if TYPE_CHECKING:  # it imports torch, which stepping an environment does not need
-    from shmppo.models.distributions import Distribution
+    from shmppo.spaces.distributions import Distribution
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from shmppo.envs.snapshots import restore_snapshot, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
-from shmppo.models.observations import NUMBERS, ObservationError
+from shmppo.spaces.observations import NUMBERS, ObservationError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 

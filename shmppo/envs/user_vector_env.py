@@ -15,7 +15,7 @@ from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_o
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import EnvError
-from shmppo.models.observations import NUMBERS
+from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 

@@ -16,7 +16,7 @@ from shmppo.envs.checker import name_values
 from shmppo.envs.handles import EnvHandle
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError
-from shmppo.models.observations import Leaf, relative_pronoun
+from shmppo.spaces.observations import Leaf, relative_pronoun
 
 MAX_REWARD = float(np.finfo(np.float32).max)
 """Rewards are stored in float32. Larger ones would be infinite there."""

@@ -1,1 +1,1 @@
-"""Networks: observation spaces, encoders, recurrent cores, action distributions, and normalization."""
+"""Networks: encoders, recurrent cores, actor-critic, and custom networks."""

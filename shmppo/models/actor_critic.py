@@ -18,9 +18,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
-from shmppo.models.distributions import Distribution, mask_logits
 from shmppo.models.encoders import Encoder, encoders_of, orthogonal
-from shmppo.models.observations import Leaf, ObservationSpec
+from shmppo.spaces.distributions import Distribution, mask_logits
+from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently

@@ -33,7 +33,7 @@ from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import input_shape, network_input
-from shmppo.models.observations import Leaf
+from shmppo.spaces.observations import Leaf
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.models.observations import Leaf
+from shmppo.spaces.observations import Leaf
 
 MIN_SIDES = {"nature": 36, "a3c": 20}
 """Pixels per side. On smaller images the last convolution has no output."""

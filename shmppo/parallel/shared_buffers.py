@@ -32,8 +32,8 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
-from shmppo.models.distributions import Distribution
-from shmppo.models.observations import Leaf, ObservationSpec
+from shmppo.spaces.distributions import Distribution
+from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.torch_utils import ALIGNMENT
 

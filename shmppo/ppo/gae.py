@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shmppo.models.normalization import CLIP, RunningMoments, column_moments
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.spaces.normalization import CLIP, RunningMoments, column_moments
 
 
 def generalized_advantages(

@@ -17,13 +17,13 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
-from shmppo.models.normalization import RunningMoments
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, generalized_advantages, last_steps, merge_moments
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.schedules import Schedule
+from shmppo.spaces.normalization import RunningMoments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import bare_optimizer_step, without_dynamo
 

@@ -1,1 +1,1 @@
-"""Training runs: the training loop, checkpoints, files of a run, evaluation, and trained policies."""
+"""Training runs: the training loop, start and resume, and what a run writes."""

@@ -25,12 +25,12 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.fork_server import end_process, end_with_fork_server, started_process
+from shmppo.policies.evaluation import MAX_STEPS, EpisodeResult, play_episodes
+from shmppo.policies.policy import trained_from
+from shmppo.policies.video import VideoRecorder
 from shmppo.ppo.learner import Learner
-from shmppo.runs.evaluation import MAX_STEPS, EpisodeResult, play_episodes
-from shmppo.runs.policy import trained_from
-from shmppo.runs.run_directory import EVALUATIONS, LOG, config_error_if_unwritable
-from shmppo.runs.video import VideoRecorder
 from shmppo.sampling.worker_process import start_context
+from shmppo.storage.run_directory import EVALUATIONS, LOG, config_error_if_unwritable
 from shmppo.utils.files import FailedWrites
 from shmppo.utils.logs import log_to
 from shmppo.utils.signals import StopRequest

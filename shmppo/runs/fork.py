@@ -13,9 +13,9 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.checked_rows import header_line, read_checked_rows
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
-from shmppo.runs.checkpoint import BEST
-from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.runs.run_directory import CONFIG, EVALUATIONS, METRICS
+from shmppo.storage.checkpoint import BEST
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.storage.run_directory import CONFIG, EVALUATIONS, METRICS
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:

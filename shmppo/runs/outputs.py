@@ -23,7 +23,7 @@ from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE, KLProfile, write_pro
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluator import Evaluator
-from shmppo.runs.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
+from shmppo.storage.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
 from shmppo.utils import machine
 from shmppo.utils.files import FailedWrites, replaced_file, warn_on_os_error, write_json
 from shmppo.utils.phase_timer import CoreShare

@@ -18,16 +18,16 @@ from shmppo.loggers.checked_rows import read_checked_rows
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.schedules import Schedule
-from shmppo.runs.checkpoint import (
+from shmppo.runs.start import Start
+from shmppo.storage.checkpoint import (
     is_file_name,
     load_common_checkpoint,
     load_newest_checkpoint,
     load_selected_checkpoint,
     signing_directories,
 )
-from shmppo.runs.checkpoint_file import check_keys
-from shmppo.runs.run_directory import CONFIG, EVALUATIONS, LOG, METRICS, directory_of, fork_name
-from shmppo.runs.start import Start
+from shmppo.storage.checkpoint_file import check_keys
+from shmppo.storage.run_directory import CONFIG, EVALUATIONS, LOG, METRICS, directory_of, fork_name
 from shmppo.utils.files import make_parent_directory
 
 log = logging.getLogger(__name__)

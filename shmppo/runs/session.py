@@ -21,10 +21,8 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
-from shmppo.runs.checkpoint import BEST, CheckpointSchedule
 from shmppo.runs.failure_dump import write_failed_episode, write_failed_minibatch
 from shmppo.runs.outputs import Outputs
-from shmppo.runs.run_directory import LOG
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.actor import ActingNetwork
@@ -32,6 +30,8 @@ from shmppo.sampling.pool import CollectTimes, InProcessPool, Pool, partition
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.storage.checkpoint import BEST, CheckpointSchedule
+from shmppo.storage.run_directory import LOG
 from shmppo.utils.files import FailedWrites, warn_on_os_error
 from shmppo.utils.phase_timer import PhaseTimer, as_dict
 from shmppo.utils.signals import StopRequest

@@ -17,12 +17,12 @@ from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
-from shmppo.runs.checkpoint import check_shapes, load_newest_checkpoint
-from shmppo.runs.checkpoint_file import check_keys, load_checkpoint
 from shmppo.runs.fork import copy_history
-from shmppo.runs.run_directory import create_run_directory
-from shmppo.runs.run_lock import locked
 from shmppo.runs.train_state import carry_shapes
+from shmppo.storage.checkpoint import check_shapes, load_newest_checkpoint
+from shmppo.storage.checkpoint_file import check_keys, load_checkpoint
+from shmppo.storage.run_directory import create_run_directory
+from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
 from shmppo.utils.files import user_path
 

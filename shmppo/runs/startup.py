@@ -13,7 +13,7 @@ from shmppo.envs.creation_errors import check_env_name
 from shmppo.errors import ConfigError
 from shmppo.loggers.text import printable
 from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start_fork_server
-from shmppo.runs.run_directory import refuse_existing_run
+from shmppo.storage.run_directory import refuse_existing_run
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import is_importing_main
 

@@ -22,6 +22,7 @@ from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
+from shmppo.policies.video import check_video
 from shmppo.ppo.device_gradients import DeviceGradients, check_device
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.gradients import ShardGradients
@@ -31,12 +32,11 @@ from shmppo.runs.iteration_record import IterationRecorder
 from shmppo.runs.preflight import allocate_shared, check_resources, only_run
 from shmppo.runs.process_checks import refuse_daemonic_process, refuse_forked_process
 from shmppo.runs.resume import ResumeRequest, prepare_resume
-from shmppo.runs.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.runs.session import Session
 from shmppo.runs.start import Start, load_initial_weights
-from shmppo.runs.video import check_video
 from shmppo.sampling.pool import Pool, partition
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
+from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable

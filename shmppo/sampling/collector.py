@@ -22,10 +22,10 @@ from shmppo.envs.timed import TimedSyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.normalization import column_moments
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.action_log import EpisodeInProgress
 from shmppo.sampling.actor import Actor
+from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 

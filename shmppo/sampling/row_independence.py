@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shmppo.models.observations import Leaf
 from shmppo.sampling.actor import ActingNetwork
+from shmppo.spaces.observations import Leaf
 
 
 def _random_leaf(leaf: Leaf, rows: int, generator: torch.Generator) -> Tensor:

@@ -14,10 +14,10 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.distributions import Distribution
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.sampling.actor import Actor
+from shmppo.spaces.distributions import Distribution
 
 
 class StateRefresh:

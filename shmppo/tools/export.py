@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
-from shmppo.runs.policy import PolicyNetwork, TrainedPolicy, load_trained
+from shmppo.policies.policy import PolicyNetwork, TrainedPolicy, load_trained
 
 NEEDED = ("onnx", "onnxscript")
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}

@@ -15,9 +15,9 @@ from shmppo.config.trust import Trust, Trusted
 from shmppo.loggers.checked_rows import ROW_CHECKSUM, WEIGHTS_HASH
 from shmppo.loggers.metrics import GLOSSARY, TIMED_COLUMNS
 from shmppo.runs import trainer
-from shmppo.runs.integrity import Checkpoint, Rows, RunFiles, check_run
 from shmppo.runs.iteration_record import IterationRecorder, first_difference
-from shmppo.runs.run_directory import METRICS
+from shmppo.storage.integrity import Checkpoint, Rows, RunFiles, check_run
+from shmppo.storage.run_directory import METRICS
 from shmppo.utils.files import short_path
 
 COMPARED = tuple(name for name in GLOSSARY if name not in (*TIMED_COLUMNS, ROW_CHECKSUM, "state_drift"))

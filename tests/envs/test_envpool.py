@@ -14,7 +14,7 @@ from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
 
 pytest.importorskip("envpool", reason="EnvPool is not installed (extra `envpool`)")

@@ -15,8 +15,8 @@ from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
-from shmppo.runs.checkpoint import load_newest_checkpoint
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import load_newest_checkpoint
 
 BASE = TrainConfig(
     env="environments:PutsBack-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,

@@ -20,7 +20,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.user_vector_env import RESET_STEP, UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import ConfigError, EnvError
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies.evaluation import evaluate
 
 CONFIG = TrainConfig(
     env="vector_environments:Walk", env_backend="vector", num_envs=6, rollout_steps=32, seq_len=8, minibatches=2,

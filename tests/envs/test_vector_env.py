@@ -14,8 +14,8 @@ from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
 from shmppo.errors import EnvError
-from shmppo.models.action_spaces import distribution_for
-from shmppo.models.observations import observation_spec
+from shmppo.spaces.action_spaces import distribution_for
+from shmppo.spaces.observations import observation_spec
 
 CONFIG = TrainConfig(env="CartPole-v1", hide_obs=(1,), num_envs=3, workers=0)
 OBSERVATION = observation_spec(spaces.Box(-9.0, 9.0, (2,), np.float64), "here")

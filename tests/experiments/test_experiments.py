@@ -25,7 +25,7 @@ from shmppo import TrainConfig, preset, resume, train
 from shmppo.config.flags import parse_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
-from shmppo.runs.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_newest_checkpoint
 
 TRAIN = (
     "-m", "shmppo.train", "--env", "CartPole-v1", "--hidden-size", 8, "--num-envs", 4, "--rollout-steps", 32,

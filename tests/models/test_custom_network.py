@@ -16,8 +16,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
-from shmppo.runs.evaluation import evaluate
-from shmppo.runs.policy import load_policy
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import ActingNetwork
 

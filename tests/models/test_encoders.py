@@ -13,8 +13,8 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model
 from shmppo.models.encoders import A3cCnn, Mlp, NatureCnn, network_input
-from shmppo.models.observations import Leaf, observation_spec
 from shmppo.sampling.actor import ActingNetwork
+from shmppo.spaces.observations import Leaf, observation_spec
 
 LEAVES = observation_spec(SPACES["dict"], "the observation").leaves
 KINDS = ["image", "bits", "codes", "vector", "vector"]

@@ -19,11 +19,11 @@ from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.models.action_spaces import distribution_for
 from shmppo.ppo import kl_profile
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
+from shmppo.spaces.action_spaces import distribution_for
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), hidden_size=16, encoder_sizes=(16,), num_envs=4, rollout_steps=32, seq_len=8,

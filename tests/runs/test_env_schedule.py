@@ -11,8 +11,8 @@ import pytest
 from conftest import worker_processes
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
-from shmppo.runs.checkpoint import load_newest_checkpoint
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies.evaluation import evaluate
+from shmppo.storage.checkpoint import load_newest_checkpoint
 from shmppo.tools.replay import replay
 
 BASE = TrainConfig(

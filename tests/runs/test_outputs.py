@@ -12,8 +12,8 @@ import pytest
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.ppo.kl_profile import read_profiles
-from shmppo.runs.checkpoint import load_newest_checkpoint, save_checkpoint
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import load_newest_checkpoint, save_checkpoint
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),

@@ -20,8 +20,8 @@ from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import weights_sha256
-from shmppo.runs.checkpoint import kept_name, load_selected_checkpoint
-from shmppo.runs.checkpoint_file import load_checkpoint
+from shmppo.storage.checkpoint import kept_name, load_selected_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint
 
 BASE = TrainConfig(
     env="Pendulum-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),

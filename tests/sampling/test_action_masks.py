@@ -20,11 +20,11 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import ActionMaskWrapper
 from shmppo.errors import ConfigError, EnvError
-from shmppo.models.action_spaces import distribution_for
-from shmppo.models.distributions import mask_logits
-from shmppo.runs.evaluation import evaluate
-from shmppo.runs.policy import load_policy
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import train
+from shmppo.spaces.action_spaces import distribution_for
+from shmppo.spaces.distributions import mask_logits
 
 BASE = TrainConfig(
     env="space_environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shmppo import TrainConfig, load_policy, resume, train
-from shmppo.runs.evaluation import FIRST_INDEX, evaluate
+from shmppo.policies.evaluation import FIRST_INDEX, evaluate
 from shmppo.utils.rng import episode_seed
 
 SMALL = TrainConfig(

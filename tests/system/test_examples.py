@@ -12,7 +12,7 @@ from conftest import TESTS, summary_of
 from shmppo.config.train_config import load_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, weights_sha256
-from shmppo.runs.checkpoint_file import load_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint
 
 EXAMPLES = sorted((TESTS.parent / "examples").glob("*.py"))
 

@@ -26,9 +26,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import connect
-from shmppo.runs.checkpoint import BEST, file_name, load_newest_checkpoint
-from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import BEST, file_name, load_newest_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=8, env_block=4, tile_rows=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2,

@@ -20,11 +20,11 @@ from helpers import Saboteur, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, SaveError, WorkerError
-from shmppo.runs.checkpoint import NAME, file_name, load_newest_checkpoint, save_checkpoint
-from shmppo.runs.checkpoint_file import write_checkpoint
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
+from shmppo.storage.checkpoint import NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.utils.machine import processor_type
 
 BASE = TrainConfig(

@@ -17,7 +17,7 @@ from test_style import template
 from shmppo import TrainConfig, train
 from shmppo.loggers import metrics, step_times
 from shmppo.ppo import kl_profile
-from shmppo.runs.checkpoint_file import load_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint
 
 ROOT = TESTS.parent
 REFERENCE = ROOT / "docs" / "reference"

@@ -78,7 +78,7 @@ def fork(run_dir: Path, **options: Any) -> None:
 
 
 def evaluate(run_dir: Path, **options: Any) -> Any:
-    from shmppo.runs.evaluation import evaluate
+    from shmppo.policies.evaluation import evaluate
 
     return evaluate(run_dir, episodes=1, max_steps=5, **options)
 
@@ -150,7 +150,7 @@ def test_a_command_refuses_the_code_of_others_in_one_line(
 
 def test_an_edited_checkpoint_of_this_user_imports_nothing(own: Path, marker: Path) -> None:
     """The signature is in config.json, but what counts is the configuration in the checkpoint."""
-    from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
+    from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
     for path in own.glob("checkpoint*.pt"):
         state = load_checkpoint(path)
@@ -186,7 +186,7 @@ def test_a_run_without_a_key_works(tmp_path: Path, marker: Path, monkeypatch: py
 
 
 def test_a_checkpoint_cannot_contain_code(tmp_path: Path) -> None:
-    from shmppo.runs.checkpoint_file import write_checkpoint
+    from shmppo.storage.checkpoint_file import write_checkpoint
 
     class Attack:
         def __reduce__(self) -> tuple[Any, ...]:

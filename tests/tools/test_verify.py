@@ -19,9 +19,9 @@ from shmppo.loggers.checked_rows import WEIGHTS_HASH, read_checked_rows, row_lin
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
-from shmppo.runs.checkpoint import NAME, load_newest_checkpoint
-from shmppo.runs.checkpoint_file import write_checkpoint
 from shmppo.runs.trainer import PoolGradients, train
+from shmppo.storage.checkpoint import NAME, load_newest_checkpoint
+from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.tools.verify import compare_runs, verify_run
 from shmppo.utils.phase_timer import PhaseTimer
 

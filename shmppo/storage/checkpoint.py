@@ -23,7 +23,7 @@ from shmppo.config.schemas import config_digest
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.runs.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.utils.files import FailedWrites, replaced_file, user_path
 
 NAME = "checkpoint.pt"

@@ -17,9 +17,9 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.checked_rows import HASH_DIGITS, WEIGHTS_HASH, read_checked_rows
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
-from shmppo.runs.checkpoint import no_checkpoint
-from shmppo.runs.checkpoint_file import check_keys, load_checkpoint
-from shmppo.runs.run_directory import CONFIG, EVALUATIONS, FAILED_EPISODE, FAILED_MINIBATCH, METRICS, SUMMARY
+from shmppo.storage.checkpoint import no_checkpoint
+from shmppo.storage.checkpoint_file import check_keys, load_checkpoint
+from shmppo.storage.run_directory import CONFIG, EVALUATIONS, FAILED_EPISODE, FAILED_MINIBATCH, METRICS, SUMMARY
 
 ADVICE = "restore it from a copy"
 _ZIP_END = 22  # bytes of the last record of a zip file without a comment

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shmppo.errors import ConfigError
-from shmppo.models.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, SquashedGaussian
+from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, SquashedGaussian
 
 SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of these"
 

@@ -16,7 +16,7 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import SIGNATURE, sign
 from shmppo.errors import ConfigError, SaveError
-from shmppo.runs.run_lock import locked
+from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
 from shmppo.utils.files import short_path, write_json
 

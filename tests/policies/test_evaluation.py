@@ -23,14 +23,14 @@ import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.runs import video
-from shmppo.runs.checkpoint import load_newest_checkpoint
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies import video
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import trained_from
+from shmppo.policies.video import VideoRecorder
 from shmppo.runs.evaluator import run_evaluator
-from shmppo.runs.policy import trained_from
 from shmppo.runs.trainer import resume, train
-from shmppo.runs.video import VideoRecorder
 from shmppo.sampling.worker_process import start_context
+from shmppo.storage.checkpoint import load_newest_checkpoint
 from shmppo.utils.torch_utils import torch_threads
 
 SMALL = TrainConfig(

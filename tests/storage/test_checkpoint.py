@@ -22,13 +22,13 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
 from shmppo.loggers.metrics import EpisodeStatistics
 from shmppo.parallel.shared_buffers import Rollout
+from shmppo.policies.policy import load_policy
 from shmppo.ppo.learner import Learner, MinibatchStatistics
-from shmppo.runs.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
-from shmppo.runs.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
-from shmppo.runs.integrity import check_run
-from shmppo.runs.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import CollectTimes, InProcessPool
+from shmppo.storage.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
+from shmppo.storage.integrity import check_run
 from shmppo.utils.phase_timer import PhaseTimer
 
 BASE = TrainConfig(
@@ -157,8 +157,8 @@ def test_a_save_that_fails_does_not_raise_the_best_return(monkeypatch: pytest.Mo
             raise OSError("the disk is full")
         original(path, state, **options)
 
-    monkeypatch.setattr("shmppo.runs.checkpoint.save_checkpoint", failing)
-    monkeypatch.setattr("shmppo.runs.checkpoint.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("shmppo.storage.checkpoint.save_checkpoint", failing)
+    monkeypatch.setattr("shmppo.storage.checkpoint.RETRY_SECONDS", 0.0)
     rollouts, add = 0, EpisodeStatistics.add_rollout
 
     def counted(statistics: EpisodeStatistics, *arguments: Any) -> int:

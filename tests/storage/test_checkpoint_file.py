@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shmppo.errors import ConfigError
-from shmppo.runs.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
+from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 
 STATE = {"iteration": 3, "weights": torch.arange(5000.0), "name": "run", "fingerprint": {"shmppo": "0.1.0"}}
 

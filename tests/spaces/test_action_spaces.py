@@ -15,7 +15,7 @@ from space_environments import ACTION_SPACES
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import train
 
 BASE = TrainConfig(

@@ -19,12 +19,12 @@ from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.errors import ConfigError
 from shmppo.loggers.checked_rows import ROW_CHECKSUM
 from shmppo.loggers.metrics import TIMED_COLUMNS
-from shmppo.runs.checkpoint import BEST, NAME, file_name
-from shmppo.runs.checkpoint_file import KEYS, LEARNER_KEYS, load_checkpoint, write_checkpoint
-from shmppo.runs.evaluation import evaluate
-from shmppo.runs.integrity import check_run
-from shmppo.runs.policy import load_policy
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import BEST, NAME, file_name
+from shmppo.storage.checkpoint_file import KEYS, LEARNER_KEYS, load_checkpoint, write_checkpoint
+from shmppo.storage.integrity import check_run
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=1, hidden_size=8, encoder_sizes=(8,),

@@ -14,7 +14,9 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.runs.checkpoint import (
+from shmppo.policies.policy import load_policy
+from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import (
     BEST,
     NAME,
     file_name,
@@ -23,9 +25,7 @@ from shmppo.runs.checkpoint import (
     load_selected_checkpoint,
     save_checkpoint,
 )
-from shmppo.runs.checkpoint_file import load_checkpoint
-from shmppo.runs.policy import load_policy
-from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint_file import load_checkpoint
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),

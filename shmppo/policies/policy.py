@@ -22,11 +22,11 @@ from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
-from shmppo.models.normalization import RunningMoments, leaf_statistics, normalize_leaf
-from shmppo.models.observations import NUMBERS, ObservationError
-from shmppo.runs.checkpoint import check_shapes, load_selected_checkpoint, signing_directories
-from shmppo.runs.checkpoint_file import check_keys
 from shmppo.sampling.actor import Actor
+from shmppo.spaces.normalization import RunningMoments, leaf_statistics, normalize_leaf
+from shmppo.spaces.observations import NUMBERS, ObservationError
+from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint, signing_directories
+from shmppo.storage.checkpoint_file import check_keys
 from shmppo.utils.files import user_path
 
 

@@ -18,8 +18,8 @@ import torch
 from shmppo.config.trust import Trusted
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
-from shmppo.runs.policy import TrainedPolicy, load_trained, single_batch_actor
-from shmppo.runs.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
+from shmppo.policies.policy import TrainedPolicy, load_trained, single_batch_actor
+from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
 from shmppo.utils.rng import action_noise_generator
 from shmppo.utils.torch_utils import torch_threads
 

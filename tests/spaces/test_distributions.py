@@ -12,8 +12,8 @@ from gymnasium import spaces
 from helpers import torch_distribution
 
 from shmppo.errors import ConfigError
-from shmppo.models.action_spaces import Joint, distribution_for
-from shmppo.models.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian
+from shmppo.spaces.action_spaces import Joint, distribution_for
+from shmppo.spaces.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian
 
 BOUNDS = np.array([-2.0, -np.inf, 1.0], np.float32), np.array([3.0, np.inf, 1.5], np.float32)
 PART_BOUNDED = spaces.Box(*BOUNDS)

@@ -21,15 +21,15 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import PreviousStepWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
-from shmppo.models.distributions import DiagonalGaussian
 from shmppo.models.encoders import MIN_SIDES, A3cCnn, Mlp, NatureCnn, network_input
-from shmppo.models.observations import ObservationError, observation_spec
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.runs.evaluation import evaluate
+from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.row_independence import is_row_independent
+from shmppo.spaces.distributions import DiagonalGaussian
+from shmppo.spaces.observations import ObservationError, observation_spec
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
 

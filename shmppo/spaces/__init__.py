@@ -1,0 +1,1 @@
+"""What environments and models share: observation and action spaces, distributions, normalization."""

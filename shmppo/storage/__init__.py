@@ -1,0 +1,1 @@
+"""The files of a run: its directory, checkpoints, and metrics."""
