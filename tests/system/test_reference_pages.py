@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TESTS
-from test_style import template
 
 from shmppo import TrainConfig, train
 from shmppo.loggers import metrics, step_times
@@ -21,6 +20,20 @@ from shmppo.storage.checkpoint_file import load_checkpoint
 
 ROOT = TESTS.parent
 REFERENCE = ROOT / "docs" / "reference"
+
+
+def template(node: ast.expr) -> str | None:
+    """A message as it is written, with X for values that are filled in; None if it is not a text."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = template(node.left), template(node.right)
+        return None if left is None and right is None else f"{left or 'X'}{right or 'X'}"
+    if isinstance(node, ast.IfExp):
+        return template(node.body)
+    return None
 
 
 @pytest.fixture(scope="module")
