@@ -93,18 +93,26 @@ def shared_memory() -> str:
 
 
 def flags(command: str) -> str:
-    """The flags of a command under a heading for each group. Groups that `train` has, too, are only named."""
+    """The flags of a command under a heading for each group. What `train` explains in the same words is only named."""
     reference = flag_reference()
-    shared = [group for group in reference[command] if command != "train" and group in reference["train"]]
-    sections = [
-        f"## {group.title}\n\n{marked(group.text)}\n\n" + "\n".join(map(flag_entry, group.flags))
-        for group in reference[command]
-        if group not in shared
-    ]
-    if shared:
-        links = [f"[{group.title}](train.md#{group.title.lower().replace(' ', '-')})" for group in shared]
-        sections.append(f"The command also takes these flags of [train](train.md): {', '.join(links)}.\n")
+    of_train = {} if command == "train" else {flag.name: flag for group in reference["train"] for flag in group.flags}
+    sections, named = [], []
+    for group in reference[command]:
+        own = [flag for flag in group.flags if not same(flag, of_train.get(flag.name))]
+        if own:
+            sections.append(f"## {group.title}\n\n{marked(group.text)}\n\n" + "\n".join(map(flag_entry, own)))
+        if command != "train" and group in reference["train"]:
+            named.append(f"[{group.title}](train.md#{group.title.lower().replace(' ', '-')})")
+        else:
+            named += [f"`{flag.name.partition(' ')[0]}`" for flag in group.flags if flag not in own]
+    if named:
+        sections.append(f"The command also takes these flags of [train](train.md): {', '.join(named)}.\n")
     return "\n".join(sections)
+
+
+def same(flag: Flag, other: Flag | None) -> bool:
+    """Whether two commands describe a flag with the same text, and not with different defaults."""
+    return other is not None and flag.text == other.text and flag.default_sentence in ("", other.default_sentence)
 
 
 def flag_entry(flag: Flag) -> str:
