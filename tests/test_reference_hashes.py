@@ -102,13 +102,17 @@ def test_weights_are_those_of_the_reference(case: str, tmp_path: Path) -> None:
             pytest.fail(reason)
         pytest.skip(reason)
     expected = next(entry["hashes"] for entry in entries if is_same(entry, machine))
+    if case not in expected:
+        pytest.skip("this processor's hash was recorded before a change of results")
     assert weights_of(case, tmp_path / "run") == expected[case]
 
 
-def test_every_entry_has_every_case() -> None:
-    assert recorded()
-    for entry in recorded():
-        assert set(entry["hashes"]) == set(CASES)
+def test_an_entry_has_every_case() -> None:
+    """After a change of results, those of other processors lack the changed cases until they are recorded there."""
+    entries = recorded()
+    assert any(set(entry["hashes"]) == set(CASES) for entry in entries)
+    for entry in entries:
+        assert set(entry["hashes"]) <= set(CASES)
         assert all(len(value) == 64 for value in entry["hashes"].values())
 
 

@@ -95,7 +95,7 @@ def value_loss(
     """Value loss per step: ½(V − R)². Its derivative is V − R.
 
     With `clip` it is ½ max((V − R)², (V_clip − R)²), where V_clip = V_old + clip(V − V_old, −ε, ε). The derivative is 0
-    where the clipped term is larger.
+    where |V − V_old| > ε and the clipped term is larger.
 
     Source: the `ppo2` implementation in OpenAI Baselines.
     """
@@ -103,7 +103,10 @@ def value_loss(
     squared = error * error
     if clip is None:
         return 0.5 * squared, error
-    clipped_error = old_values + _clip(values - old_values, -clip, clip) - targets
+    change = values - old_values
+    # Written this way, V_clip is exactly V within the clip range. V_old + (V − V_old) may differ by a rounding error,
+    # and the comparison below would drop the derivative.
+    clipped_error = error - (change - _clip(change, -clip, clip))
     clipped = clipped_error * clipped_error
     return 0.5 * np.maximum(squared, clipped), error * (squared >= clipped)
 
