@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -77,19 +78,29 @@ def tracked(meanings: dict[str, str]) -> str:
 
 
 def shared_memory() -> str:
-    """One table for each view of the shared memory: field, shape, type, meaning, writer, phase."""
-    sections = []
+    """One table for each kind of view of the shared memory."""
+    groups: dict[type, list[str]] = {}
     for group, view in GROUPS.items():
-        rows = []
-        for field in dataclasses.fields(view):
-            layout = field.metadata
-            per_leaf = layout["dtype"] == np.void
-            shape = ", ".join(layout["axes"].split()) + (", …" if per_leaf else "")
-            kind = "as the leaf" if per_leaf else str(layout["dtype"])
-            rows.append((f"`{field.name}`", f"[{shape}]", kind, layout["meaning"], layout["writer"], layout["phase"]))
-        fields = table(["field", "shape", "type", "meaning", "writer", "phase"], rows)
-        sections.append(f"### `{group}`: {view.__name__}\n\n{(view.__doc__ or '').strip()}\n\n{fields}")
-    return "\n".join(sections)
+        groups.setdefault(view, []).append(group)
+    return "\n".join(shared_view(view, names) for view, names in groups.items())
+
+
+def shared_view(view: type, groups: list[str]) -> str:
+    """A table of the fields. The text above it names the usual writer and phase, and each row what differs from it."""
+    layouts = {field.name: field.metadata for field in dataclasses.fields(view)}
+    writers = Counter((layout["writer"], layout["phase"]) for layout in layouts.values())
+    usual = writers.most_common(1)[0][0]
+    rows = []
+    for name, layout in layouts.items():
+        per_leaf = layout["dtype"] == np.void
+        shape = ", ".join(layout["axes"].split()) + (", …" if per_leaf else "")
+        kind = "" if per_leaf else f"{layout['dtype']} "
+        writer = layout["writer"], layout["phase"]
+        exception = "" if writer == usual else f" ({', '.join(writer)})"
+        rows.append((f"`{name}`", f"{kind}[{shape}]", layout["meaning"] + exception))
+    names = ", ".join(f"`{group}`" for group in groups)
+    text = f"{(view.__doc__ or '').strip()}\n\nWriter: {usual[0]}. Phase: {usual[1]}."
+    return f"### {names}: {view.__name__}\n\n{text}\n\n{table(['field', 'array', 'meaning'], rows)}"
 
 
 def flags(command: str) -> str:
