@@ -10,12 +10,9 @@ import inspect
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from shmppo import errors
 from shmppo.cli import flag_reference
@@ -78,29 +75,14 @@ def tracked(meanings: dict[str, str]) -> str:
 
 
 def shared_memory() -> str:
-    """One table for each kind of view of the shared memory."""
-    groups: dict[type, list[str]] = {}
-    for group, view in GROUPS.items():
-        groups.setdefault(view, []).append(group)
-    return "\n".join(shared_view(view, names) for view, names in groups.items())
-
-
-def shared_view(view: type, groups: list[str]) -> str:
-    """A table of the fields. The text above it names the usual writer and phase, and each row what differs from it."""
-    layouts = {field.name: field.metadata for field in dataclasses.fields(view)}
-    writers = Counter((layout["writer"], layout["phase"]) for layout in layouts.values())
-    usual = writers.most_common(1)[0][0]
+    """A row for each kind of view of the shared memory: its name, meaning, fields, and who writes them."""
     rows = []
-    for name, layout in layouts.items():
-        per_leaf = layout["dtype"] == np.void
-        shape = ", ".join(layout["axes"].split()) + (", …" if per_leaf else "")
-        kind = "" if per_leaf else f"{layout['dtype']} "
-        writer = layout["writer"], layout["phase"]
-        exception = "" if writer == usual else f" ({', '.join(writer)})"
-        rows.append((f"`{name}`", f"{kind}[{shape}]", layout["meaning"] + exception))
-    names = ", ".join(f"`{group}`" for group in groups)
-    text = f"{(view.__doc__ or '').strip()}\n\nWriter: {usual[0]}. Phase: {usual[1]}."
-    return f"### {names}: {view.__name__}\n\n{text}\n\n{table(['field', 'array', 'meaning'], rows)}"
+    for view in dict.fromkeys(GROUPS.values()):
+        fields = {field.name: field.metadata for field in dataclasses.fields(view)}
+        writers = dict.fromkeys(layout["writer"] for layout in fields.values())
+        names = ", ".join(f"`{name}`" for name in fields)
+        rows.append((f"`{view.__name__}`", (view.__doc__ or "").strip(), names, "; ".join(writers)))
+    return table(["view", "content", "arrays", "writer"], rows)
 
 
 def flags(command: str) -> str:
