@@ -36,10 +36,10 @@ ESCAPED = re.compile(r"--[a-z][a-z-]*|[\w.()=]*_[\w.()=]*\w\)?|[*_<\[]")
 def parts() -> dict[str, Callable[[], str]]:
     """Functions that return the generated parts, by name."""
     glossaries = {
-        "summary.json": ("key", metrics.SUMMARY_GLOSSARY),
-        "kl.csv": ("column", kl_profile.GLOSSARY),
-        "step_times.csv": ("column", step_times.GLOSSARY),
-        "phases": ("phase", PHASE_GLOSSARY),
+        "summary.json": metrics.SUMMARY_GLOSSARY,
+        "kl.csv": kl_profile.GLOSSARY,
+        "step_times.csv": step_times.GLOSSARY,
+        "phases": PHASE_GLOSSARY,
     }
     found: dict[str, Callable[[], str]] = {
         "shared memory": shared_memory,
@@ -48,7 +48,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "metrics.csv": partial(tracked, metrics.GLOSSARY),
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
     }
-    found |= {name: partial(glossary, *arguments) for name, arguments in glossaries.items()}
+    found |= {name: partial(glossary, meanings) for name, meanings in glossaries.items()}
     found |= {f"flags of {command}": partial(flags, command) for command in flag_reference()}
     found |= {f"figures/popgym/{path.name}": path.read_text for path in FIGURES.glob("popgym/*.md")}
     found |= {f"measurement {path.stem}": partial(measurement, path) for path in FIGURES.glob("*/*.json")}
@@ -62,16 +62,19 @@ def table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
-def glossary(heading: str, meanings: dict[str, str]) -> str:
-    """Names and their meanings."""
-    return table([heading, "meaning"], ([f"`{name}`", meaning] for name, meaning in meanings.items()))
+def glossary(meanings: dict[str, str]) -> str:
+    """A definition list of names and their meanings."""
+    return "\n".join(f"`{name}`\n:   {meaning}\n" for name, meaning in meanings.items())
 
 
 def tracked(meanings: dict[str, str]) -> str:
-    """Metrics, their groups in trackers, and their meanings."""
-    groups = {name: metrics.tracker_name(name).rpartition("/")[0] for name in meanings}
-    rows = ([f"`{name}`", f"`{groups[name]}/`" if groups[name] else "", text] for name, text in meanings.items())
-    return table(["column", "group", "meaning"], rows)
+    """A definition list of metrics for each of their groups in trackers."""
+    groups: dict[str, dict[str, str]] = {}
+    for name, meaning in meanings.items():
+        group = metrics.tracker_name(name).rpartition("/")[0]
+        groups.setdefault(group, {})[name] = meaning
+    titles = {group: f"### Group `{group}/`\n\n" if group else "" for group in sorted(groups, key="time".__eq__)}
+    return "\n".join(title + glossary(groups[group]) for group, title in titles.items())
 
 
 def shared_memory() -> str:
@@ -86,14 +89,15 @@ def shared_memory() -> str:
 
 
 def flags(command: str) -> str:
-    """The flags of a command under a heading for each group. What `train` explains in the same words is only named."""
+    """The flags of a command. What `train` explains in the same words is only named."""
     reference = flag_reference()
     of_train = {} if command == "train" else {flag.name: flag for group in reference["train"] for flag in group.flags}
     sections, named = [], []
     for group in reference[command]:
         own = [flag for flag in group.flags if not same(flag, of_train.get(flag.name))]
+        heading = "" if group.title == "Flags" else f"## {group.title}\n\n{marked(group.text)}\n\n"
         if own:
-            sections.append(f"## {group.title}\n\n{marked(group.text)}\n\n" + "\n".join(map(flag_entry, own)))
+            sections.append(heading + "\n".join(map(flag_entry, own)))
         if command != "train" and group in reference["train"]:
             named.append(f"[{group.title}](train.md#{group.title.lower().replace(' ', '-')})")
         else:
@@ -125,8 +129,12 @@ def _mark(found: re.Match[str]) -> str:
 
 
 def presets() -> str:
-    """A definition list of the presets: name, and the flags for which it stands."""
-    return "\n".join(f"`{name}`\n:   `{preset_flags(fields)}`\n" for name, fields in PRESETS.items())
+    """A definition list of the presets: names, and their flags except an `--env` of the same name."""
+    names: dict[str, list[str]] = {}
+    for name, fields in PRESETS.items():
+        flags = preset_flags({key: value for key, value in fields.items() if (key, value) != ("env", name)})
+        names.setdefault(flags, []).append(f"`{name}`")
+    return "\n".join(f"{', '.join(same)}\n:   `{flags}`\n" for flags, same in names.items())
 
 
 def exceptions() -> str:
