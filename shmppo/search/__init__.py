@@ -4,12 +4,9 @@ Modules:
 
 - `options`: the flags.
 - `space`: which options a trial varies.
-- `samplers`: the samplers and pruners of Optuna by name. A sampler's choice for a trial depends on the trial's number,
-  not on what this process has done before.
-- `study`: the study in Optuna's storage: its trials, and the brackets that group them.
-- `cores`: which processor cores a run may use, agreed between all searches on a machine.
+- `study`: the Optuna study, which samples the trials bracket by bracket.
 - `trial_run`: one training run of a trial, in a process of its own.
-- `scheduler`: successive halving. It pauses trials at rungs, and continues the best of them from their checkpoints.
+- `scheduler`: successive halving, which pauses trials at rungs and continues the best of them from their checkpoints.
 - `view`: the table on the terminal.
 - `report`: the files at the end.
 """

@@ -39,36 +39,26 @@ class SearchOptions:
     seeds: int = 1
     """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
     rungs: int = 3
-    """Number of rungs. At each rung, the trials of a bracket pause, and the pruner chooses which continue. A bracket
-    has eta^(rungs - 1) trials."""
+    """Number of rungs. At each rung, the trials of a bracket pause, and the best continue. A bracket has
+    eta^(rungs - 1) trials. 1: all trials train to the end."""
     eta: int = 3
     """From one rung to the next, 1 / eta of the trials continue, with eta times the environment steps."""
-    sampler: Literal["tpe", "random", "gp", "cmaes", "nsgaii"] = "tpe"
-    """Optuna's sampler. gp and cmaes need further packages."""
-    pruner: Literal["halving", "median", "none"] = "halving"
-    """Which trials continue at a rung: the best 1 / eta of the bracket (halving), those that are not worse than the
-    median of the finished trials (median), or all (none, without rungs)."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    """Optuna's sampler."""
     search_seed: int = 0
     """Seed of the sampler."""
     jobs: int | None = None
     """Largest number of runs at the same time. They share the cores of this machine. None: one per core."""
-    steps: int | None = None
-    """Budget in environment steps. When it is used up, no new bracket begins. None: no limit."""
     minutes: float | None = None
     """Time limit of this call in minutes. After it, the running trials pause. The same command continues them. None: no
     limit."""
-    storage: str | None = None
-    """URL of a database of Optuna, for example postgresql://user@host/name. Several machines can share one. None: an
-    SQLite file in --search-dir."""
-    study: str = "search"
-    """Name of the study in the database."""
     search_dir: Path = Path("runs/search")
     """Directory of the search: its runs, trials.csv, best.json, and plots. If the directory contains a search, it
     continues."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot be used."""
-        for name, least in (("trials", 1), ("seeds", 1), ("rungs", 1), ("eta", 2), ("jobs", 1), ("steps", 1)):
+        for name, least in (("trials", 1), ("seeds", 1), ("rungs", 1), ("eta", 2), ("jobs", 1)):
             value = getattr(self, name)
             require(value is None or value >= least, f"{flag(name)} is {value}; it must be at least {least}")
         require(self.trials <= MAX_TRIALS, f"--trials is {self.trials}; it must be at most {MAX_TRIALS:,}")
@@ -85,19 +75,13 @@ class SearchOptions:
         """Trials of a whole bracket."""
         return int(self.eta ** (self.rungs - 1))
 
-    @property
-    def rung_count(self) -> int:
-        """Number of rungs: --rungs, or 1 if all trials train to the end."""
-        return 1 if self.pruner == "none" else self.rungs
-
     def rung_iterations(self, config: TrainConfig) -> list[int]:
         """Return the number of iterations at each rung. The last is that of the whole run.
 
         Args:
             config: of a trial.
         """
-        last = self.rung_count - 1
-        return [-(-config.iterations // self.eta ** (last - rung)) for rung in range(self.rung_count)]
+        return [-(-config.iterations // self.eta ** (self.rungs - 1 - rung)) for rung in range(self.rungs)]
 
 
 def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:

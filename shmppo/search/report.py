@@ -20,13 +20,11 @@ from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
 from shmppo.plotting.style import COLORS, label, new_figure, save
 from shmppo.search.options import SearchOptions
-from shmppo.search.samplers import comparable
 from shmppo.search.space import trial_config
 from shmppo.search.study import SearchStudy
 from shmppo.search.view import STATES, option_text, ranking, trial_value
 from shmppo.utils.files import replaced_file, short_path, write_json
 
-COLUMNS = ("trial", "state", "value", "iteration", "env_steps", "seed_values", "weights_sha256", "reason")
 PANELS = 3
 """Panels of a row of slices.svg."""
 
@@ -44,71 +42,57 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         ShmppoError: if no trial has finished.
     """
     trials = study.trials()
-    finished = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    running = sum(not trial.state.is_finished() for trial in trials)
-    if running:
-        print(
-            f"{running} trials have not finished; the same command continues those of this directory, unless another "
-            "search trains them"
-        )
-        if not finished:
-            return
-    if not finished:
+    counts = {name: sum(trial.state == state for trial in trials) for state, name in STATES.items()}
+    if not counts["finished"]:
         reasons = [trial.user_attrs["reason"] for trial in trials if trial.state == TrialState.FAIL]
-        why = f"{len(reasons)} have failed, the first because: {reasons[0]}" if reasons else "give it more --trials"
+        why = f"{len(reasons)} have failed, the first because: {reasons[0]}" if reasons else "give it more time"
         raise ShmppoError(f"no trial of {short_path(directory)} has finished; {why}")
     best = study.optuna.best_trial
-    chosen = study.fields(best.number) or {}
-    config = trial_config(base, chosen)
-    file = directory / "best.json"
-    write_json(file, differences(dataclasses.replace(config, run_dir=None)))
+    chosen = best.user_attrs["options"]
+    write_json(directory / "best.json", differences(dataclasses.replace(trial_config(base, chosen), run_dir=None)))
     files = ["best.json", "trials.csv"]
-    judged = ranking(trials)
     if importlib.util.find_spec("matplotlib") is not None:
-        files += _plot(judged, directory)
-    print(_text(options, base, best, trials, chosen, directory, files))
-
-
-def _text(
-    options: SearchOptions, base: TrainConfig, best: FrozenTrial, trials: Sequence[FrozenTrial],
-    chosen: dict[str, Any], directory: Path, files: Sequence[str],
-) -> str:  # fmt: skip
-    """Describe the result."""
-    counts = [f"{sum(trial.state == state for trial in trials)} {name}" for state, name in STATES.items()]
+        files += _plot(ranking(trials), directory)
     steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
     what = {"last": "return at the end", "mean": "mean return over training"}[options.objective]
     seeds = "" if options.seeds == 1 else f" (interquartile mean of {options.seeds} seeds)"
-    fresh = base.seed + options.seeds
-    return "\n".join(
-        [
-            f"trials         {len(trials)}: {', '.join(text for text in counts if not text.startswith('0 '))}",
-            f"steps          {steps:,}",
-            f"best           trial {best.number}: {what} {number(best.value or 0.0)}{seeds}",
-            *(f"               {name} {option_text(value)}" for name, value in chosen.items()),
-            f"files          {short_path(directory)}: {', '.join(files)}",
-            "next, with a seed that the search has not used",
-            f"  {program('train')} --config {shlex.quote(short_path(directory / 'best.json'))} --seed {fresh}",
-        ]
-    )
+    again = f"  {program('train')} --config {shlex.quote(short_path(directory / 'best.json'))}"
+    lines = [
+        f"trials         {len(trials)}: {', '.join(f'{count} {name}' for name, count in counts.items() if count)}",
+        f"steps          {steps:,}",
+        f"best           trial {best.number}: {what} {number(best.value or 0.0)}{seeds}",
+        *(f"               {name} {option_text(value)}" for name, value in chosen.items()),
+        f"files          {short_path(directory)}: {', '.join(files)}",
+        "next, with a seed that the search has not used",
+        f"{again} --seed {base.seed + options.seeds}",
+    ]
+    if counts["running"]:
+        lines.append("the same command continues the running trials")
+    print("\n".join(lines))
 
 
 def write_table(trials: Sequence[FrozenTrial], path: Path) -> None:
     """Write trials.csv: one row per trial, with a column for each option."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
+    rows = []
+    for trial in trials:
+        known = trial.user_attrs
+        value = trial_value(trial)
+        columns = {
+            "trial": trial.number,
+            "state": STATES[trial.state],
+            "value": "" if value is None else value,
+            "iteration": known.get("iteration", 0),
+            "env_steps": known.get("env_steps", 0),
+            "seed_values": " ".join(map(str, known.get("values", ()))),
+            "weights_hashes": " ".join(known.get("weights_hashes", ())),
+            "reason": known.get("reason", ""),
+        }
+        rows.append(columns | {name: trial.params.get(name, "") for name in names})
     with replaced_file(path) as temporary, open(temporary, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*COLUMNS, *names])
-        for trial in trials:
-            attributes = trial.user_attrs
-            value = trial_value(trial)
-            writer.writerow(
-                [
-                    trial.number, STATES[trial.state], "" if value is None else value, attributes.get("iteration", 0),
-                    attributes.get("env_steps", 0), " ".join(map(str, attributes.get("values", ()))),
-                    " ".join(attributes.get("weights_sha256", ())), attributes.get("reason", ""),
-                    *(trial.params.get(name, "") for name in names),
-                ]
-            )  # fmt: skip
+        writer = csv.DictWriter(file, rows[0] if rows else (), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _plot(judged: Sequence[FrozenTrial], directory: Path) -> list[str]:
@@ -128,7 +112,7 @@ def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
     The objective is that of the first rung, which all trials have reached.
     """
     study = optuna.create_study(direction="maximize")
-    for trial in comparable(judged):
+    for trial in _comparable(judged):
         value = trial.intermediate_values[0]
         study.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=value))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
@@ -138,6 +122,15 @@ def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
     axis.barh(names, [importances[name] for name in names], color=COLORS[0])
     label(axis, "importance", "", "Importance of each option for the objective at the first rung")
     save(figure, path)
+
+
+def _comparable(judged: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Leave out the first trial if its values of the command line lie outside the space, so that it lacks an option.
+
+    Optuna considers only options that all trials have.
+    """
+    common = set.intersection(*(set(trial.params) for trial in judged if trial.number))
+    return [trial for trial in judged if common <= set(trial.params)]
 
 
 def _plot_slices(judged: Sequence[FrozenTrial], names: Sequence[str], path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 import shutil
 import signal
@@ -9,21 +11,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from statistics import fmean
 
 from shmppo.config.checks import require
 from shmppo.config.differences import differences
 from shmppo.config.resumable import different_fields
-from shmppo.config.schemas import SUMMARY_FILE, read_object
 from shmppo.config.train_config import TrainConfig, from_json, load_config
-from shmppo.errors import ConfigError
-from shmppo.plotting.curves import read_columns
 from shmppo.utils.files import write_json
-
-EXPLODED = 1e6
-"""A value loss this many times larger than in the first iteration is an explosion."""
+from shmppo.utils.signals import kill_with_parent
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,8 @@ class RunResult:
     value: float
     """The objective. NaN after a failure."""
     failure: str = ""
-    """Why the run counts as failed; "" if it does not."""
-    weights_sha256: str = ""
+    """Why the run has failed; "" if it has not."""
+    weights_hash: str = ""
 
 
 class TrialRun:
@@ -44,7 +39,7 @@ class TrialRun:
         trial: number of the trial.
         seed: of the run.
         iterations: number of iterations at the rung.
-        cores: that the run uses; () if it is not running.
+        cores: that the run uses; [] if it is not running.
     """
 
     def __init__(self, trial: int, config: TrainConfig, iterations: int, run_dir: Path, *, objective: str) -> None:
@@ -61,24 +56,38 @@ class TrialRun:
             ConfigError: if the directory has a run with another configuration.
         """
         self.trial, self.seed, self.iterations = trial, config.seed, iterations
-        self.cores: tuple[int, ...] = ()
+        self.cores: list[int] = []
         self._config, self._run_dir, self._objective = config, run_dir, objective
         self._process: subprocess.Popen[bytes] | None = None
-        self._refuse_other_run()
-        self._asked = False  # to stop
+        self._asked_to_stop = False
+        if (run_dir / "config.json").is_file():
+            own = from_json(config.to_json())  # config.json has defaults in place of None
+            different = " and ".join(different_fields(load_config(run_dir), own))
+            require(
+                not different, f"{run_dir} has a run of a search with another {different}; name another --search-dir"
+            )
 
-    def start(self, cores: tuple[int, ...]) -> None:
-        """Start the run, or continue it from its newest checkpoint. cores: those that it may use."""
+    def start(self, cores: list[int]) -> None:
+        """Start the run on these cores, or continue it from its newest checkpoint."""
         self.cores = cores
         self._run_dir.parent.mkdir(parents=True, exist_ok=True)
         workers = min(len(cores), self._config.num_envs) if len(cores) > 1 else 0
-        command = [sys.executable, "-m", "shmppo.search.trial_process", str(os.getpid()), ",".join(map(str, cores))]
-        command += self._source()
-        command += ["--workers", str(workers), "--stop-at-iteration", str(self.iterations), "--quiet"]
+        command = [sys.executable, "-m", "shmppo.train", *self._source(), "--workers", str(workers)]
+        command += ["--stop-at-iteration", str(self.iterations), "--quiet"]
+        parent = os.getpid()
+
+        def prepare() -> None:
+            """Let the run use only its cores, and end with this process."""
+            os.sched_setaffinity(0, cores)
+            kill_with_parent()
+            if os.getppid() != parent:  # it has ended before
+                os._exit(1)
+
         with open(self._output, "ab") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                preexec_fn=prepare,
+            )  # fmt: skip
 
     def ended(self) -> bool:
         """Return whether the process of the run has ended."""
@@ -86,8 +95,8 @@ class TrialRun:
 
     def stop(self) -> None:
         """Ask the run to stop after its current iteration, with a checkpoint. A second call does nothing."""
-        if self._process is not None and not self._asked:
-            self._asked = True
+        if self._process is not None and not self._asked_to_stop:
+            self._asked_to_stop = True
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -99,21 +108,22 @@ class TrialRun:
     def result(self) -> RunResult | None:
         """Return the result at the rung; None if the run has to be started or continued for it."""
         code = None if self._process is None else self._process.poll()
-        if code not in (None, 0) and not self._asked:  # a run that is asked before it handles signals ends at once
-            return RunResult(float("nan"), self._reason(int(code or 0)))
-        summary = self._summary()
-        if summary is None or summary["iterations"] < self.iterations:
+        if code and not self._asked_to_stop:
+            return RunResult(math.nan, self._reason(code))
+        rows = self._rows()
+        if len(rows) < self.iterations:
             return None
-        value, failure = self._judge()
-        return RunResult(value, failure, summary["weights_sha256"])
+        rows = rows[: self.iterations]
+        returns = [value for row in rows if math.isfinite(value := float(row["return_mean_100"]))]
+        if not returns:
+            return RunResult(math.nan, f"no episode has ended in {int(rows[-1]['env_steps']):,} steps")
+        value = returns[-1] if self._objective == "last" else fmean(returns)
+        return RunResult(value, weights_hash=rows[-1]["weights_hash"])
 
     @property
     def finished_iterations(self) -> int:
         """Iterations that metrics.csv contains."""
-        try:
-            return int(read_columns(self._run_dir / "metrics.csv")["iteration"][-1])
-        except (OSError, ConfigError, KeyError):
-            return 0
+        return len(self._rows())
 
     @property
     def steps(self) -> int:
@@ -125,21 +135,8 @@ class TrialRun:
         """The file with the text that the run prints."""
         return self._run_dir.with_suffix(".txt")
 
-    def _refuse_other_run(self) -> None:
-        if (self._run_dir / "config.json").is_file():
-            own = from_json(self._config.to_json())  # config.json has defaults in place of None
-            different = different_fields(load_config(self._run_dir), own)
-            require(
-                not different,
-                f"{self._run_dir} has a run of another study with another {' and '.join(different)}; name another "
-                "--search-dir",
-            )
-
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
-        if self.finished_iterations >= self.iterations:
-            # It was killed between its last checkpoint and its summary. The checkpoint before it leads to both.
-            (self._run_dir / "checkpoint.pt").unlink(missing_ok=True)
         if list(self._run_dir.glob("checkpoint*.pt")):
             return ["--resume", str(self._run_dir)]
         shutil.rmtree(self._run_dir, ignore_errors=True)  # it was killed before its first checkpoint
@@ -147,26 +144,18 @@ class TrialRun:
         write_json(file, differences(self._config))
         return ["--config", str(file), "--run-dir", str(self._run_dir)]
 
-    def _summary(self) -> dict[str, Any] | None:
-        path = self._run_dir / "summary.json"
-        return read_object(path, SUMMARY_FILE, "remove this directory") if path.is_file() else None
-
-    def _judge(self) -> tuple[float, str]:
-        """Return the objective, and why the run counts as failed."""
-        columns = read_columns(self._run_dir / "metrics.csv")
-        before = columns["iteration"] <= self.iterations
-        returns, losses = columns["return_mean_100"][before], columns["value_loss"][before]
-        known = returns[np.isfinite(returns)]
-        if not len(known):
-            return float("nan"), f"no episode has ended in {self.steps:,} steps"
-        if not losses[-1] <= EXPLODED * max(losses[0], 1.0):
-            return float("nan"), f"the value loss has grown from {losses[0]:.3g} to {losses[-1]:.3g}"
-        return float(known[-1] if self._objective == "last" else known.mean()), ""
+    def _rows(self) -> list[dict[str, str]]:
+        """Return the complete rows of metrics.csv."""
+        try:
+            with open(self._run_dir / "metrics.csv", newline="") as file:
+                return [row for row in csv.DictReader(file) if None not in row.values()]
+        except FileNotFoundError:
+            return []
 
     def _reason(self, code: int) -> str:
         """Return why the process failed: its error message, or its signal. code: its exit code."""
         if code < 0:
             return f"it was killed by {signal.Signals(-code).name}"
-        lines = self._output.read_text(errors="replace").splitlines() if self._output.exists() else []
+        lines = self._output.read_text(errors="replace").splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return errors[-1] if errors else f"it ended with exit code {code}"

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from shmppo.loggers.text import clock, number
@@ -52,21 +53,17 @@ class SearchView:
     """The display of a search while the context is open."""
 
     def __init__(self, options: SearchOptions, study: SearchStudy) -> None:
-        """See `search`."""
         self._options, self._study = options, study
-        self._console = Console(highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._began = time.monotonic()
-        self._shown = 0.0
-        self._printed: set[int] = set()
-        self._note = ""
+        console = Console(highlight=False)
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._began, self._shown = time.monotonic(), 0.0
+        self._printed = {trial.number for trial in study.trials() if trial.state.is_finished()}
 
     def __enter__(self) -> SearchView:
-        if self._live is not None:
-            self._live.start()
-        self._printed = {trial.number for trial in self._study.trials() if trial.state.is_finished()}
         if self._printed:
             print(f"continuing a search with {len(self._printed)} finished trials", flush=True)
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
@@ -78,53 +75,44 @@ class SearchView:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, running: Sequence[TrialRun], *, waiting: bool = False, stopping: bool = False) -> None:
-        """Show the state of the search.
+    def show(self, running: Sequence[TrialRun], *, stopping: bool = False) -> None:
+        """Show the state of the search, unless it was shown a moment ago.
 
         Args:
             running: runs with a process.
-            waiting: whether runs wait for a core.
             stopping: whether the search waits until its runs have saved checkpoints.
         """
         if time.monotonic() - self._shown < UPDATE_SECONDS:
             return
         self._shown = time.monotonic()
         trials = self._study.trials()
-        note = ""
-        if stopping:
-            note = "pausing the running trials"
-        elif waiting and not running:
-            note = "waiting for a core; other searches use all of them"
         if self._live is not None:
-            self._live.update(self._table(trials, running, note), refresh=True)
+            self._live.update(self._picture(trials, running, stopping), refresh=True)
             return
-        if note and note != self._note:
-            print(note, flush=True)
-        self._note = note
         for trial in trials:
             if trial.state.is_finished() and trial.number not in self._printed:
                 self._printed.add(trial.number)
-                print(self._line(trial), flush=True)
+                value, steps = trial_value(trial), trial.user_attrs.get("env_steps", 0)
+                result = trial.user_attrs.get("reason", "") if value is None else f"return {number(value)}"
+                state = f"{STATES[trial.state]} after {steps:,} steps: {result}"
+                print(f"trial {trial.number} {state}  {changes_text(trial)}", flush=True)
 
-    def _line(self, trial: FrozenTrial) -> str:
-        """Describe a trial that has ended."""
-        value = trial_value(trial)
-        result = trial.user_attrs.get("reason", "") if value is None else f"return {number(value)}"
-        steps = trial.user_attrs.get("env_steps", 0)
-        return f"trial {trial.number} {STATES[trial.state]} after {steps:,} steps: {result}  {changes_text(trial)}"
-
-    def _table(self, trials: Sequence[FrozenTrial], running: Sequence[TrialRun], note: str) -> RenderableType:
+    def _picture(self, trials: Sequence[FrozenTrial], running: Sequence[TrialRun], stopping: bool) -> Group:
         ended = sum(trial.state.is_finished() for trial in trials)
         steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
+        note = "pausing the running trials" if stopping else ""
         seconds = clock(time.monotonic() - self._began)
         lines = [f"search  {ended} of {self._options.trials} trials  {steps:,} steps  {seconds}  {note}"]
         for run in running:
             cores = f"{'cores' if len(run.cores) > 1 else 'core'} {', '.join(map(str, run.cores))}"
             progress = f"iteration {run.finished_iterations} of {run.iterations}"
             lines.append(f"  trial {run.trial}  seed {run.seed}  {progress}  {cores}")
-        lines.append(f"{'trial':>5}  {'state':<8}  {'steps':>11}  {'return':>7}  options")
+        table = Table("trial", "state", "steps", "return", "options", box=None, header_style="")
+        for column in table.columns:
+            column.no_wrap = True
+            column.justify = "right" if column.header in ("trial", "steps", "return") else "left"
         for trial in ranking(trials)[:ROWS]:
-            steps, value = trial.user_attrs.get("env_steps", 0), number(trial_value(trial) or 0.0)
-            state = STATES[trial.state]
-            lines.append(f"{trial.number:>5}  {state:<8}  {steps:>11,}  {value:>7}  {changes_text(trial)}")
-        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+            value = number(trial_value(trial) or 0.0)
+            trained = f"{trial.user_attrs.get('env_steps', 0):,}"
+            table.add_row(str(trial.number), STATES[trial.state], trained, value, Text(changes_text(trial)))
+        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), table)

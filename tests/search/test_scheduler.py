@@ -1,15 +1,12 @@
-"""The scheduler with artificial runs: who continues, that kills and jobs change nothing, and that cores are not shared.
+"""The scheduler with artificial runs: who continues, and that kills and jobs change nothing.
 
-An artificial run returns a formula of its options. The study and its locks are real. Most tests keep the study in
-memory, because hundreds of transactions take seconds in a file.
+An artificial run returns a formula of its options. The study is real.
 """
 
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +20,10 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.search import main
 from shmppo.search import scheduler as module
-from shmppo.search import study as study_module
-from shmppo.search.cores import Cores
 from shmppo.search.options import SearchOptions
-from shmppo.search.samplers import choice_seed
 from shmppo.search.scheduler import Scheduler, keep_best
 from shmppo.search.space import Space, parse_space
-from shmppo.search.study import SearchStudy, _open_storage
+from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
 
 BASE = TrainConfig(env="Pendulum-v1", total_steps=90 * TrainConfig().batch_steps)
@@ -38,7 +32,7 @@ OPTIONS = SearchOptions(trials=12, rungs=3, eta=2, jobs=2)
 
 
 class Killed(BaseException):
-    """In place of SIGKILL: nothing after it runs, except that the system gives locks back."""
+    """In place of SIGKILL."""
 
 
 class ArtificialRun(TrialRun):
@@ -50,7 +44,7 @@ class ArtificialRun(TrialRun):
     failing: ClassVar[Any] = staticmethod(lambda config: "")
     started: ClassVar[list[tuple[int, int]]] = []
 
-    def start(self, cores: tuple[int, ...]) -> None:
+    def start(self, cores: list[int]) -> None:
         self.cores = cores
         if ArtificialRun.kill_after is not None:
             ArtificialRun.kill_after -= 1
@@ -88,12 +82,9 @@ class NoView:
 
 
 @pytest.fixture(autouse=True)
-def _artificial_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _artificial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TrialRun", ArtificialRun)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(module, "Cores", lambda: Cores(tmp_path / "cores"))
-    in_memory: dict[str, Any] = defaultdict(optuna.storages.InMemoryStorage)
-    monkeypatch.setattr(study_module, "_open_storage", in_memory.__getitem__)
     for name, value in (("progress", {}), ("busy", set()), ("started", []), ("kill_after", None)):
         monkeypatch.setattr(ArtificialRun, name, value)
 
@@ -140,33 +131,10 @@ def test_kills_and_the_number_of_jobs_do_not_change_the_trials(tmp_path: Path) -
     assert contents(trials) == expected
 
 
-def test_a_kill_while_trials_are_created_does_not_change_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = contents(search(tmp_path / "undisturbed"))
-    original, calls = SearchStudy._choose, 0
-
-    def choose(study: SearchStudy, number: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls in (2, 7, 12):
-            raise Killed
-        original(study, number)
-
-    monkeypatch.setattr(SearchStudy, "_choose", choose)
-    for _ in range(3):
-        with pytest.raises(Killed):
-            search(tmp_path / "killed")
-    assert contents(search(tmp_path / "killed")) == expected
-
-
-def test_a_search_can_get_more_trials_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_can_get_more_trials_later(tmp_path: Path) -> None:
     expected = contents(search(tmp_path / "long"))
-    monkeypatch.setattr(study_module, "_open_storage", _open_storage)  # an SQLite file
     search(tmp_path / "grown", replace(OPTIONS, trials=4))
     assert contents(search(tmp_path / "grown")) == expected
-
-
-def test_a_budget_of_steps_ends_the_search_after_its_bracket(tmp_path: Path) -> None:
-    assert len(search(tmp_path / "search", replace(OPTIONS, steps=1))) == 4
 
 
 def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,56 +165,48 @@ def test_the_objective_is_the_interquartile_mean_over_seeds(tmp_path: Path, monk
     assert trials[0].user_attrs["values"] == [-1000.0, 3.0, 5.0, 1000.0]
 
 
-@pytest.mark.parametrize("pruner", ["median", "none"])
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsgaii"])
-def test_samplers_and_pruners_by_name(tmp_path: Path, sampler: Any, pruner: Any) -> None:
-    options = replace(OPTIONS, sampler=sampler, pruner=pruner)
+@pytest.mark.parametrize("rungs", [1, 2])
+def test_the_random_sampler_and_trials_without_a_rung(tmp_path: Path, rungs: int) -> None:
+    options = replace(OPTIONS, sampler="random", rungs=rungs)
     trials = search(tmp_path / "search", options)
     assert contents(search(tmp_path / "again", replace(options, jobs=1))) == contents(trials)
-    finished = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    assert len(finished) == 12 if pruner == "none" else 4 <= len(finished) < 12
+    assert sum(trial.state == TrialState.COMPLETE for trial in trials) == 12 // rungs
 
 
 def test_halving_keeps_the_earlier_of_equal_trials_and_at_least_one() -> None:
-    assert keep_best({0: 1.0, 1: 5.0, 2: 5.0, 3: 2.0}, 2) == [1, 2]
-    assert keep_best({4: 1.0, 7: 1.0}, 3) == [4]
+    study = optuna.create_study()
+    trials = [study.ask() for _ in range(4)]
+    assert keep_best(dict(zip(trials, (1.0, 5.0, 5.0, 2.0), strict=True)), 2) == trials[1:3]
+    assert keep_best({trials[1]: 1.0, trials[2]: 1.0}, 3) == [trials[1]]
+
+
+def test_no_core_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)))
+    taken: list[int] = []
+    start = ArtificialRun.start
+
+    def count(run: ArtificialRun, cores: list[int]) -> None:
+        start(run, cores)
+        taken.append(len(cores))
+
+    monkeypatch.setattr(ArtificialRun, "start", count)
+    search(tmp_path / "all", replace(OPTIONS, trials=4, jobs=None))
+    assert taken[:4] == [1, 1, 2, 2], "the four runs of the first rung share six cores"
+    assert taken[-1] == 6, "the last run has all cores"
+    taken.clear()
+    search(tmp_path / "few", replace(OPTIONS, trials=4, jobs=99))
+    assert max(taken[:4]) == 2
 
 
 def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
     search(tmp_path / "search", replace(OPTIONS, trials=1))
     other = parse_space({"gamma": {"choices": [0.9, 0.99]}}, "it")
-    with pytest.raises(ConfigError, match="was begun with another space; give another --study or --search-dir"):
+    with pytest.raises(ConfigError, match="was begun with another space; name another --search-dir"):
         search(tmp_path / "search", space=other)
     with pytest.raises(ConfigError, match="was begun with another value of --eta"):
         search(tmp_path / "search", replace(OPTIONS, eta=3))
-    with pytest.raises(ConfigError, match="was begun with another value of --gamma; give"):  # of the trials
+    with pytest.raises(ConfigError, match="was begun with another value of --gamma; name"):  # of the trials
         SearchStudy(OPTIONS, replace(BASE, gamma=0.5), SPACE, tmp_path / "search")
-
-
-def test_a_study_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
-    """It does not know the options that were added since."""
-    study = SearchStudy(OPTIONS, BASE, SPACE, tmp_path)
-    stored = study.optuna.user_attrs["search"]
-    del stored["config"]["activation"], stored["options"]["eta"]
-    study.optuna.set_user_attr("search", stored)
-    eta = SearchOptions().eta
-    SearchStudy(replace(OPTIONS, eta=eta), BASE, SPACE, tmp_path)
-    with pytest.raises(ConfigError, match="was begun with another value of --activation"):
-        SearchStudy(replace(OPTIONS, eta=eta), replace(BASE, activation="relu"), SPACE, tmp_path)
-
-
-def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_module, "_open_storage", _open_storage)
-    for url, message in (
-        ("sqlite:////no/such/directory/study.db", "unable to open database file"),
-        ("nonsense", "Could not parse"),
-        (f"sqlite:///{tmp_path}/text.db", "not a database"),
-    ):
-        (tmp_path / "text.db").write_text("text " * 1000)
-        with pytest.raises(ConfigError, match=r"^--storage") as raised:
-            search(tmp_path / "search", replace(OPTIONS, storage=url))
-        assert message in str(raised.value)
-        assert "\n" not in str(raised.value)
 
 
 def test_short_jobs_stop_trials_at_every_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,17 +216,6 @@ def test_short_jobs_stop_trials_at_every_rung(tmp_path: Path, monkeypatch: pytes
     assert sorted(len(trial.intermediate_values) for trial in trials) == [1, 1, 2, 3]
 
 
-def test_a_median_pruner_compares_trials_at_the_same_rung(tmp_path: Path) -> None:
-    """Not at the same iteration, which is another number of steps in trials with another batch."""
-    space = parse_space({"rollout_steps": {"choices": [64, 128]}, "learning_rate": {"choices": [0.001]}}, "it")
-    options = replace(OPTIONS, pruner="median", trials=24)
-    trials = search(tmp_path / "search", options, space)
-    rungs = {trial.params["rollout_steps"]: set[int]() for trial in trials}
-    for trial in trials:
-        rungs[trial.params["rollout_steps"]] |= set(trial.intermediate_values)
-    assert rungs == {64: {0, 1, 2}, 128: {0, 1, 2}}
-
-
 def test_a_moved_directory_continues_its_trials(tmp_path: Path) -> None:
     expected = contents(search(tmp_path / "undisturbed"))
     ArtificialRun.kill_after = 3
@@ -274,10 +223,11 @@ def test_a_moved_directory_continues_its_trials(tmp_path: Path) -> None:
         search(tmp_path / "before")
     ArtificialRun.kill_after = None
     (tmp_path / "before").rename(tmp_path / "after")
-    memory = study_module._open_storage(f"sqlite:///{tmp_path / 'before' / 'study.db'}")
-    assert memory is not None
-    before, after = (f"sqlite:///{tmp_path / name / 'study.db'}" for name in ("before", "after"))
-    study_module._open_storage.__self__[after] = study_module._open_storage(before)  # type: ignore[attr-defined]
+    ArtificialRun.progress = {
+        tmp_path / "after" / path.relative_to(tmp_path / "before"): iterations
+        for path, iterations in ArtificialRun.progress.items()
+        if path.is_relative_to(tmp_path / "before")
+    }
     assert contents(search(tmp_path / "after")) == expected
 
 
@@ -305,39 +255,6 @@ def test_a_space_function_that_fails_for_one_trial_fails_this_trial(tmp_path: Pa
         search(tmp_path / "broken", space=Space(function=broken, identity="it"))
 
 
-def test_messages_do_not_contain_the_password_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_module, "_open_storage", _open_storage)
-    with pytest.raises(ConfigError, match=r"^--storage \w+://me:\*\*\*@") as raised:
-        search(tmp_path / "search", replace(OPTIONS, storage="nonesuch://me:secret@localhost/x"))
-    assert "secret" not in str(raised.value)
-
-
-def test_two_processes_never_have_the_same_bracket_or_core(tmp_path: Path) -> None:
-    (tmp_path / "search").mkdir()
-    first, second = (SearchStudy(OPTIONS, BASE, SPACE, tmp_path / "search") for _ in range(2))
-    brackets = [study.next_bracket() for study in (first, second, first)]
-    assert all(bracket is not None for bracket in brackets)
-    numbers = [number for bracket in brackets if bracket is not None for number in bracket.trials]
-    assert sorted(numbers) == list(range(12))
-    assert second.next_bracket() is None
-    assert brackets[1] is not None
-    brackets[1].release()
-    taken = first.next_bracket()
-    assert taken is not None
-    assert taken.trials == brackets[1].trials, "a bracket without a process is continued"
-    for bracket in (brackets[0], brackets[2], taken):
-        assert bracket is not None
-        bracket.release()
-    one, other = Cores(tmp_path / "cores"), Cores(tmp_path / "cores")
-    everything = one.take(1000)
-    assert everything == one.usable
-    assert one.free == 0
-    assert other.take(1) == ()
-    one.give_back(everything)
-    assert other.take(1) == everything[:1]
-    other.give_back(everything[:1])
-
-
 def test_without_optuna_the_command_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,29 +264,23 @@ def test_without_optuna_the_command_names_the_extra(
     assert capsys.readouterr().err == ("error: shmppo search needs the package optuna; pip install 'shmppo[search]'\n")
 
 
-def test_choices_of_different_trials_and_options_have_different_seeds() -> None:
-    seeds = {choice_seed(0, trial, name) for trial in range(50) for name in ("", "gamma", "clip")}
-    assert len(seeds) == 150
+def test_a_damaged_study_is_one_sentence_and_can_be_removed(tmp_path: Path) -> None:
+    expected = contents(search(tmp_path / "search"))
+    log = tmp_path / "search" / "study.log"
+    log.write_text("text\n" * 10)
+    with pytest.raises(ConfigError, match=r"study.log is damaged .*; restore it, or remove it"):
+        search(tmp_path / "search")
+    log.unlink()
+    started = len(ArtificialRun.started)
+    assert contents(search(tmp_path / "search")) == expected
+    assert len(ArtificialRun.started) == started, "the results come from the runs"
 
 
-def test_a_database_that_fails_in_the_middle_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = tmp_path / "search" / "study.db"
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(study: SearchStudy) -> None:
+        raise OSError(28, "No space left on device")
 
-    def failing(config: TrainConfig) -> str:
-        database.write_text("text " * 1000)
-        return ""
-
-    monkeypatch.setattr(ArtificialRun, "failing", staticmethod(failing))
-    monkeypatch.setattr(study_module, "_open_storage", _open_storage)  # an SQLite file
-    with pytest.raises(ShmppoError, match=r"^the search cannot continue: .*; repair this, and repeat the") as raised:
+    monkeypatch.setattr(SearchStudy, "save", failing)
+    with pytest.raises(ShmppoError, match=r"the search cannot continue: .*No space left on device; repair this, and"):
         module.search(replace(OPTIONS, search_dir=tmp_path / "search"), BASE)
-    assert "\n" not in str(raised.value)
     assert not ArtificialRun.busy, "the cores are free"
-
-
-def test_a_run_whose_search_has_ended_does_not_begin() -> None:
-    """The search was killed after it started the process, and before the process asked to be killed with it."""
-    other = 1  # a process that is not the parent of the one below
-    command = [sys.executable, "-m", "shmppo.search.trial_process", str(other), str(Cores().usable[0]), "--help"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "the search has ended\n")
