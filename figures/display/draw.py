@@ -19,8 +19,7 @@ from rich.console import Console
 from figures.common.command_line import picture_path
 from shmppo import TrainConfig, train
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.panel import build_panel
-from shmppo.loggers.text import BLOCKS
+from shmppo.loggers.panel import RunPanel
 
 WIDTH = 80
 ITERATION = 60  # in the middle of the run
@@ -36,7 +35,7 @@ def main() -> None:
         if row["iteration"] == ITERATION:
             status = dataclasses.replace(display._status, run_dir=Path(RUN_DIR))
             console = Console(record=True, width=WIDTH, file=io.StringIO())
-            console.print(build_panel(status, WIDTH, BLOCKS))
+            console.print(RunPanel(status))
             console.save_svg(str(out), title="python -m shmppo.train", unique_id="shmppo")
 
     with tempfile.TemporaryDirectory() as directory, mock.patch.object(ConsoleDisplay, "show", show):

@@ -1,13 +1,12 @@
-"""The display of a run on standard output: a panel in a terminal, lines elsewhere, a progress bar in a notebook.
-
-With --quiet nothing is shown.
-"""
+"""The display of a run on standard output. With --quiet nothing is shown. `views` has the ways to show a run."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.views import View, view_for
@@ -22,21 +21,25 @@ class ConsoleDisplay:
     counters, so it cannot change a result.
     """
 
-    TICK_SECONDS = 0.2  # until a resize of the terminal or a stop signal becomes visible
+    TICK_SECONDS = 0.2  # until a stop signal becomes visible
 
     def __init__(self, status: RunStatus) -> None:
         """Show that the run starts, and start the thread."""
         self._status = status
-        self._view = view_for(status)
         self._lock = threading.Lock()  # held while the view is used
         self._closed = threading.Event()
+        self._view: View | None = None
+        with self._output():
+            self._view = view_for(status)
+        self._news: tuple[str | None, int] = (None, 0)
+        self._next_row, self._next_progress = 0.0, time.monotonic()
         self._thread = threading.Thread(target=self._show_progress, name="display", daemon=True)
         if self._view is not None:
-            self._use(lambda view: view.start())
+            self._next_progress += self._view.progress_seconds
             self._thread.start()
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int, *, last: bool) -> None:
-        """Show the metrics of an iteration. The view skips them if its last update is too recent.
+        """Show the metrics of an iteration, unless the last drawing is too recent.
 
         Args:
             row: the iteration's row of metrics.csv.
@@ -46,20 +49,29 @@ class ConsoleDisplay:
         """
         self._status.add(row, worker_seconds, memory)
         self._status.ended = last
-        self._use(lambda view: view.update(finished=True, force=last))
+        self._update(finished=True, force=last)
 
     def _show_progress(self) -> None:
         while not self._closed.wait(self.TICK_SECONDS):
-            self._use(lambda view: view.update(finished=False, force=False))
+            self._update(finished=False)
 
-    def _use(self, call: Callable[[View], None]) -> None:
-        """Call a method of the view. If the output is gone, for example a closed pipe, end the display."""
+    def _update(self, *, finished: bool, force: bool = False) -> None:
+        """Draw if it is time, or if there is a new sentence about the run."""
+        with self._output():
+            now, news = time.monotonic(), (self._status.stopping, len(self._status.notes))
+            due = now >= (self._next_row if finished else self._next_progress)
+            if self._view is not None and (force or due or news != self._news):
+                self._view.draw(finished=finished)
+                self._news = news
+                self._next_row, self._next_progress = now + self._view.row_seconds, now + self._view.progress_seconds
+
+    @contextmanager
+    def _output(self) -> Iterator[None]:
+        """Use the view. If the output is gone, for example a closed pipe, end the display."""
         with self._lock:
-            if self._view is None:
-                return
             try:
-                call(self._view)
-            except (OSError, ValueError) as error:  # ValueError: the file is closed
+                yield
+            except (OSError, ValueError) as error:  # ValueError: the file is closed, or lacks a character
                 self._view = None
                 log.warning("the output cannot be written (%s); the run continues without a display", error)
 
@@ -68,6 +80,7 @@ class ConsoleDisplay:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._use(lambda view: view.close())
-        with self._lock:
+        with self._output():
+            if self._view is not None:
+                self._view.close()
             self._view = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -13,42 +12,12 @@ from typing import TYPE_CHECKING
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.text import number
 from shmppo.utils.files import short_path
-from shmppo.utils.machine import usable_cores
 from shmppo.utils.signals import StopRequest
 
 if TYPE_CHECKING:
     from shmppo.parallel.shared_buffers import Control
 
 MAX_HISTORY = 480  # points kept for the sparkline of returns
-
-
-MIN_CORE_SHARE = 0.8  # a learner that computes for a smaller part of its time has to share its core
-
-
-def start_notes(config: TrainConfig) -> list[str]:
-    """Return a sentence for each setting that makes the run slower than it could be on this machine."""
-    workers = config.num_workers * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cores = usable_cores()
-    notes = []
-    if workers > cores:
-        have = "1 usable core" if cores == 1 else f"{cores} usable cores"
-        notes.append(f"{workers} workers share {have}, so they wait for each other; lower --workers")
-    return notes
-
-
-def load_note(core_share: float | None, config: TrainConfig) -> str | None:
-    """Return a sentence if other processes need the cores of the run, else None.
-
-    Args:
-        core_share: the part of its time for which the learner had a core when it computed gradients. None: unknown.
-        config: of the run.
-    """
-    if core_share is None or core_share >= MIN_CORE_SHARE or not config.num_workers or config.device != "cpu":
-        return None
-    return (
-        f"the machine is loaded: the learner had a core for {core_share:.0%} of the time it needed one; with fewer "
-        "--workers the run may be faster, and its result is the same"
-    )
 
 
 @dataclass

@@ -1,67 +1,28 @@
-"""Pieces of text for displays: bars, sparklines, numbers, and durations. There is an ASCII version of each."""
+"""Pieces of text for displays: bars of characters, numbers, and durations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+"""Characters from low to high; the highest one is also the full part of a bar."""
 
 
-@dataclass(frozen=True)
-class Glyphs:
-    """The characters of bars and sparklines."""
-
-    levels: str
-    """Characters of sparklines, from low to high."""
-    full: str
-    """Filled part of a bar."""
-    empty: str
-    """Rest of a bar."""
-    phases: str
-    """Characters of the phase bar, one for each entry of `panel.BAR_PHASES`."""
-
-    def bar(self, share: float, width: int) -> str:
-        """Show a share (0 … 1) as a bar of `width` cells."""
-        full = round(min(max(share, 0.0), 1.0) * width)
-        return self.full * full + self.empty * (width - full)
-
-    def each_level(self, shares: Sequence[float]) -> str:
-        """Show each share (0 … 1) as one character."""
-        top = len(self.levels) - 1
-        return "".join(self.levels[min(int(share * len(self.levels)), top)] for share in shares)
-
-    def sparkline(self, values: Sequence[float], width: int) -> str:
-        """Show the values in at most `width` characters, each the mean of an equal part. NaN values are skipped."""
-        known = [v for v in values if v == v]
-        if not known:
-            return ""
-        cells = min(width, len(known))
-        means = []
-        for k in range(cells):
-            part = known[k * len(known) // cells : (k + 1) * len(known) // cells]
-            means.append(sum(part) / len(part))
-        low, high = min(means), max(means)
-        top = len(self.levels) - 1
-        return "".join(self.levels[int(top * (m - low) / (high - low)) if high > low else 0] for m in means)
+def show_levels(shares: Sequence[float], levels: str = LEVELS) -> str:
+    """Show each share (0 … 1) as one of the characters in `levels`."""
+    return "".join(levels[min(int(share * len(levels)), len(levels) - 1)] for share in shares)
 
 
-BLOCKS = Glyphs(levels="▁▂▃▄▅▆▇█", full="█", empty="░", phases="█▓░█▓▒")
-ASCII = Glyphs(levels="_.:-=+*#", full="#", empty=".", phases="#=.@%~")
-
-
-def glyphs_for(encoding: str | None) -> Glyphs:
-    """Return the characters that a stream with this encoding can show."""
-    try:
-        (BLOCKS.levels + BLOCKS.empty + BLOCKS.phases).encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return ASCII
-    return BLOCKS
-
-
-def printable(text: str, encoding: str | None) -> str:
-    """Replace what a stream with this encoding cannot show by escape sequences."""
-    encoding = encoding or "ascii"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+def sparkline(values: Sequence[float], width: int, levels: str = LEVELS) -> str:
+    """Show the values in at most `width` characters, each the mean of an equal part. NaN values are skipped."""
+    known = [value for value in values if not math.isnan(value)]
+    cells = min(width, len(known))
+    parts = [known[k * len(known) // cells : (k + 1) * len(known) // cells] for k in range(cells)]
+    means = [sum(part) / len(part) for part in parts]
+    low = min(means, default=0.0)
+    height = max(means, default=0.0) - low
+    return show_levels([(mean - low) / height if height else 0.0 for mean in means], levels)
 
 
 def number(value: float) -> str:

@@ -15,7 +15,7 @@ from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import MetricsFile
-from shmppo.loggers.status import RunStatus, load_note, start_notes
+from shmppo.loggers.status import RunStatus
 from shmppo.loggers.step_times import STEP_TIMES, StepTimes
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.shared_buffers import Control
@@ -26,12 +26,10 @@ from shmppo.runs.evaluator import Evaluator
 from shmppo.storage.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
 from shmppo.utils import machine
 from shmppo.utils.files import FailedWrites, replaced_file, warn_on_os_error, write_json
-from shmppo.utils.phase_timer import CoreShare
 from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
-MEASURED_SECONDS = 2.0  # of gradients, after which the run decides whether the machine is loaded
 MEMORY_EVERY = 100  # iterations between two measurements of the memory, each of which takes about 5 ms per process
 
 
@@ -76,8 +74,6 @@ class Outputs:
         self._check: BackgroundCheck | None = None
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
-        for note in start_notes(config):
-            self._add_note(note)
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
                 remove_profiles_after(run_dir, iteration)
@@ -129,15 +125,6 @@ class Outputs:
         """Show the result of the check of the environment, if it has just ended with a difference."""
         if self._check is not None and (reason := self._check.poll()):
             self._status.notes.append(f"not exact: {reason}")  # the check has logged it
-
-    def check_load(self, core_share: CoreShare) -> None:
-        """Say once whether the machine is loaded. core_share: how much of a core the learner gets."""
-        if note := load_note(core_share.take(MEASURED_SECONDS), self._config):
-            self._add_note(note)
-
-    def _add_note(self, note: str) -> None:
-        log.warning("%s", note)
-        self._status.notes.append(note)
 
     def _write_profile(self, iteration: int, profile: KLProfile) -> None:
         file = f"{PROFILE_DIRECTORY}/{iteration:06d}.npz"

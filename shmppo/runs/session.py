@@ -214,7 +214,6 @@ class Session:
         self._check_directory()
         if self.outputs.log(row, self.learner, self.buffers.timings.step_seconds):
             self.stop.make()
-        self.outputs.check_load(self.timer.core_share)
         if self._agree():
             self._check_directory()
             self.save()

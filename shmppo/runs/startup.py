@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
 from shmppo.errors import ConfigError
-from shmppo.loggers.text import printable
 from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start_fork_server
 from shmppo.storage.run_directory import refuse_existing_run
 from shmppo.utils.files import user_path
@@ -101,7 +100,7 @@ def startup_line(text: str, *, quiet: bool) -> Iterator[None]:
     if quiet or stream is None or stream.closed or not stream.isatty():
         yield
         return
-    print(printable(text, stream.encoding), end="\r", flush=True)
+    print(text, end="\r", flush=True)
     try:
         yield
     finally:

@@ -116,8 +116,7 @@ class PoolGradients:
         """See `GradientSource.compute`."""
 
         def own() -> None:
-            with timer.core_share:
-                self._gradients.compute(epoch, minibatch, self._shards)
+            self._gradients.compute(epoch, minibatch, self._shards)
 
         if self._sharded:
             return self._pool.compute_gradients(version, epoch, minibatch, own, timer)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic, thread_time
-from types import TracebackType
+from time import monotonic
 
 import numpy as np
 
@@ -27,43 +26,10 @@ COMMUNICATION = ("wait", "publish", "reduce")
 _INDEX = {name: i for i, name in enumerate(PHASES)}
 
 
-class CoreShare:
-    """A context manager for pure computation. It measures how much of the time this thread had a core."""
-
-    def __init__(self) -> None:
-        self._elapsed = self._computed = 0.0
-        self._taken = False
-
-    def __enter__(self) -> None:
-        self._elapsed -= monotonic()
-        self._computed -= thread_time()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._elapsed += monotonic()
-        self._computed += thread_time()
-
-    def take(self, seconds: float) -> float | None:
-        """Return the CPU time of all contexts divided by their duration, once they have taken `seconds` together.
-
-        Before that, and from the second call on, the result is None.
-        """
-        if self._taken or self._elapsed < seconds:
-            return None
-        self._taken = True
-        return self._computed / self._elapsed
-
-
 class PhaseTimer:
-    """Measures seconds per phase since the last `reset`. The first phase is "other".
-
-    Attributes:
-        core_share: how much of a core this thread gets while it computes gradients.
-    """
+    """Measures seconds per phase since the last `reset`. The first phase is "other"."""
 
     def __init__(self) -> None:
-        self.core_share = CoreShare()
         self._seconds = [0.0] * len(PHASES)
         self._phase = _INDEX["other"]
         self._since = monotonic()

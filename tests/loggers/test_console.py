@@ -142,17 +142,22 @@ def test_a_dumb_terminal_gets_lines(terminal: str, kind: type, tmp_path: Path, m
 def test_lines_show_progress_before_the_first_iteration_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(views, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(ConsoleDisplay, "TICK_SECONDS", 60.0)
     status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), ready=True)
-    view = views.LineView(status)
-    view.start()
-    view.update(finished=False, force=False)
+    display = ConsoleDisplay(status)
+    display._next_progress = 0.0
+    for _ in range(2):
+        display._update(finished=False)  # the second one is too early
     status.stop._on_signal(signal.SIGTERM, None)
-    view.update(finished=False, force=False)
-    view.update(finished=False, force=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "iteration 1: sampling 0 of 512 steps"
-    assert lines.count("stopping after this iteration") == 1
+    status.notes.append("not exact: the environment differs")
+    for _ in range(2):
+        display._update(finished=False)
+    display.close()
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "iteration 1: sampling 0 of 512 steps",
+        "stopping after this iteration",
+        "warning: not exact: the environment differs",
+    ]
 
 
 @pytest.mark.long  # .ci/run installs the packages

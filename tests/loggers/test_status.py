@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import signal
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers import status as status_module
-from shmppo.loggers.status import MAX_HISTORY, RunStatus, load_note, start_notes
+from shmppo.loggers.status import MAX_HISTORY, RunStatus
 from shmppo.utils.signals import StopRequest
 
 CONFIG = TrainConfig(num_envs=8, rollout_steps=16, workers=2, total_steps=8 * 16 * 4)
@@ -91,23 +90,3 @@ def test_the_remaining_time_is_that_of_the_remaining_iterations(monkeypatch: pyt
     assert (status.remaining, status.elapsed) == (4.5, 3.5)
     status.add(row(4), [], 0)
     assert status.remaining == 0.0
-
-
-@pytest.mark.parametrize(("workers", "ranks", "warns"), [(4, "1", False), (5, "1", True), (3, "2", True)])
-def test_more_workers_than_cores_cause_a_warning(
-    workers: int, ranks: str, warns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status_module, "usable_cores", lambda: 4)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    notes = start_notes(TrainConfig(workers=workers, num_envs=16))
-    assert len(notes) == warns
-    assert all("share 4 usable cores" in note for note in notes)
-
-
-def test_a_learner_without_a_core_of_its_own_causes_a_note_that_names_its_share() -> None:
-    config = TrainConfig(workers=2, num_envs=16)
-    assert load_note(0.95, config) is None
-    note = load_note(0.6, config)
-    assert note is not None
-    assert "for 60% of the time" in note
-    assert load_note(0.6, dataclasses.replace(config, workers=0)) is None

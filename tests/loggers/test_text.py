@@ -1,4 +1,4 @@
-"""Bars, sparklines, numbers, durations, and paths, for every encoding of a terminal."""
+"""Sparklines, numbers, durations, and paths."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from shmppo.loggers.text import ASCII, BLOCKS, clock, glyphs_for, number, printable
+from shmppo.loggers.text import ASCII_LEVELS, clock, number, show_levels, sparkline
 from shmppo.utils.files import short_path
 
 
 def test_a_sparkline_shows_means_of_equal_parts() -> None:
-    assert BLOCKS.sparkline([math.nan, 0, 7], 10) == "▁█"
-    assert BLOCKS.sparkline([0, 2, 4, 6], 2) == "▁█"
-    assert BLOCKS.sparkline([math.nan], 5) == ""
-    assert ASCII.sparkline([0, 7], 10) == "_#"
-
-
-def test_bars_and_levels() -> None:
-    assert BLOCKS.bar(0.5, 4) == "██░░"
-    assert ASCII.bar(2.0, 4) == "####"
-    assert BLOCKS.each_level([0, 0.5, 1]) == "▁▅█"
+    assert sparkline([math.nan, 0, 7], 10) == "▁█"
+    assert sparkline([0, 2, 4, 6], 2) == "▁█"
+    assert sparkline([math.nan], 5) == ""
+    assert sparkline([3, 3], 5) == "▁▁"
+    assert sparkline([0, 7], 10, ASCII_LEVELS) == "_#"
+    assert show_levels([0, 0.5, 1]) == "▁▅█"
 
 
 @pytest.mark.parametrize(
@@ -49,22 +45,6 @@ def test_numbers_keep_significant_digits(value: float, text: str) -> None:
 def test_durations() -> None:
     assert clock(3725.9) == "1:02:05"
     assert clock(None) == "-:--:--"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "glyphs"),
-    [("utf-8", BLOCKS), ("ascii", ASCII), ("latin-1", ASCII), (None, ASCII), ("no-such-encoding", ASCII)],
-)
-def test_a_terminal_gets_only_characters_that_it_can_show(encoding: str | None, glyphs: object) -> None:
-    assert glyphs_for(encoding) is glyphs
-
-
-def test_characters_of_ascii_displays_are_ascii_and_differ() -> None:
-    ASCII.bar(0.5, 4).encode("ascii")
-    assert len(set(ASCII.phases)) == len(ASCII.phases) == len(BLOCKS.phases)
-    assert len(ASCII.levels) == len(BLOCKS.levels)
-    assert printable("λ…", "ascii") == "\\u03bb\\u2026"
-    assert printable("λ…", "utf-8") == "λ…"
 
 
 def test_a_path_is_relative_where_that_is_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

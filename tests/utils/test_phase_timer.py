@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shmppo.utils.phase_timer as module
-from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, PHASES, SAMPLING, CoreShare, PhaseTimer, as_dict
+from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, PHASES, SAMPLING, PhaseTimer, as_dict
 
 
 @pytest.fixture
@@ -70,22 +70,3 @@ def test_totals_of_phases() -> None:
     for total, names in (("sampling", SAMPLING), ("learning", LEARNING), ("communication", COMMUNICATION)):
         assert named[total] == sum(named[name] for name in names)
     assert named["sampling"] + named["learning"] + named["communication"] + named["other"] == sum(range(len(PHASES)))
-
-
-def test_the_share_of_a_core_is_small_while_the_thread_sleeps_and_near_one_while_it_computes() -> None:
-    share = CoreShare()
-    assert share.take(0.1) is None
-    with share:
-        time.sleep(0.1)
-    slept = share.take(0.1)
-    assert slept is not None
-    assert slept < 0.5
-    assert share.take(0.1) is None, "it is given once"
-    share = CoreShare()
-    with share:
-        began = time.thread_time()
-        while time.thread_time() - began < 0.05:
-            pass
-    computed = share.take(0.0)
-    assert computed is not None
-    assert 0.0 < computed <= 1.01
