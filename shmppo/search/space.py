@@ -159,10 +159,11 @@ def _range(name: str, values: Any) -> IntDistribution | FloatDistribution:
     for key, value in numbers.items():
         known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         require(known, f"{key} is {shown(value)}; it must be a number, use choices for other values")
-    require(values.get("log", False) in (True, False), f"log is {shown(values['log'])}; it must be true or false")
+    log = values.get("log", False)
+    require(isinstance(log, bool), f"log is {shown(log)}; it must be true or false")
     kind = field_types()[name]
     distribution = FloatDistribution if float in (kind, *typing.get_args(kind)) else IntDistribution
-    return distribution(**numbers, log=values.get("log", False))
+    return distribution(**numbers, log=log)
 
 
 def _check_searchable(name: str) -> None:
