@@ -196,7 +196,7 @@ def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     for directory, flags, job, message in (
         (new, ("--space", str(unknown)), (), "there is no field learning_speed"),
-        (new, ("--space", str(contradictory)), (), "low must be smaller"),
+        (new, ("--space", str(contradictory)), (), "gamma: `low <= high` must hold"),
         (new, (), ("--workers", "2"), "--workers after -- belongs to the search; leave it out"),
         (new, ("--trials", "0"), (), "--trials is 0; it must be at least 1"),
         (undisturbed, ("--space", str(other)), (), "was begun with another space"),
