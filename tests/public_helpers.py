@@ -1,9 +1,4 @@
-"""Fixtures and helpers that use only the public API and the command line of the package.
-
-Test modules that import no other helpers also run with older versions of the package. `figures.defects.measure` uses
-this: it runs tests of defects with the version that had the defects. There, pytest loads this module as a plugin in
-place of conftest.py.
-"""
+"""Fixtures and helpers that use only the public API and the command line of the package."""
 
 from __future__ import annotations
 

@@ -10,15 +10,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
+from figures.common.jobs import rank_variables
 from figures.common.paths import ROOT
-from figures.common.ranks import rank_variables
 from shmppo.plotting.curves import read_columns
 
 START_TIMEOUT = 120.0  # seconds within which every run must write its first rows
@@ -44,7 +46,7 @@ class RunGroup:
             checkout: root of the checkout whose package runs.
         """
         run_dirs = [directory / f"run{i}" for i in range(len(commands))]
-        self._run_dirs = run_dirs[:1] if ranks else run_dirs
+        self.run_dirs = run_dirs[:1] if ranks else run_dirs
         variables = [rank_variables(i, len(commands), MASTER_PORT) if ranks else {} for i in range(len(commands))]
         self._processes = [
             subprocess.Popen(
@@ -56,22 +58,12 @@ class RunGroup:
             for command, run_dir, extra in zip(commands, run_dirs, variables, strict=True)
         ]
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the learners."""
-        return [process.pid for process in self._processes]
-
-    @property
-    def row_count(self) -> int:
-        """Number of finished iterations of the first run."""
-        return self._row_count(self._run_dirs[0])
-
     def wait_until_running(self) -> None:
         """Wait until each run has written a few rows of metrics, then stop the group."""
         deadline = time.monotonic() + START_TIMEOUT
-        while any(self._row_count(run_dir) < 3 for run_dir in self._run_dirs):
+        while any(self._row_count(run_dir) < 3 for run_dir in self.run_dirs):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no metrics in {self._run_dirs} after {START_TIMEOUT:g} s")
+                raise RuntimeError(f"no metrics in {self.run_dirs} after {START_TIMEOUT:g} s")
             time.sleep(0.1)
         self._signal(signal.SIGSTOP)
 
@@ -81,11 +73,11 @@ class RunGroup:
         Returns:
             Environment steps per second, summed over the runs. Only iterations that lie within the slice count.
         """
-        before = [self._row_count(run_dir) for run_dir in self._run_dirs]
+        before = [self._row_count(run_dir) for run_dir in self.run_dirs]
         self._signal(signal.SIGCONT)
         time.sleep(seconds)
         deadline = time.monotonic() + SLICE_TIMEOUT
-        counted = list(zip(self._run_dirs, before, strict=True))
+        counted = list(zip(self.run_dirs, before, strict=True))
         while any(self._row_count(run_dir) < count + 3 for run_dir, count in counted):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"fewer than 3 iterations in {seconds + SLICE_TIMEOUT:g} s")
@@ -95,7 +87,7 @@ class RunGroup:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the columns of metrics.csv of the first run, each [iterations]."""
-        return read_columns(self._run_dirs[0] / "metrics.csv")
+        return read_columns(self.run_dirs[0] / "metrics.csv")
 
     def kill(self) -> None:
         """Kill all processes of the group."""
@@ -124,37 +116,48 @@ class RunGroup:
 @contextmanager
 def started(
     commands: Mapping[str, Sequence[Sequence[str]]],
-    directory: Path,
+    *,
     ranks: Sequence[str] = (),
     checkouts: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, RunGroup]]:
-    """Start groups of runs, stopped until their first slice, and kill them at the end.
+    """Start groups of runs in a temporary directory, stopped until their first slice, and kill them at the end.
 
     Args:
         commands: name of each group -> the commands of its runs.
-        directory: parent of the run directories.
         ranks: names of the groups whose commands are the ranks of one run.
         checkouts: name of a group -> the checkout whose package it runs. Other groups run this checkout.
     """
-    with ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         groups = {}
         for name, group_commands in commands.items():
-            group = RunGroup(
-                group_commands,
-                directory / name.replace(" ", "_"),
-                ranks=name in ranks,
-                checkout=(checkouts or {}).get(name, ROOT),
-            )
+            folder, checkout = Path(directory) / name.replace(" ", "_"), (checkouts or {}).get(name, ROOT)
+            group = groups[name] = RunGroup(group_commands, folder, ranks=name in ranks, checkout=checkout)
             stack.callback(group.kill)
             group.wait_until_running()
-            groups[name] = group
         yield groups
 
 
-def rounds(groups: Mapping[str, RunGroup], count: int, seconds: float) -> Iterator[dict[str, float]]:
-    """Give each group one slice per round; yield the steps per second of each group, round by round."""
-    for _ in range(count):
-        yield {name: group.run_slice(seconds) for name, group in groups.items()}
+def rounds(groups: Mapping[str, RunGroup], count: int, seconds: float) -> list[dict[str, float]]:
+    """Give each group one slice per round; return the steps per second of each group, round by round."""
+    return [{name: group.run_slice(seconds) for name, group in groups.items()} for _ in range(count)]
+
+
+def interleaved_rates(
+    commands: Mapping[str, Sequence[Sequence[str]]],
+    slices: int,
+    seconds: float,
+    checkouts: Mapping[str, Path] | None = None,
+) -> list[dict[str, float]]:
+    """Run groups of runs interleaved; return what `rounds` returns."""
+    with started(commands, checkouts=checkouts) as groups:
+        return rounds(groups, slices, seconds)
+
+
+def spread(rates: Sequence[Mapping[str, float]], over: str, under: str) -> dict[str, float]:
+    """Return the median, the lowest, and the highest ratio of two groups in the same round."""
+    ratios = [rate[over] / rate[under] for rate in rates]
+    numbers = {"ratio": median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    return {name: round(ratio, 3) for name, ratio in numbers.items()}
 
 
 def add_slice_flags(parser: argparse.ArgumentParser, slices: int, seconds: float) -> None:

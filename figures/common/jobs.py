@@ -33,3 +33,15 @@ def flags(fields: Mapping[str, Any]) -> list[str]:
             values = list(map(str, value)) if isinstance(value, tuple) else [str(value)]
         arguments += [f"--{flag}", *values]
     return arguments
+
+
+def rank_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the environment variables that torchrun sets for a rank. port: where the ranks meet on this machine."""
+    return {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
+from figures.common.jobs import rank_variables
 from figures.common.paths import ROOT
-from figures.common.ranks import rank_variables
 
 JOBS = {
     "CartPole": "--env figures.faults.environments:RaisesOnceCartPole-v0 --hide-obs 1 3",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from figures.cores.networks import NETWORKS
 from shmppo import TrainConfig, preset
 
 TASKS = (
@@ -12,16 +11,7 @@ TASKS = (
     "CountRecallEasy", "HigherLowerEasy", "PositionOnlyCartPoleHard", "NoisyPositionOnlyCartPoleEasy",
     "NoisyPositionOnlyCartPoleHard", "MineSweeperEasy", "ConcentrationEasy",
 )  # fmt: skip
-CORES: dict[str, dict[str, Any]] = {
-    "gru": {"core": "gru"},
-    "lstm": {"core": "lstm"},
-    "lmu": {"core": "lmu"},
-    "lru": {"core": "lru"},
-    **{name: {"network": f"figures.cores.networks:{network.__name__}"} for name, network in NETWORKS.items()},
-}
-"""Fields of `TrainConfig` that choose a core."""
-
-
+CORES = ("gru", "lstm", "lmu", "lru")
 VARIANTS: dict[str, dict[str, Any]] = {
     "preset": {},
     "seq16": {"seq_len": 16},
@@ -32,7 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"hidden_size": 256, "encoder_sizes": (256,)},
     "deep": {"encoder_sizes": (128, 128)},
     "layers_2": {"num_layers": 2},
-    "no_memory": {"core": "none"},  # replaces the core
+    "no_memory": {"core": "none"},
     "entropy_0": {"entropy_coef": 0.0},
     "entropy_003": {"entropy_coef": 0.03},
     "constant_lr": {"lr_schedule": "constant"},
@@ -72,5 +62,5 @@ PUBLISHED = {
 
 def config_of(task: str, core: str, variant: str, seed: int, **changes: Any) -> TrainConfig:
     """Return the configuration of a case: the preset `popgym` with a task, a core, and a variant."""
-    fields = {"env": f"popgym:popgym-{task}-v0", "seed": seed, **CORES[core], **VARIANTS[variant], **changes}
+    fields = {"env": f"popgym:popgym-{task}-v0", "seed": seed, "core": core, **VARIANTS[variant], **changes}
     return preset("popgym", **fields)

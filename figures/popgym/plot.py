@@ -13,7 +13,7 @@ from figures.common.paths import FIGURES
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
 from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS, VARIANTS
-from figures.popgym.measure import BLOCK_STEPS, SOLVED, block_means, name_of
+from figures.popgym.measure import BLOCK_STEPS, SOLVED
 from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
 
 TABLE = FIGURES / "popgym" / "popgym.csv"
@@ -68,21 +68,27 @@ def returns_table(table: list[dict[str, str]], steps: str) -> str:
 
 
 def runs_table(table: list[dict[str, str]]) -> str:
-    """Return a Markdown table with a line for each run that is not short: its return, steps, and time."""
-    lines = [
-        f"A run ended early when the mean return of 100 episodes was at least {SOLVED} in a whole block of "
-        f"{BLOCK_STEPS:,} steps. The return is the maximum mean episodic return. The time is that of one core. "
-        f"Published: 15 million steps ({SOURCE}).",
-        "",
-        "| task | core | seed | return | steps | minutes | published GRU | published best |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    """Return a Markdown table of the runs that are not short: a line per task, with the returns and steps by core."""
     rows = [row for row in table if row["steps"] != SHORT and row["variant"] == "preset" and row["max_return"]]
-    for row in sorted(rows, key=lambda row: (TASKS.index(row["task"]), list(CORES).index(row["core"]), row["seed"])):
-        own = [row["task"], row["core"], row["seed"], number(float(row["max_return"]))]
-        steps = f"{float(row['env_steps']) / 1e6:.1f}M of {float(row['steps']) / 1e6:.0f}M"
-        cost = [steps, f"{float(row['wall_seconds']) / 60:.0f}"]
-        lines.append("| " + " | ".join([*own, *cost, *published(row["task"])]) + " |")
+    cores = [core for core in CORES if any(row["core"] == core for row in rows)]
+    lines = [
+        "Maximum mean episodic return, with the millions of steps of each seed. A run ended early when the mean return "
+        f"of 100 episodes was at least {SOLVED} in a whole block of {BLOCK_STEPS:,} steps. Published: 15 million steps "
+        f"({SOURCE}).",
+        "",
+        f"| task | {' | '.join(cores)} | published GRU | published best |",
+        "| --- |" + " --- |" * (len(cores) + 2),
+    ]
+    for task in sorted({row["task"] for row in rows}, key=TASKS.index):
+        cells = [
+            ", ".join(
+                f"{number(float(row['max_return']))} ({float(row['env_steps']) / 1e6:.1f}M)"
+                for row in sorted(rows, key=lambda row: row["seed"])
+                if (row["task"], row["core"]) == (task, core)
+            )
+            for core in cores
+        ]
+        lines.append("| " + " | ".join([task, *cells, *published(task)]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -115,39 +121,11 @@ def number(value: float) -> str:
     return f"{value:.3f}".replace("-", "−")
 
 
-def return_within(file: Path, seconds: float) -> float:
-    """Return the maximum mean episodic return of a curve within a time. NaN: no whole block was trained by then."""
-    rows = [row | {"episodes": "100"} for row in read_rows(file) if float(row["wall_seconds"]) <= seconds]
-    return max(block_means(rows).values(), default=math.nan)
-
-
-def equal_time_table(table: list[dict[str, str]], steps: str) -> str:
-    """Return a Markdown table of the returns of each seed within the time of the fastest core.
-
-    It has the tasks that several cores were trained on, and is empty if there are no runs of this length.
-    """
-    rows = [row for row in table if row["steps"] == steps and row["variant"] == "preset"]
-    if not rows:
-        return ""
-    cores = [core for core in CORES if any(row["core"] == core for row in rows)]
-    lines = [f"| task | seconds | {' | '.join(cores)} |", "| --- | --- |" + " --- |" * len(cores)]
-    for task in compared_tasks(table, steps):
-        runs = {core: [row for row in rows if (row["task"], row["core"]) == (task, core)] for core in cores}
-        seconds = min(median(float(row["wall_seconds"]) for row in found) for found in runs.values() if found)
-        returns = [
-            [return_within(CURVES / steps / f"{name_of(row)}.csv", seconds) for row in found] for found in runs.values()
-        ]
-        lines.append("| " + " | ".join([task, f"{seconds:.0f}", *map(numbers, returns)]) + " |")
-    head = f"Maximum mean episodic return of the runs of {int(steps):,} steps within the time of the fastest core.\n\n"
-    return head + "\n".join(lines) + "\n"
-
-
 def write_tables(table: list[dict[str, str]]) -> None:
     """Write the tables into files, which docs/generate.py includes."""
     found = {
         "returns-short": returns_table(table, SHORT),
         "returns-long": runs_table(table),
-        "equal-time": equal_time_table(table, SHORT),
         "variants": variants_table(table),
     }
     for name, text in found.items():

@@ -1,1 +1,1 @@
-"""Speed-up and efficiency over the number of workers."""
+"""Speed over the number of workers, for several jobs, and beside busy processes."""

@@ -15,7 +15,7 @@ import torch
 
 from figures.assumption4 import measure as assumption4
 from figures.common import evaluated_runs
-from figures.common.interleaved import started
+from figures.common.interleaved import spread, started
 from figures.common.jobs import flags
 from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows, read_rows
@@ -147,17 +147,23 @@ def test_fields_become_flags() -> None:
 
 
 @pytest.mark.long
-def test_interleaved_runs_work_only_in_their_slices_and_end(tmp_path: Path) -> None:
+def test_interleaved_runs_work_only_in_their_slices_and_end() -> None:
     fields = {
         "env": "CartPole-v1", "num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8,
         "encoder_sizes": (8,), "workers": 2, "total_steps": 100_000_000, "worker_timeout": 600,
     }  # fmt: skip
     command = flags(fields)
-    with started({"one": [command], "two": [command, command]}, tmp_path) as groups:
+    with started({"one": [command], "two": [command, command]}) as groups:
         before = {name: len(group.columns()["iteration"]) for name, group in groups.items()}
         assert groups["two"].run_slice(1.0) > 0
         after = {name: len(group.columns()["iteration"]) for name, group in groups.items()}
         assert after["two"] > before["two"] + 1
         assert after["one"] == before["one"]
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
-    assert not left
+        run_dirs = [str(path) for group in groups.values() for path in group.run_dirs]
+    processes = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert not [command for command in processes if any(path in command for path in run_dirs)]
+
+
+def test_ratios_are_those_of_the_slices_of_a_round() -> None:
+    rates = [{"new": 3.0, "old": 2.0}, {"new": 1.0, "old": 2.0}, {"new": 8.0, "old": 4.0}]
+    assert spread(rates, "new", "old") == {"ratio": 1.5, "lowest": 0.5, "highest": 2.0}

@@ -1,1 +1,0 @@
-"""Recurrent networks that did not become built-in cores, as custom networks."""

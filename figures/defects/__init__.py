@@ -1,1 +1,0 @@
-"""Tests of defects that an older commit had."""

@@ -1,1 +1,0 @@
-"""The time that the encoders of images take."""

@@ -1,1 +1,0 @@
-"""Efficiency of lock-step sampling when environment steps sleep instead of computing."""

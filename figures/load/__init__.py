@@ -1,1 +1,0 @@
-"""Speed beside other busy processes."""

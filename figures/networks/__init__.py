@@ -1,0 +1,1 @@
+"""Time of the recurrent cores and of the encoders of images."""

@@ -1,1 +1,0 @@
-"""Time that action recording, hashing, and checkpoints add to an iteration."""

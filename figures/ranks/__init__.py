@@ -1,0 +1,1 @@
+"""Training with several ranks on one machine: topologies, speed-up, and preemption."""

@@ -1,1 +1,0 @@
-"""Share of an iteration that two ranks spend on communication."""

@@ -1,1 +1,0 @@
-"""Predicted and measured speed-up over the number of ranks."""

@@ -1,1 +1,0 @@
-"""Throughput of four ranks, one of them slow, with and without preemption."""

@@ -1,1 +1,0 @@
-"""Speed-up of two workers over one process for jobs of several sizes."""

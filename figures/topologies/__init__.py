@@ -1,1 +1,0 @@
-"""Throughput of central, sharded, and decentralized learning on one machine."""
