@@ -3,8 +3,8 @@
     python -m figures.search.measure search cartpole double_pendulum swimmer
     python -m figures.search.measure fresh cartpole --seeds 101 102 103 104 105
 
-search: 30 trials. The next call continues an interrupted search. A folder for each task gets trials.csv, best.json, and
-the plots of the search. The rows of this task in fresh.csv are removed, because they belong to the previous search.
+search: 30 trials. The next call continues an interrupted search. A folder for each task gets trials.csv and best.json.
+The rows of this task in fresh.csv are removed, because they belong to the previous search.
 search.csv has the steps of each search, the steps if each paused trial restarted, and the steps if all trials trained
 to the end. The last two are computed. A test of the search shows that a trial that restarts has the same result.
 
@@ -97,7 +97,7 @@ def measure_search(task: str) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
     duration = round(time.monotonic() - began)
     (FOLDER / task).mkdir(exist_ok=True)
-    for name in ("trials.csv", "best.json", "importance.svg", "slices.svg"):
+    for name in ("trials.csv", "best.json"):
         shutil.copy(directory / name, FOLDER / task / name)
     rows = read_rows(FOLDER / task / "trials.csv")
     row = {
