@@ -1,1 +1,1 @@
-"""Training runs with random worker failures and stops end with the weights of undisturbed runs."""
+"""Disturbed runs and random configurations train to one hash, and a long run does not grow."""

@@ -1,1 +1,0 @@
-"""Random configurations are refused in one sentence, or train with the same weights for any number of workers."""

@@ -1,1 +1,0 @@
-"""Memory and open file descriptors of a half-hour training run."""
