@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import json
 import os
 import re
@@ -51,7 +53,7 @@ def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
     found = []
     for process in (learner or psutil.Process()).children(recursive=True):
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and "check_process" in " ".join(process.cmdline()):
+            if process.status() != psutil.STATUS_ZOMBIE and "determinism_check" in " ".join(process.cmdline()):
                 found.append(process)
         except psutil.Error:
             continue
@@ -60,15 +62,9 @@ def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
 
 def wait_for_the_check(row: dict[str, float]) -> bool:
     """A callback that lets the check end before the run continues."""
-    for process in psutil.Process().children():
-        try:
-            command = " ".join(process.cmdline())
-        except psutil.ZombieProcess:
-            command = ""
-        except psutil.NoSuchProcess:
-            continue
-        if not command or "check_process" in command:  # while a process ends, it has no command line
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    for check in gc.get_objects():
+        if type(check).__name__ == "CheckProcesses":
+            check.poll = functools.partial(lambda finding: finding, check.wait())
     return False
 
 
@@ -81,8 +77,9 @@ def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def background_check() -> None:
-    """Let runs in this process check their environment (--check-determinism)."""
+def background_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process check their environment (--check-determinism), at the usual priority."""
+    monkeypatch.setattr("shmppo.envs.check_process.LOWEST_PRIORITY", "")
 
 
 @pytest.fixture(autouse=True)

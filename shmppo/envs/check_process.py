@@ -1,256 +1,156 @@
-"""The processes of a check of determinism: a new interpreter, which starts another one with another hash seed.
+"""The check that an environment is a function of its seed and its actions: starts two processes, compares their lines.
 
-    run → first process ⇄ second process
-
-The second process sends its outcomes to the first one, which compares and sends a `Finding` to the run. Both processes
-have a low priority. Each one ends when its standard input is closed, which also happens if the process before it is
-killed. This module imports nothing that takes long, so that a new process soon watches its standard input.
+`determinism_check` says what the processes do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from multiprocessing import spawn
-from typing import IO, TYPE_CHECKING, Any, cast
+import time
+from typing import IO, Any, NamedTuple, cast
 
-from shmppo.utils.signals import kill_with_parent
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.determinism_check import UNROUNDED, Outcome, make_request
+from shmppo.envs.spec import Task
 
-if TYPE_CHECKING:
-    from shmppo.config.train_config import TrainConfig
-    from shmppo.envs.determinism_check import Finding, Outcome
-    from shmppo.envs.spec import Task
-
-NAME = "determinism check"
-NICENESS = 15  # lower priority than training
-HASH_SEEDS = {"first": "0", "second": "1"}
-"""PYTHONHASHSEED of each process."""
-CLOSE_SECONDS = 1.0
-"""Time after which a process is killed that does not end by itself."""
-_SIZE_BYTES = 8
+LOWEST_PRIORITY = (
+    "os.nice(19); hasattr(os, 'SCHED_IDLE') and os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
+)
+"""Code of a process that then gets only time that no other process needs. On Linux, any other one interrupts it."""
+_POLL_SECONDS = 0.02
 
 
-class CheckProcess:
-    """The first process of a check. Close it, also if it has ended."""
+class Finding(NamedTuple):
+    """The result of a check."""
 
-    def __init__(self, config: TrainConfig, task: Task, steps: int, *, niceness: int = NICENESS) -> None:
-        """Start the process.
+    steps: int
+    """Number of steps that were the same."""
+    difference: str | None = None
+    """What differed first and where. None: nothing."""
+    problem: str | None = None
+    """Why not all steps were checked. None: all were, or there is a difference."""
+
+
+class CheckProcesses:
+    """The two processes of a check. Call `close` in any case."""
+
+    def __init__(self, config: TrainConfig, task: Task, steps: int, *, background: bool) -> None:
+        """Start the processes.
 
         Args:
             config: of the run. Its seed decides the seeds and actions of the check.
             task: description of the environment.
             steps: number of steps to compare.
-            niceness: what is added to the niceness of this process.
+            background: whether the processes get only time that no other process of the machine needs.
 
         Raises:
-            Exception: if the system cannot start a process, or if the request cannot be pickled.
+            OSError: if the system cannot start a process.
         """
-        from shmppo.envs.determinism_check import make_request
-
-        if task.backend != "vector":  # only UserVectorEnv needs the distribution, whose import of torch takes seconds
-            task = _without_distribution(task)
-        request = pickle.dumps(make_request(config, task, steps))
-        message = pickle.dumps((_preparation(import_main=config.num_workers > 0), request))
-        self._process = _start("first", message, niceness)
+        self._sides: list[_Side] = []
+        self._steps = 0
+        main = _main_script() if config.num_workers else (None, None)  # without workers, nothing says it has a guard
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            for alone in (True, False):
+                request = pickle.dumps((main, make_request(config, task, steps, alone=alone)))
+                self._sides.append(_Side(request, hash_seed=int(alone), background=background))
+            stack.pop_all()
 
     def poll(self) -> Finding | None:
-        """Return the result, or None if the process has not ended."""
-        if self._process.poll() is None:
-            return None
-        return self._finding()
+        """Compare what both processes have printed so far. Return the result, or None if it is not known yet."""
+        codes = [side.read() for side in self._sides]
+        first, second = (side.lines for side in self._sides)
+        while first and second:
+            outcome = Outcome(*json.loads(first.pop(0)))
+            if finding := compare(outcome, Outcome(*json.loads(second.pop(0))), self._steps):
+                return finding
+            self._steps = outcome.steps
+        failed = [code for code, side in zip(codes, self._sides, strict=True) if code and not side.lines]
+        if failed:
+            return Finding(self._steps, problem=f"a process of the check ended with exit code {failed[0]}")
+        return Finding(self._steps) if codes == [0, 0] else None
 
     def wait(self) -> Finding:
-        """Wait until the process has ended, and return the result."""
-        self._process.wait()
-        return self._finding()
-
-    def _finding(self) -> Finding:
-        """Read what the process has sent before it ended. A process of the environment may still have the pipe open."""
-        from shmppo.envs.determinism_check import Finding
-
-        output = cast(IO[bytes], self._process.stdout)
-        os.set_blocking(output.fileno(), False)
-        try:
-            return Finding(**json.loads(output.read() or b""))
-        except ValueError:
-            return Finding(0, problem=f"its process ended with exit code {self._process.returncode}")
+        """Wait for the result, and return it."""
+        while (finding := self.poll()) is None:
+            time.sleep(_POLL_SECONDS)
+        return finding
 
     def close(self) -> None:
-        """End the process, and wait up to CLOSE_SECONDS before it is killed."""
-        _end(self._process)
+        """Kill and reap the processes."""
+        for side in self._sides:
+            side.close()
 
 
-def _without_distribution(task: Task) -> Task:
-    import dataclasses
+class _Side:
+    """One process, and the lines that it has printed and nobody has compared."""
 
-    return dataclasses.replace(task, distribution=cast(Any, None))
+    def __init__(self, request: bytes, *, hash_seed: int, background: bool) -> None:
+        lower = LOWEST_PRIORITY if background else ""  # before the process imports anything
+        run = "from shmppo.envs.determinism_check import main; main()"
+        code = f"import os, sys; {lower}sys.path[:] = {sys.path!r}; {run}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
+        )
+        self.lines: list[bytes] = []
+        self._rest = b""
+        with contextlib.suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as stdin:
+            stdin.write(request)
+        os.set_blocking(cast(IO[bytes], self._process.stdout).fileno(), False)
+
+    def read(self) -> int | None:
+        """Read what the process has printed. Return its exit code, or None if it had not ended before."""
+        code = self._process.poll()
+        if not self.lines:  # a process that is ahead waits when the pipe is full
+            *self.lines, self._rest = (self._rest + (cast(IO[bytes], self._process.stdout).read() or b"")).split(b"\n")
+        return code
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        cast(IO[bytes], self._process.stdout).close()
 
 
-def _preparation(*, import_main: bool) -> dict[str, Any]:
-    """Return what `multiprocessing.spawn.prepare` needs to import the modules that this process can import.
+def compare(first: Outcome, second: Outcome, steps: int) -> Finding | None:
+    """Compare the outcomes of both processes at one place. Return None if they are the same and others follow.
 
-    Args:
-        import_main: whether to import the main script, which may register environments. Workers import it, too. A run
-            without workers may have a script that cannot be imported.
+    steps: number of steps that were the same before.
     """
-    if not import_main:
-        return {"sys_path": sys.path, "sys_argv": sys.argv}
-    data = spawn.get_preparation_data(NAME)
-    del data["authkey"]  # it cannot be pickled here, and the process opens no connections
-    return data
+    if problem := first.problem or second.problem:
+        return Finding(steps, problem=problem)
+    if bool(first.raised) != bool(second.raised):
+        return Finding(steps, f"what the environment raises differs {first.place}")
+    if first.raised:
+        return Finding(steps, problem=first.raised)
+    names = [
+        name + _index(first.values.get(name), second.values.get(name))
+        for name in dict.fromkeys([*first.values, *second.values])
+        if first.values.get(name) != second.values.get(name)
+    ]
+    names = [name for name in names if name != UNROUNDED] or names
+    return Finding(steps, f"{', '.join(names)} differ{'s' * (len(names) == 1)} {first.place}") if names else None
 
 
-def _start(role: str, message: bytes, niceness: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process, and send it a message. It lowers its priority before it imports anything else."""
-    code = (
-        f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; "
-        f"from shmppo.envs.check_process import main; main({role!r})"
-    )
-    process = subprocess.Popen(
-        [os.fsdecode(spawn.get_executable()), "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONHASHSEED": HASH_SEEDS[role]},
-    )
-    with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code is reported later
-        stdin = cast(IO[bytes], process.stdin)
-        stdin.write(len(message).to_bytes(_SIZE_BYTES, "little") + message)
-        stdin.flush()
-    return process
+def _index(first: Any, second: Any) -> str:
+    """Return the index of the first number that differs in two printed vectors, such as "[3]". "" for other values."""
+    numbers = list(zip(str(first).split(), str(second).split(), strict=False))
+    return f"[{next(k for k, (a, b) in enumerate(numbers) if a != b)}]" if len(numbers) > 1 else ""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipes of a process, and reap it."""
-    with contextlib.suppress(BrokenPipeError):
-        cast(IO[bytes], process.stdin).close()
-    try:
-        process.wait(CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    cast(IO[bytes], process.stdout).close()
-
-
-class _SecondProcessError(Exception):
-    """The second process has failed. The text says how."""
-
-
-class _Second:
-    """The second process, as the first one sees it. Iterate to get its outcomes."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def outcomes(self, message: bytes) -> Iterator[Outcome]:
-        """Start the process, and yield its outcomes. Raises _SecondProcessError if it fails."""
-        self.process = _start("second", message)
-        output = cast(IO[bytes], self.process.stdout)
-        while True:
-            try:
-                received = pickle.load(output)
-            except EOFError:
-                code = self.process.wait()
-                raise _SecondProcessError(f"its second process ended with exit code {code}") from None
-            if received is None:
-                return
-            if isinstance(received, str):
-                raise _SecondProcessError(received)
-            yield received
-
-    def kill(self) -> None:
-        """Kill and reap the process, if it was started."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-
-def main(role: str) -> None:
-    """The main function of both processes. Standard input holds the message. role: "first" or "second"."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    kill_with_parent()
-    with os.fdopen(os.dup(1), "wb") as results:
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, 1)  # what the environment prints
-        message = _read_message()
-        second = _Second()
-        threading.Thread(target=_exit_when_input_closes, args=(second,), daemon=True).start()
-        preparation, request = pickle.loads(message)
-        _prepare(preparation)
-        if role == "first":
-            try:
-                finding = _compare(request, second.outcomes(message))
-            finally:
-                second.kill()
-            results.write(json.dumps(finding._asdict()).encode())
-        else:
-            _send_outcomes(request, results)
-
-
-def _read_message() -> bytes:
-    """Read the message from standard input, without a buffer that another thread could hold."""
-    with os.fdopen(0, "rb", buffering=0, closefd=False) as stdin:
-        size, message = int.from_bytes(stdin.read(_SIZE_BYTES) or b"", "little"), b""
-        while len(message) < size:
-            part = stdin.read(size - len(message))
-            if not part:
-                os._exit(1)
-            message += part
-    return message
-
-
-def _exit_when_input_closes(second: _Second) -> None:
-    """Exit immediately when the run or the first process has closed the pipe or has ended, also during a step."""
-    while os.read(0, 1):
-        pass
-    second.kill()
-    os._exit(1)
-
-
-def _prepare(data: dict[str, Any]) -> None:
-    """Make the modules of the run importable, and import its main script if `data` says so."""
-    process: Any = multiprocessing.current_process()
-    process._inheriting = True  # a script without a guard then refuses to train
-    try:
-        spawn.prepare(data)
-    finally:
-        del process._inheriting
-
-
-def _compare(request: bytes, others: Iterator[Outcome]) -> Finding:
-    """Compare the outcomes of both processes. Whatever the environment raises becomes a problem."""
-    from shmppo.envs.determinism_check import Finding, compare
-    from shmppo.utils.user_code import FAILURES, describe_error
-
-    try:
-        return compare(pickle.loads(request), others)
-    except _SecondProcessError as error:
-        return Finding(0, problem=str(error))
-    except FAILURES as error:
-        return Finding(0, problem=describe_error(error))
-
-
-def _send_outcomes(request: bytes, results: IO[bytes]) -> None:
-    """Send the outcomes of the second process, then None; or the text of what was raised."""
-    from shmppo.envs.determinism_check import outcomes_beside_another
-    from shmppo.utils.user_code import FAILURES, describe_error
-
-    try:
-        for outcome in outcomes_beside_another(pickle.loads(request)):
-            pickle.dump(outcome, results)
-            results.flush()
-        pickle.dump(None, results)
-    except BrokenPipeError:
-        os._exit(1)  # the first process has found a difference and does not need the rest
-    except FAILURES as error:
-        pickle.dump(describe_error(error), results)
+def _main_script() -> tuple[str | None, str | None]:
+    """Return the module or the path of the main script, which may register the environment. Workers import it, too."""
+    main = sys.modules["__main__"]
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    if name is None:
+        return None, getattr(main, "__file__", None)
+    imported = not name.startswith("shmppo.") and name.rpartition(".")[2] != "__main__"
+    return (name if imported else None), None

@@ -1,23 +1,28 @@
-"""Check that an environment is a function of its seed and its actions.
+"""One process of the check that an environment is a function of its seed and its actions. `check_process` starts two.
 
-Two processes step the same environment with the same seeds and actions, across resets. Everything that it returns must
-be the same bits in both. The processes differ in what must not matter:
+Both processes step the same environment with the same seeds and actions, across resets, and print a line for each reset
+and step. These lines must be equal. The processes differ in what must not matter:
 
 - the process id, the hash seed of Python, the state of global random generators, and the time of each call;
 - other environments: in the second process, another environment lives in the same vector environment;
-- the history: in the second process, the environment has already begun other episodes.
-
-After at least three quarters of the steps, the first process restores the environment of the second one in a new
-instance, as a new worker would. It compares the remaining steps of the restored instance. `check_process` starts the
-processes.
+- the history: in the second process, the environment has already begun other episodes;
+- a restoration: after at least three quarters of the steps, the first process restores the environment in a new
+  instance, as a new worker would, and continues with it.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
+import json
+import os
+import pickle
 import random
+import runpy
+import signal
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,15 +30,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
-from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action
 from shmppo.errors import EnvError
-from shmppo.spaces.observations import Leaf, path_name
+from shmppo.spaces.observations import path_name
 from shmppo.utils.rng import determinism_check_generator
+from shmppo.utils.signals import kill_with_parent
+from shmppo.utils.user_code import FAILURES, describe_error
 
 CHECKED = 1
 """Index of the checked environment. The second process steps environment 0 before it."""
@@ -42,31 +46,23 @@ RESTORED_LENGTH = 5
 """Steps of an episode before it is restored, if episodes are so long."""
 FIRST_OF_HISTORY = 1 << 20
 """Number of the first episode of the history. No checked episode has it."""
-_VECTOR_ENVS = {"gymnasium": SyncVectorEnv, "mujoco": MujocoVectorEnv, "vector": UserVectorEnv}
+SHOWN = 64
+"""Vectors of up to this many numbers are printed in full, so that the first number that differs can be named."""
 UNROUNDED = "an observation or reward before it is rounded to 32 bits or hidden"
 _EPISODES, _ACTIONS = 0, 1  # what the generators of the check are for
 
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What to check. `make_request` returns it."""
+    """What a process of the check gets on its standard input."""
 
     config: TrainConfig
     """The configuration of the run, with a seed of the check."""
     task: Task
     steps: int
     """Number of steps, at least 1."""
-
-
-class Finding(NamedTuple):
-    """The result of a check."""
-
-    steps: int
-    """Number of steps that were the same."""
-    difference: str | None = None
-    """What differed first and where. None: nothing."""
-    problem: str | None = None
-    """Why not all steps were checked. None: all were, or there is a difference."""
+    alone: bool
+    """True in the first process, False in the second one."""
 
 
 class Outcome(NamedTuple):
@@ -74,87 +70,53 @@ class Outcome(NamedTuple):
 
     place: str
     """The step and the episode, for messages."""
-    values: dict[str, np.ndarray]
-    """Flags, reward, and observations by name. Empty if the environment has raised."""
+    steps: int
+    """Number of steps so far."""
+    values: dict[str, Any]
+    """Flags, reward, and observations (see `_printed`) by name."""
     raised: str = ""
     """What the environment has raised. "" if it has not."""
     problem: str = ""
     """Why there are no further outcomes: another environment has raised. "" if it has not."""
-    saved: EpisodeToRestore | None = None
-    """The state of the environment after the step. None: it is not restored after this step."""
 
 
-def make_request(config: TrainConfig, task: Task, steps: int) -> CheckRequest:
+def make_request(config: TrainConfig, task: Task, steps: int, *, alone: bool) -> CheckRequest:
     """Return the request to check the environment of a run. Its random numbers are of no other use in the run."""
     seed = int(determinism_check_generator(config.seed, _EPISODES).integers(2**31))
-    return CheckRequest(dataclasses.replace(config, seed=seed, step_times=False), task, steps)
+    task = dataclasses.replace(task, distribution=None)  # type: ignore[arg-type] # it would import torch
+    return CheckRequest(dataclasses.replace(config, seed=seed, step_times=False), task, steps, alone)
 
 
-def outcomes_beside_another(request: CheckRequest) -> Iterator[Outcome]:
-    """Yield the outcomes of the checked environment in the second process.
-
-    Raises:
-        EnvError: if an environment cannot be made.
-    """
-    checked = CheckedEnv(request, alone=False)
+def outcomes(request: CheckRequest) -> Iterator[Outcome]:
+    """Yield the outcomes of the checked environment. Whatever prevents further ones becomes a problem."""
     try:
-        _seed_global_generators(2)
-        checked.begin_history()
-        yield from checked.outcomes()
-    except EnvError as error:  # of the other environment, or of the history
-        yield Outcome("", {}, problem=error.message)
-    finally:
-        checked.close()
-
-
-def compare(request: CheckRequest, others: Iterator[Outcome]) -> Finding:
-    """Step the checked environment alone, and compare its outcomes with those of the second process.
-
-    Raises:
-        EnvError: if the environment cannot be made.
-    """
-    checked = CheckedEnv(request, alone=True)
-    restored, steps = "", 0
-    try:
-        _seed_global_generators(1)
-        for own, other in zip(checked.outcomes(), others, strict=False):
-            if other.problem:
-                return Finding(steps, problem=other.problem)
-            names = _differing(own, other)
-            if names:
-                verb = "differ" if len(names) > 1 else "differs"
-                return Finding(steps, f"{', '.join(names)} {verb} {own.place}{restored}")
-            if own.raised:
-                return Finding(steps, problem=own.raised)
-            steps = checked.steps
-            if other.saved is not None:
-                how = "from a snapshot" if other.saved.snapshot is not None else "by a replay"
-                restored = f" after a restoration {how}"
-                if not checked.restore(other.saved):
-                    return Finding(steps, f"a replay of the episode differs, compared {own.place}")
-        return Finding(steps)
-    finally:
-        checked.close()
+        checked = CheckedEnv(request)
+        try:
+            _seed_global_generators(1 if request.alone else 2)
+            if not request.alone:
+                checked.begin_history()
+            yield from checked.outcomes()
+        finally:
+            checked.close()
+    except FAILURES as error:  # an environment cannot be made; or the other environment, or the history, has raised
+        problem = error.message if isinstance(error, EnvError) else describe_error(error)
+        yield Outcome("", 0, {}, problem=problem)
 
 
 class CheckedEnv:
-    """The checked environment, alone or with another one in the same vector environment.
+    """The checked environment, alone or with another one in the same vector environment."""
 
-    Attributes:
-        steps: number of checked steps so far.
-    """
-
-    def __init__(self, request: CheckRequest, *, alone: bool) -> None:
+    def __init__(self, request: CheckRequest) -> None:
         """Make the environments. Raises EnvError if that fails."""
         self._request = request
-        self._low = CHECKED if alone else 0
+        self._low = CHECKED if request.alone else 0
         self._i = CHECKED - self._low
         self._seeded = request.task.seeding == "episode"  # so that an episode must not depend on earlier ones
-        self._restores = self._seeded
         self._begun = False
-        self.steps = 0
+        self._steps = 0
+        self._restored = ""  # for messages: how the environment was restored
         self._taken: list[Any] = []  # actions of the current episode
-        self._make()
+        self._envs = self._make()
         # The checked environment is the last one. It has the same generator with and without the other environment.
         streams = reversed(range(len(self._envs.handles)))
         self._generators = [determinism_check_generator(request.config.seed, _ACTIONS + n) for n in streams]
@@ -162,10 +124,16 @@ class CheckedEnv:
         for space, generator in zip(self._spaces, self._generators, strict=True):
             space.seed(int(generator.integers(2**31)))
 
-    def _make(self) -> None:
+    def _make(self) -> Any:
         """Make the vector environment."""
         config, task = self._request.config, self._request.task
-        self._envs: Any = _VECTOR_ENVS[task.backend](config, task, self._low, CHECKED + 1)
+        if task.backend == "mujoco":
+            from shmppo.envs.mujoco_vector_env import MujocoVectorEnv as Kind
+        elif task.backend == "vector":
+            from shmppo.envs.user_vector_env import UserVectorEnv as Kind  # type: ignore[assignment]
+        else:
+            from shmppo.envs.sync_vector_env import SyncVectorEnv as Kind  # type: ignore[assignment]
+        return Kind(config, task, self._low, CHECKED + 1)
 
     def begin_history(self) -> None:
         """Begin some other episodes in all environments. Does nothing if episodes may depend on earlier ones."""
@@ -184,44 +152,53 @@ class CheckedEnv:
         """Yield the outcomes of resets and steps, until all steps are done or the environment raises."""
         steps = self._request.steps
         yield (last := self._reset(0))
-        while self.steps < steps and not last.raised:
+        while self._steps < steps and not last.raised:
             last = self._checked_step()
-            self.steps += 1
-            if not last.raised and self._is_restored_here():
-                last, self._restores = last._replace(saved=self._saved()), False
             yield last
-            first = self._envs.handles[self._i].episode == 0
-            if self._seeded and not last.raised and first and self.steps == (steps + 1) // 2:
+            if last.raised:
+                return
+            if self._is_restored_here():
+                yield self._restore(last.place)
+            if self._seeded and self._envs.handles[self._i].episode == 0 and self._steps == (steps + 1) // 2:
                 yield (last := self._reset(1))  # the first episode is long; others must be checked, too
 
     def _is_restored_here(self) -> bool:
         """Whether the environment is restored after this step: once, and if possible not at an episode's start."""
         steps, length = self._request.steps, self._envs.lengths[self._i]
-        return self._restores and self.steps >= steps * (3 / 4 if length >= RESTORED_LENGTH else 9 / 10)
+        due = self._steps >= steps * (3 / 4 if length >= RESTORED_LENGTH else 9 / 10)
+        return due and self._seeded and not self._restored
 
     def _reset(self, episode: int) -> Outcome:
         """Begin an episode. The first call begins it in all environments."""
-        place = f"at the reset of episode {episode}"
+        place = f"at the reset of episode {episode}{self._restored}"
         try:
             if self._begun:
                 self._envs.reset_env(self._i, episode)
             else:
                 self._envs.reset_all(episode)
         except EnvError as error:
-            return _raised(error, place)
+            return self._raised(error, place)
         self._begun, self._taken = True, []
-        return Outcome(place, self._stored("observation", [leaf[self._i] for leaf in self._envs.obs]) | self._hash())
+        return Outcome(place, self._steps, self._observed())
 
     def _checked_step(self) -> Outcome:
         """Step all environments, and return the outcome of the checked one."""
         episode, step = self._envs.handles[self._i].episode, self._envs.lengths[self._i] + 1
-        place = f"at step {step} of episode {episode}"
+        place = f"at step {step} of episode {episode}{self._restored}"
         try:
-            return Outcome(place, self._step())
+            values = self._step()
         except EnvError as error:
-            return _raised(error, place)
+            return self._raised(error, place)
+        self._steps += 1
+        return Outcome(place, self._steps, values)
 
-    def _step(self) -> dict[str, np.ndarray]:
+    def _raised(self, error: EnvError, place: str) -> Outcome:
+        """Return the outcome of a reset or step that has raised. Raise the error of the other environment again."""
+        if error.env_index != CHECKED:
+            raise error
+        return Outcome(place, self._steps, {}, raised=error.message)
+
+    def _step(self) -> dict[str, Any]:
         """Step all environments, and return the results of the checked one by name.
 
         Raises:
@@ -232,12 +209,11 @@ class CheckedEnv:
         self._taken.append(copy.deepcopy(actions[i]))  # the environment may change its action in place
         rewards, (terminated, truncated) = np.zeros(len(actions)), np.zeros((2, len(actions)), bool)
         ended = {end.i: end for end in envs.step(actions, rewards, terminated, truncated)}
-        flags = {"terminated": terminated[i], "truncated": truncated[i], "reward": rewards[i]}
-        values = {name: np.array(value) for name, value in flags.items()}
+        values = {"terminated": bool(terminated[i]), "truncated": bool(truncated[i]), "reward": float(rewards[i])}
         if i in ended:
             self._taken = []
-            values |= self._stored("final observation", ended[i].final)
-        return values | self._stored("observation", [leaf[i] for leaf in envs.obs]) | self._hash()
+            values |= self._leaves("final observation", ended[i].final)
+        return values | self._observed()
 
     def _action(self, k: int) -> Any:
         """Draw the next action of environment k. It obeys the mask of --action-masks."""
@@ -246,71 +222,52 @@ class CheckedEnv:
             return space.sample()
         return allowed_action(space, self._envs.obs[-1][k], lambda part: generator.choice(np.flatnonzero(part)))
 
-    def _stored(self, name: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Copy the leaves of an observation, as training stores them. Name each after its part."""
-        leaves: tuple[Leaf, ...] = self._envs.observation.leaves
+    def _observed(self) -> dict[str, Any]:
+        """Return the observation, and the hash of the episode: it covers bits that training does not store."""
+        return self._leaves("observation", [leaf[self._i] for leaf in self._envs.obs]) | {
+            UNROUNDED: self._envs.hashes[self._i]
+        }
+
+    def _leaves(self, name: str, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return the leaves of an observation, as training stores them, by the name of their part."""
+        leaves = self._envs.observation.leaves
         names = [f"{name} {path_name(leaf.keys)!r}" if leaf.keys else name for leaf in leaves]
-        return {name: array.copy() for name, array in zip(names, arrays, strict=False)}
+        return dict(zip(names, map(_printed, arrays), strict=False))
 
-    def _hash(self) -> dict[str, np.ndarray]:
-        """Return the hash of the episode. It covers bits of numbers that training does not store."""
-        return {UNROUNDED: np.array(self._envs.hashes[self._i])}
-
-    def _saved(self) -> EpisodeToRestore:
-        """Return what a new instance needs to continue from here."""
-        handle, snapshot = self._envs.handles[self._i], None
-        if (spec := self._request.task.snapshot) is not None:
-            handle.save_snapshot(snapshot := np.zeros(spec.bytes, np.uint8))
-        return EpisodeToRestore(handle.episode, self._taken, self._envs.hashes[self._i], snapshot)
-
-    def restore(self, saved: EpisodeToRestore) -> bool:
-        """Replace the environment, which is alone, by a new instance that is restored. Return whether that succeeded.
+    def _restore(self, place: str) -> Outcome:
+        """Replace the environment by a new instance that is restored. The second process keeps its environment.
 
         Raises:
             EnvError: if the new instance cannot be made or raises.
         """
-        old = self._envs
-        old.close()
-        self._make()
-        restored: list[bool] = self._envs.restore([saved], np.zeros(1, np.int64))
-        for leaf, before in zip(self._envs.obs, old.obs, strict=True):
-            leaf[:] = before
-        for name in ("returns", "lengths", "hashes"):
-            getattr(self._envs, name)[:] = getattr(old, name)
-        return restored[0]
+        restored = [True]
+        spec = self._request.task.snapshot
+        if self._request.alone:
+            old, snapshot = self._envs, None
+            handle = old.handles[self._i]
+            if spec is not None:
+                handle.save_snapshot(snapshot := np.zeros(spec.bytes, np.uint8))
+            saved = EpisodeToRestore(handle.episode, self._taken, old.hashes[self._i], snapshot)
+            old.close()
+            self._envs = self._make()
+            restored = self._envs.restore([saved], np.zeros(1, np.int64))
+            for leaf, before in zip(self._envs.obs, old.obs, strict=True):
+                leaf[:] = before
+            for name in ("returns", "lengths", "hashes"):
+                getattr(self._envs, name)[:] = getattr(old, name)
+        self._restored = f" after a restoration {'from a snapshot' if spec is not None else 'by a replay'}"
+        return Outcome(place, self._steps, {"a replay of the episode": restored[0]})
 
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
 
 
-def _raised(error: EnvError, place: str) -> Outcome:
-    """Return the outcome of a reset or step that has raised. Raise the error of the other environment again."""
-    if error.env_index != CHECKED:
-        raise error
-    return Outcome(place, {}, raised=error.message)
-
-
-def _differing(own: Outcome, other: Outcome) -> list[str]:
-    """Return the names of the values that differ, with the index of the first different number of an array."""
-    if bool(own.raised) != bool(other.raised):
-        return ["what the environment raises"]
-    names = []
-    for name in dict.fromkeys([*own.values, *other.values]):
-        first, second = own.values.get(name), other.values.get(name)
-        if first is None or second is None:
-            names.append(name)
-        elif first.tobytes() != second.tobytes():
-            names.append(name + _index(first, second))
-    return [name for name in names if name != UNROUNDED] or names
-
-
-def _index(first: np.ndarray, second: np.ndarray) -> str:
-    """Return the index of the first number that differs, such as "[3]". "" for arrays of one number."""
-    if first.size == 1:
-        return ""
-    bits = [np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, -1) for array in (first, second)]
-    return str(np.argwhere((bits[0] != bits[1]).any(axis=-1))[0].tolist())
+def _printed(array: np.ndarray) -> str:
+    """Return the bits of each number of a short vector, separated by spaces, or a digest of another array."""
+    if array.ndim == 1 and array.size <= SHOWN:
+        return array.tobytes().hex(" ", array.itemsize)
+    return hashlib.blake2b(array.tobytes(), digest_size=8).hexdigest()
 
 
 def _seed_global_generators(seed: int) -> None:
@@ -319,3 +276,29 @@ def _seed_global_generators(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 (the environment may use this generator)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(seed)
+
+
+def _import_main(name: str | None, path: str | None) -> None:
+    """Import the main script of the run under the name that it has in workers. It may register the environment."""
+    if name is not None:
+        content = runpy.run_module(name, run_name="__mp_main__", alter_sys=True)
+    elif path is not None:
+        content = runpy.run_path(path, run_name="__mp_main__")
+    else:
+        return
+    module = types.ModuleType("__mp_main__")
+    module.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+
+
+def main() -> None:
+    """Read the request from standard input, and print one line per outcome. The run ends this process."""
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    kill_with_parent()
+    with os.fdopen(os.dup(1), "w", buffering=1) as lines:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the environment prints
+        main_script, request = pickle.load(sys.stdin.buffer)
+        _import_main(*main_script)
+        for outcome in outcomes(request):
+            print(json.dumps(outcome), file=lines)

@@ -43,7 +43,7 @@ class UserVectorEnv(BatchVectorEnv):
             EnvError: if the code of the vector environment raises.
         """
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
-        self._config, self._seeding, self._distribution = config, task.seeding, task.distribution
+        self._config, self._seeding = config, task.seeding
         with creation_errors(low):
             self._envs = open_vector_env(config, high - low)
         self.mode = autoreset_mode(self._envs)
@@ -105,7 +105,7 @@ class UserVectorEnv(BatchVectorEnv):
             The environments whose episode ended too early.
         """
         failed: set[int] = set()
-        idle = self._distribution.to_env(np.zeros((1, self._distribution.action_size), np.float32))[0]
+        idle = next((action for episode in episodes for action in episode.actions or ()), None)
         rewards = np.zeros(len(self._all))
         terminated, truncated = np.zeros((2, len(self._all)), bool)
         due = set(self._all)

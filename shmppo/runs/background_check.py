@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.check_process import CheckProcess
-from shmppo.envs.determinism_check import Finding
+from shmppo.envs.check_process import CheckProcesses
 from shmppo.envs.spec import Task
 from shmppo.runs.train_state import TrainState
 
@@ -16,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class BackgroundCheck:
-    """Checks in another process that the environment is a function of its seed and its actions.
+    """Checks beside a run that the environment is a function of its seed and its actions.
 
     If it is not, the run becomes inexact. If the check fails, or if the run ends before it, the log says so.
 
@@ -26,19 +25,13 @@ class BackgroundCheck:
     """
 
     def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:
-        """Prepare the check.
-
-        Args:
-            config: of the run.
-            task: description of the environment.
-            state: gets the reason if the environment is not reproducible.
-        """
+        """Prepare the check. `state` gets the reason if the environment is not reproducible."""
         self._config, self._task, self._state = config, task, state
-        self._process: CheckProcess | None = None
+        self._processes: CheckProcesses | None = None
         self.verdict = "none"
 
     def start(self) -> None:
-        """Start the process. Does nothing without a check, on other ranks, or if the environment is known already."""
+        """Start the check, unless it is off, this is another rank, or the environment is known already."""
         config, reasons = self._config, self._state.inexact_reasons
         if self._task.inexact_reason is not None or any(text.startswith(IRREPRODUCIBLE) for text in reasons):
             self.verdict = "failed"
@@ -47,18 +40,18 @@ class BackgroundCheck:
             return
         self.verdict = "not finished"
         try:
-            self._process = CheckProcess(config, self._task, config.check_determinism)
+            self._processes = CheckProcesses(config, self._task, config.check_determinism, background=True)
         except Exception as error:  # whatever prevents the check must not prevent the run
             _log_problem(repr(error))
 
     def poll(self) -> str | None:
         """Return the reason if the check has just found that the environment is not reproducible, else None."""
-        if self._process is None or (finding := self._process.poll()) is None:
+        if self._processes is None or (finding := self._processes.poll()) is None:
             return None
-        self._process.close()
-        self._process = None
+        self._processes.close()
+        self._processes = None
         if finding.difference is not None:
-            reason, self.verdict = irreproducible(finding), "failed"
+            reason, self.verdict = f"{IRREPRODUCIBLE} {finding.difference}", "failed"
             self._state.mark_inexact(reason)
             return reason
         if finding.problem is not None:
@@ -69,16 +62,11 @@ class BackgroundCheck:
         return None
 
     def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
+        """End the check."""
+        if self._processes is not None:
             _log_problem("the run ended before the check")
-            self._process.close()
-            self._process = None
-
-
-def irreproducible(finding: Finding) -> str:
-    """Return the reason why a run is inexact, for a finding with a difference."""
-    return f"{IRREPRODUCIBLE} {finding.difference}"
+            self._processes.close()
+            self._processes = None
 
 
 def _log_problem(problem: str) -> None:

@@ -7,8 +7,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.check_process import CheckProcess
-from shmppo.envs.determinism_check import Finding
+from shmppo.envs.check_process import CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 
@@ -36,8 +35,8 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
     task = inspect_task(config)
     finding = Finding(0, task.inexact_reason)
     if task.inexact_reason is None:
-        with closing(CheckProcess(config, task, steps, niceness=0)) as process:
-            finding = process.wait()
+        with closing(CheckProcesses(config, task, steps, background=False)) as processes:
+            finding = processes.wait()
     return Report(_text(config, task, finding), finding.difference is None and finding.problem is None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -9,15 +11,24 @@ from helpers import long_after
 from space_environments import ACTION_SPACES, SPACES
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.determinism_check import Finding, compare, make_request, outcomes_beside_another
+from shmppo.envs.check_process import Finding, compare
+from shmppo.envs.determinism_check import Outcome, make_request, outcomes
 from shmppo.envs.inspection import inspect_task
 
 
 def check(steps: int = 200, **fields: Any) -> Finding:
     """Run both sides of the check in this process. So neither the process id nor the hash seed differs."""
     config = TrainConfig(workers=0, **fields)
-    request = make_request(config, inspect_task(config), steps)
-    return compare(request, outcomes_beside_another(request))
+    task = inspect_task(config)
+    sides = [outcomes(make_request(config, task, steps, alone=alone)) for alone in (True, False)]
+    same = 0
+    with contextlib.closing(sides[0]), contextlib.closing(sides[1]):
+        for pair in zip(*sides, strict=True):
+            first, second = (Outcome(*json.loads(json.dumps(outcome))) for outcome in pair)
+            if finding := compare(first, second, same):
+                return finding
+            same = first.steps
+    return Finding(same)
 
 
 FOUND = {
@@ -59,12 +70,11 @@ def test_a_difference_that_32_bits_cannot_show_is_found(monkeypatch: pytest.Monk
 
 
 def test_the_part_of_the_observation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TrainConfig(workers=0, env="space_environments:Shaped", env_kwargs={"space": "dict"})
-    request = make_request(config, inspect_task(config), 10)
     monkeypatch.setattr("space_environments.Shaped._observe", lambda env: SPACES["dict"].sample())  # not seeded
-    difference = compare(request, outcomes_beside_another(request)).difference
+    difference = check(env="space_environments:Shaped", env_kwargs={"space": "dict"}).difference
     assert difference is not None
-    assert "observation 'camera'[" in difference
+    assert difference.startswith("observation 'camera', ")
+    assert "observation 'inner/1'[0]" in difference
     assert difference.endswith(" differ at the reset of episode 0")
 
 
@@ -125,6 +135,6 @@ def test_few_steps_are_possible(steps: int) -> None:
 
 def test_a_run_draws_no_number_of_the_check() -> None:
     config = TrainConfig(workers=0)
-    request = make_request(config, inspect_task(config), 10)
+    request = make_request(config, inspect_task(config), 10, alone=True)
     assert request.config.seed != config.seed
-    assert request == make_request(config, request.task, 10)
+    assert request == make_request(config, request.task, 10, alone=True)
