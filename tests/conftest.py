@@ -23,13 +23,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.parallel.shared_buffers import Field, SharedBuffers, allocate, run_fields
-from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import Learner
-from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.pool import InProcessPool
-from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.sampling.pool import ActionLog, Pool
 
 torch.set_num_threads(1)  # faster for small tensors
 
@@ -42,12 +38,11 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
-    """Shared buffers, and a learner that has published its first weights and statistics."""
+    """Shared buffers, and a learner that has begun iteration 0."""
     fields = fields_of(config, task)
     buffers = SharedBuffers(fields, allocate(fields))
     learner = Learner(config, task, buffers)
-    learner.publish_statistics()
-    learner.publish()
+    learner.begin(0)
     return buffers, learner
 
 
@@ -56,43 +51,23 @@ def fields_of(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     return run_fields(config, task.observation, task.distribution, task.snapshot.bytes if task.snapshot else 0)
 
 
-def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner, ShardGradients]:
-    """One rollout in the shared buffers, by a policy that has not learned yet."""
+def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner, Pool]:
+    """One rollout in the shared buffers, by a policy that has not learned yet, and the pool that collected it."""
     task = inspect_task(config)
     buffers, learner = published(config, task)
     actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-    pool = InProcessPool(config, task, learner.model, buffers, actions)
-    pool.collect(learner.version, 0, PhaseTimer())
+    pool = Pool(config, task, buffers, actions, actions.forget)
+    pool.start(learner.model)
+    pool.collect(0)
     pool.close()
-    return buffers, learner, ShardGradients(config, task.distribution, learner.model, buffers)
+    return buffers, learner, pool
 
 
-def planned(config: TrainConfig, buffers: SharedBuffers, learner: Learner, iteration: int = 0) -> np.ndarray:
+def planned(buffers: SharedBuffers, learner: Learner) -> np.ndarray:
     """Build the minibatches of an update from the rollout in the buffers; returns the advantages [T, N]."""
     advantages = learner.advantages(buffers.rollout)
-    build_minibatches(
-        config,
-        buffers.rollout,
-        buffers.minibatches,
-        iteration=iteration,
-        advantages=advantages,
-        coefficients=learner.schedule.coefficients(iteration),
-    )
+    learner.minibatches(buffers.rollout, advantages)
     return advantages
-
-
-class LocalGradients:
-    """A source of gradients that computes every shard in this process."""
-
-    def __init__(self, config: TrainConfig, gradients: ShardGradients) -> None:
-        self._shards, self._gradients = range(config.shards), gradients
-
-    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        self._gradients.compute(epoch, minibatch, self._shards)
-        return 0.0
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        raise NotImplementedError
 
 
 def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:

@@ -23,8 +23,8 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
-from shmppo.sampling.action_log import ActionLog
 from shmppo.sampling.collector import Collector
+from shmppo.sampling.pool import ActionLog
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
 from shmppo.spaces.observations import observation_spec
@@ -89,7 +89,7 @@ def make_collectors(config: TrainConfig) -> tuple[SharedBuffers, Learner, Callab
     buffers, learner = published(config, task)
 
     def collector(low: int, high: int) -> Collector:
-        made = Collector(config, task, learner.model, buffers, low=low, high=high, progress=np.zeros(2, np.int64))
+        made = Collector(config, task, learner.model, buffers, range(low, high), np.zeros(2, np.int64))
         made.start()
         return made
 
@@ -112,9 +112,9 @@ def running_pool(config: TrainConfig, log_file: Path) -> Iterator[tuple[SharedBu
     task = inspect_task(config)
     buffers, learner = published(config, task)
     actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-    pool = WorkerPool(config, task, buffers, actions, log_file)
+    pool = WorkerPool(config, task, buffers, actions, actions.forget, log_file)
     try:
-        pool.wait_ready()
+        pool.start(learner.model)
         yield buffers, learner, pool
     finally:
         pool.close()

@@ -102,21 +102,18 @@ def traced_files() -> set[str]:
     from shmppo.loggers.metrics import MetricsFile
     from shmppo.ppo.learner import Learner
 
-    publish, write = Learner.publish_statistics, MetricsFile.write
-    published = 0
+    begin, write = Learner.begin, MetricsFile.write
 
-    def traced_publish(learner: Learner) -> None:
-        nonlocal published
-        publish(learner)
-        published += 1
-        if published == TRACED_ITERATION + 1:
+    def traced_begin(learner: Learner, iteration: int) -> None:
+        begin(learner, iteration)
+        if iteration == TRACED_ITERATION:
             TRACER.start()
 
     def traced_write(metrics: MetricsFile, row: dict[str, float], weights_hash: str = "") -> None:
         write(metrics, row, weights_hash)
         TRACER.stop()
 
-    Learner.publish_statistics = traced_publish  # type: ignore[method-assign]
+    Learner.begin = traced_begin  # type: ignore[method-assign]
     MetricsFile.write = traced_write  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as directory:
         os.environ[OUT] = directory

@@ -30,11 +30,10 @@ from shmppo.envs.spec import Task
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import Learner
-from shmppo.ppo.minibatches import build_minibatches, cut_sequences
+from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.train_state import TrainState
-from shmppo.sampling.pool import InProcessPool
+from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import load_newest_checkpoint
-from shmppo.utils.phase_timer import PhaseTimer
 
 TABLE = Path(__file__).with_name("assumption4.csv")
 JOB = TrainConfig(
@@ -42,21 +41,6 @@ JOB = TrainConfig(
     num_envs=64, rollout_steps=64, minibatches=32, workers=0, quiet=True, total_steps=1_000_000,
 )  # fmt: skip
 ORDERS = 4
-
-
-class LocalGradients:
-    """Computes the gradients of all shards in this process; a `GradientSource` for `Learner.update`."""
-
-    def __init__(self, config: TrainConfig, task: Task, learner: Learner, buffers: SharedBuffers) -> None:
-        self._shards = range(config.shards)
-        self._gradients = ShardGradients(config, task.distribution, learner.model, buffers)
-
-    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        self._gradients.compute(epoch, minibatch, self._shards)
-        return 0.0
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        raise NotImplementedError("the job has no recurrent states")
 
 
 def new_buffers(config: TrainConfig, task: Task) -> SharedBuffers:
@@ -78,11 +62,11 @@ def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Sha
     state.restore(checkpoint)
     learner = Learner(config, task, buffers)
     learner.load(checkpoint["learner"])
-    pool = InProcessPool(config, task, learner.model, buffers, state.actions)
+    pool = Pool(config, task, buffers, state.actions, state.actions.forget)
     try:
-        learner.publish_statistics()
-        learner.publish()
-        pool.collect(learner.version, state.iteration, PhaseTimer())
+        learner.begin(state.iteration)
+        pool.start(learner.model)
+        pool.collect(state.iteration)
     finally:
         pool.close()
     return buffers, load_newest_checkpoint(run_dir)["learner"]  # the learner may use the tensors of the first one
@@ -113,18 +97,12 @@ def update_on(
     learner = Learner(config, task, buffers)
     # A copy, because the optimizer continues to use the tensors of the state that it loads.
     learner.load(copy.deepcopy(state) | {"discounted_return": state["discounted_return"][envs]})
-    learner.publish_statistics()
-    learner.publish()
-    minibatches = build_minibatches(
-        config,
-        buffers.rollout,
-        buffers.minibatches,
-        iteration=iteration,
-        advantages=learner.advantages(buffers.rollout),
-        coefficients=learner.schedule.coefficients(iteration),
-    )
-    gradients = LocalGradients(config, task, learner, buffers)
-    statistics = learner.update(iteration, minibatches, gradients, PhaseTimer())
+    learner.begin(iteration)
+    minibatches = learner.minibatches(buffers.rollout, learner.advantages(buffers.rollout))
+    actions = TrainState(config, task, buffers).actions
+    pool = Pool(config, task, buffers, actions, actions.forget)
+    pool.create_gradients(learner.model)
+    statistics = learner.update(minibatches, pool)
     return torch.from_numpy(buffers.published.weights.copy()), statistics.optimizer_steps
 
 
@@ -136,7 +114,7 @@ class Policies:
         self._weights = torch.from_numpy(buffers.published.weights)
         learner = Learner(config, task, buffers)
         learner.load(state)
-        learner.publish_statistics()
+        learner.begin(0)
         self.start = self._weights.clone()
         self._gradients = ShardGradients(config, task.distribution, learner.model, buffers)
         self._sequences = cut_sequences(buffers.rollout.first, config.sequence_steps).astype(np.int64)

@@ -122,24 +122,20 @@ class PipeQueue:
 
 
 class Collect(NamedTuple):
-    """Command: collect one rollout of the worker's environments with the weights of `version`."""
+    """Command: collect one rollout of the worker's environments."""
 
-    version: int
     iteration: int
 
 
 class ComputeGradients(NamedTuple):
-    """Command: compute the gradients of the worker's shards with the weights of `version`."""
+    """Command: compute the gradients of the worker's shards."""
 
-    version: int
     epoch: int
     minibatch: int
 
 
 class RefreshStates(NamedTuple):
-    """Command: recompute the stored states of the worker's environments with the weights of `version`."""
-
-    version: int
+    """Command: recompute the stored states of the worker's environments."""
 
 
 Command = Collect | ComputeGradients | RefreshStates

@@ -103,7 +103,6 @@ class Published:
     weights: np.ndarray = _shared(
         LEARNER, "PUBLISH, between minibatches", "f4", "P", "all parameters; the optimizer updates them in place"
     )
-    version: np.ndarray = _shared(LEARNER, "PUBLISH, between minibatches", "i8", "1", "version number of the weights")
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
 
@@ -215,7 +214,7 @@ class Timings:
 class Control:
     """Commands, acknowledgements, and progress. Other processes may read these fields while they are written."""
 
-    commands: np.ndarray = _shared(LEARNER, ANY, "i8", "W 5", "sequence number, kind, and up to three arguments")
+    commands: np.ndarray = _shared(LEARNER, ANY, "i8", "W 4", "sequence number, kind, and up to two arguments")
     acknowledged: np.ndarray = _shared(
         WORKER, ANY, "i8", "W", "sequence number of the last command that was carried out"
     )

@@ -1,13 +1,13 @@
 """The learner: it has the only optimizer, and it is the only process that writes the weights.
 
-`Learner.update` is one update: K epochs of M minibatches. For each minibatch, it gets the gradients of the shards, adds
-them, and steps the optimizer.
+`Learner.update` is one update: K epochs of M minibatches. For each minibatch, the pool computes the gradients of the
+shards; the learner adds them and steps the optimizer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,47 +18,21 @@ from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
-from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout, SharedBuffers
+from shmppo.parallel.shared_buffers import LossCoefficients, LossTerms, Minibatches, Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, generalized_advantages, last_steps, merge_moments
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
+from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.schedules import Schedule
 from shmppo.spaces.normalization import RunningMoments
-from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import bare_optimizer_step, without_dynamo
+
+if TYPE_CHECKING:
+    from shmppo.sampling.pool import Pool
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
 """Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
 error: acting and learning disagree."""
-
-
-class GradientSource(Protocol):
-    """Interface to compute the gradients of minibatches, with or without workers."""
-
-    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        """Write the results of all shards of a minibatch to `ShardResults`.
-
-        Args:
-            version: version of the weights.
-            epoch: index of the epoch.
-            minibatch: index of the minibatch in the epoch.
-            timer: of the learner.
-
-        Returns:
-            Signaling seconds (see `WorkerPool`).
-        """
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """Recompute the stored recurrent states. Return the root mean square of their change."""
-
-
-@dataclass(frozen=True)
-class MinibatchStatistics:
-    """Statistics of one minibatch, over all shards and ranks, before its optimizer step."""
-
-    terms: LossTerms
-    max_log_ratio: float
-    """Largest |log ratio| of a step."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +50,9 @@ class UpdateStatistics:
     optimizer_steps: float
     state_drift: float
     learning_rate: float
+    clip_range: float
+    entropy_coef: float
+    penalty_coef: float
     sync_seconds: float
     """Signaling seconds of the gradient commands. metrics.csv adds those of the rollout."""
 
@@ -97,7 +74,6 @@ class Learner:
     """Model, optimizer, normalizers, and the update that changes them.
 
     Attributes:
-        version: version number of the published weights.
         kl_profile: profile of the last update; None if it was not recorded (--kl-profile-every).
     """
 
@@ -116,7 +92,6 @@ class Learner:
         self._process_group = process_group
         self._buffers = buffers
         self.model = build_model(config, task.observation, task.distribution)
-        self.version = 0
         self.schedule = Schedule(config)
         self.obs_moments = RunningMoments(task.observation.normalized_size)
         self.reward_normalizer = RewardNormalizer(config.num_envs, config.gamma)
@@ -128,10 +103,10 @@ class Learner:
         self._flat.grad, *self._other_shards = torch.from_numpy(buffers.shard_results.gradients).unbind(0)
         self._all_reduce = GradientAllReduce(process_group, self._flat.numel(), len(LossTerms._fields))
         self.kl_profile: KLProfile | None = None
-        self._recorder: KLRecorder | None = None
+        self._kl_recorder: KLRecorder | None = None
         if config.kl_profile_every is not None:
             gradients = ShardGradients(config, task.distribution, self.model, buffers)
-            self._recorder = KLRecorder(config, task.distribution, gradients)
+            self._kl_recorder = KLRecorder(config, task.distribution, gradients)
         self.optimizer = build_optimizer(config, self._flat)
         self._optimizer_step = bare_optimizer_step(self.optimizer)
 
@@ -139,15 +114,15 @@ class Learner:
         """Return the SHA-256 of the current weights."""
         return weights_sha256(self.model.state_dict().values())
 
-    def publish(self) -> None:
-        """Publish the weights in shared memory: give them a new version number."""
-        self.version += 1
-        self._buffers.published.version[0] = self.version
+    def begin(self, iteration: int) -> None:
+        """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate.
 
-    def publish_statistics(self) -> None:
-        """Publish the observation statistics that acting and learning use in this iteration."""
+        The weights need no copy: the model's parameters are in the shared memory.
+        """
+        self._iteration = iteration
         self._buffers.published.obs_mean[:] = self.obs_moments.mean
         self._buffers.published.obs_scale[:] = 1 / self.obs_moments.std
+        self.optimizer.param_groups[0]["lr"] = self.schedule.learning_rate(iteration)
 
     def advantages(self, rollout: Rollout) -> np.ndarray:
         """Clip and scale the rewards of a rollout as configured, and compute its advantages.
@@ -176,81 +151,84 @@ class Learner:
             gae_lambda=config.gae_lambda,
         )
 
-    def update_obs_normalizer(self, rollout: Rollout) -> None:
-        """Add the observations of a rollout to the statistics that normalize the next one."""
-        if self.config.normalize_obs:
-            merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
+    def minibatches(self, rollout: Rollout, advantages: np.ndarray) -> Minibatches:
+        """Divide a rollout with its advantages [T, N] into the minibatches of this iteration, in shared memory."""
+        return build_minibatches(
+            self.config,
+            rollout,
+            self._buffers.minibatches,
+            iteration=self._iteration,
+            advantages=advantages,
+            coefficients=self.schedule.coefficients(self._iteration),
+            process_group=self._process_group,
+        )
 
-    def update(
-        self, iteration: int, minibatches: Minibatches, gradients: GradientSource, timer: PhaseTimer
-    ) -> UpdateStatistics:
-        """Update the weights with the minibatches of an iteration.
+    def update(self, minibatches: Minibatches, pool: Pool) -> UpdateStatistics:
+        """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
 
         Args:
-            iteration: of the rollout.
-            minibatches: of the rollout, in shared memory.
-            gradients: computes the gradients of the minibatches.
-            timer: of the learner.
+            minibatches: of this iteration, in shared memory.
+            pool: computes their gradients. Its timer measures the phases.
 
         Raises:
             TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
                 MAX_FIRST_LOG_RATIO. The invalid minibatch has not changed the weights.
         """
-        rate = self.schedule.learning_rate(iteration)
-        self.optimizer.param_groups[0]["lr"] = rate
-        every = self.config.kl_profile_every
-        recorder = self._recorder if every is not None and iteration % every == 0 else None
+        config, timer, every = self.config, pool.timer, self.config.kl_profile_every
+        recorder = self._kl_recorder if every is not None and self._iteration % every == 0 else None
         if recorder is not None:
             recorder.begin(minibatches)
-        statistics = self._run_epochs(gradients, timer, recorder, rate)
-        self.kl_profile = recorder.end(int(statistics.optimizer_steps)) if recorder is not None else None
-        self.schedule.adapt(statistics.approx_kl_last_epoch)
-        return statistics
-
-    def _run_epochs(
-        self, gradients: GradientSource, timer: PhaseTimer, recorder: KLRecorder | None, rate: float
-    ) -> UpdateStatistics:
-        """Process all minibatches of all epochs, or those before a minibatch exceeds the target KL."""
-        steps: list[MinibatchStatistics] = []
+        steps: list[LossTerms] = []
         norms: list[float] = []
         kls: list[float] = []
         drifts: list[float] = []
         sync_seconds = first_log_ratio = 0.0
-        for epoch, minibatch in np.ndindex(self.config.epochs, self.config.minibatches):
-            if self.config.refresh_states and epoch and not minibatch:
-                drifts.append(gradients.refresh_states(self.version, timer))
+        for epoch, minibatch in np.ndindex(config.epochs, config.minibatches):
+            if config.refresh_states and epoch and not minibatch:
+                drifts.append(pool.refresh_states())
             timer.switch("gradient")
-            sync_seconds += gradients.compute(self.version, epoch, minibatch, timer)
+            sync_seconds += pool.compute_gradients(epoch, minibatch)
             timer.switch("reduce")
-            statistics = self._reduce()
-            self._check(statistics, epoch, minibatch)
-            first_log_ratio = statistics.max_log_ratio if not kls else first_log_ratio
-            kls.append(statistics.terms.approx_kl)
-            if self.config.target_kl is not None and kls[-1] > self.config.target_kl:
+            terms, largest_log_ratio = self._reduce()
+            self._check(terms, largest_log_ratio, epoch, minibatch)
+            first_log_ratio = first_log_ratio if kls else largest_log_ratio
+            kls.append(terms.approx_kl)
+            if config.target_kl is not None and terms.approx_kl > config.target_kl:
                 break
             timer.switch("optimizer")
             norms.append(self._step(epoch, minibatch))
-            steps.append(statistics)
-            timer.switch("publish")
-            self.publish()
+            steps.append(terms)
             if recorder is not None:
                 timer.switch("other")
                 recorder.record(len(steps))
         timer.switch("other")
-        means = np.mean([s.terms for s in steps], axis=0) if steps else np.full(len(LossTerms._fields), np.nan)
+        self.kl_profile = recorder.end(len(steps)) if recorder is not None else None
+        last_kl = float(np.mean(kls[-config.minibatches :]))
+        self.schedule.adapt(last_kl)
+        means = np.mean(steps, axis=0) if steps else np.full(len(LossTerms._fields), np.nan)
         return UpdateStatistics(
             **LossTerms(*means.tolist())._asdict(),
-            approx_kl_last_epoch=float(np.mean(kls[-self.config.minibatches :])),
+            **LossCoefficients(*minibatches.coefficients.tolist())._asdict(),
+            approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,
             optimizer_steps=float(len(steps)),
             state_drift=sum(drifts) / max(len(drifts), 1),
-            learning_rate=rate,
+            learning_rate=self.optimizer.param_groups[0]["lr"],
             sync_seconds=sync_seconds,
         )
 
-    def _reduce(self) -> MinibatchStatistics:
-        """Add the results of the shards in order, then those of the ranks. The first shard's gradient gets the sum."""
+    def update_obs_normalizer(self, rollout: Rollout) -> None:
+        """Add the observations of a rollout to the statistics that normalize the next one."""
+        if self.config.normalize_obs:
+            merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
+
+    def _reduce(self) -> tuple[LossTerms, float]:
+        """Add the results of the shards in order, then those of the ranks. The first shard's gradient gets the sum.
+
+        Returns:
+            (loss terms, largest |log ratio|) of the minibatch.
+        """
         gradient = self._flat.grad
         assert gradient is not None
         for shard in self._other_shards:
@@ -258,11 +236,10 @@ class Learner:
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
         terms, largest = self._all_reduce(gradient, terms, largest)
-        return MinibatchStatistics(LossTerms(*terms.tolist()), largest)
+        return LossTerms(*terms.tolist()), largest
 
-    def _check(self, statistics: MinibatchStatistics, epoch: int, minibatch: int) -> None:
+    def _check(self, terms: LossTerms, largest_log_ratio: float, epoch: int, minibatch: int) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
-        terms = statistics.terms
         if not np.isfinite([terms.policy_loss, terms.value_loss]).all():
             raise TrainingError(
                 epoch,
@@ -270,13 +247,14 @@ class Learner:
                 f"the loss is not finite (policy {terms.policy_loss}, value {terms.value_loss}): check the "
                 "environment's observations and rewards, or lower --learning-rate",
             )
-        ratio, limit = statistics.max_log_ratio, MAX_FIRST_LOG_RATIO[self.config.autocast]
-        if epoch == minibatch == 0 and not ratio <= limit:
+        limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
+        if epoch == minibatch == 0 and not largest_log_ratio <= limit:
             raise TrainingError(
                 epoch,
                 minibatch,
-                f"|log ratio| is {ratio:.2e} but must be below {limit:.0e} before the first optimizer step: acting and "
-                "learning disagree; lower --learning-rate if the policy has diverged, otherwise report this error",
+                f"|log ratio| is {largest_log_ratio:.2e} but must be below {limit:.0e} before the first optimizer "
+                "step: acting and learning disagree; lower --learning-rate if the policy has diverged, otherwise "
+                "report this error",
             )
 
     def _step(self, epoch: int, minibatch: int) -> float:
@@ -309,7 +287,6 @@ class Learner:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "version": self.version,
             "schedule": self.schedule.state(),
             "obs_moments": _tensors(self.obs_moments.state()),
             "return_moments": _tensors(self.reward_normalizer.moments.state()),
@@ -321,7 +298,6 @@ class Learner:
         """Restore what `state` returned."""
         self.load_weights(state)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.version = state["version"]
         self.schedule.load(state["schedule"])
         self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
+from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout
 from shmppo.ppo.gae import last_steps
-from shmppo.ppo.learner import GradientSource, Learner
-from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.ppo.learner import Learner
 
 LARGEST_VALUE = 256
 """Bytes of a field per step and environment. Of a larger field, only digests are kept."""
@@ -47,93 +47,79 @@ class Difference(NamedTuple):
     """Its values in the two records, or digests of them."""
 
 
-class IterationRecorder:
-    """Records one iteration of a run.
+@dataclass
+class IterationRecord:
+    """The data of one iteration."""
 
-    Attributes:
-        start: digests of the state at the start of the iteration.
-        steps: fields of the rollout by name, each [T, N, …]. Steps that are not valid are zero.
-        plan: digest of the minibatches.
-        updates: digests of the weights before a minibatch, and of its gradient, by (epoch, minibatch, field).
-    """
+    iteration: int
+    """Number of finished iterations before it."""
+    start: dict[str, str] = field(default_factory=dict)
+    """Digests of the state at its start."""
+    steps: dict[str, np.ndarray] = field(default_factory=dict)
+    """Fields of the rollout by name, each [T, N, …]. Steps that are not valid are zero."""
+    plan: str = ""
+    """Digest of the minibatches."""
+    updates: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Digests of the weights before a minibatch and of its gradient, by (number of the minibatch, field)."""
 
-    def __init__(self, iteration: int) -> None:
-        """iteration: number of finished iterations before the one to record."""
-        self._iteration = iteration
-        self._active = False
-        self.start: dict[str, str] = {}
-        self.steps: dict[str, np.ndarray] = {}
-        self.plan = ""
-        self.updates: dict[tuple[int, int, int], str] = {}
-        self._leaves: list[str] = []
 
-    def begin(self, iteration: int, learner: Learner, buffers: SharedBuffers) -> None:
-        """Record the state at the start of an iteration, if it is the one to record."""
-        self._active = iteration == self._iteration
+class RecordingLearner(Learner):
+    """A learner that writes the data of one iteration into a record."""
+
+    def __init__(self, record: IterationRecord, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._record = record
+
+    def begin(self, iteration: int) -> None:
+        """Record the state at the start of the iteration."""
+        super().begin(iteration)
+        self._active = iteration == self._record.iteration
         if self._active:
-            state, carry = learner.state(), buffers.carries[iteration % 2]
+            state, carry = self.state(), self._buffers.carries[iteration % 2]
             state["optimizer"] = state["optimizer"]["state"]  # without the options, which take effect later
-            self.start = {title: _digest(_leaves(state[name])) for name, title in _START_FIELDS.items()}
-            self.start["recurrent state at the start"] = _digest([carry.state])
-            self.start["episodes at the start"] = _digest([carry.first, carry.episode, carry.episode_length])
-            self._leaves = [leaf.field for leaf in learner.model.observation.leaves]
+            self._record.start = {title: _digest(_leaves(state[name])) for name, title in _START_FIELDS.items()} | {
+                "recurrent state at the start": _digest([carry.state]),
+                "episodes at the start": _digest([carry.first, carry.episode, carry.episode_length]),
+            }
 
-    def add_rollout(self, rollout: Rollout, advantages: np.ndarray, minibatches: Minibatches) -> None:
-        """Record the rollout, its advantages [T, N], and its minibatches."""
-        if not self._active:
-            return
-        steps = len(rollout.reward)
-        valid = np.arange(steps)[:, None] < rollout.valid_steps
-        ended = rollout.terminated | rollout.truncated
-        written = {  # other elements of these fields are not written, and contain data of earlier rollouts
-            "ended_return": ended,
-            "ended_length": ended,
-            "bootstrap": rollout.truncated | (last_steps(rollout.valid_steps, steps) & ~rollout.terminated),
-        }
-        arrays = dict(zip(self._leaves, rollout.obs, strict=True))
-        arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
-        self.steps = {name: _compact(array, valid & written.get(name, True)) for name, array in arrays.items()}
-        self.plan = _digest(_used_parts(minibatches))
-
-    def recorded(self, gradients: GradientSource, buffers: SharedBuffers) -> GradientSource:
-        """Return a source of gradients that also records their sum over the shards of each minibatch."""
-        return _RecordedGradients(self, gradients, buffers)
-
-    def add_gradient(self, epoch: int, minibatch: int, buffers: SharedBuffers) -> None:
-        """Record the gradient of a minibatch, and the weights for which it was computed."""
+    def minibatches(self, rollout: Rollout, advantages: np.ndarray) -> Minibatches:
+        """Record the rollout, its advantages, and its minibatches."""
+        minibatches = super().minibatches(rollout, advantages)
         if self._active:
-            shards = buffers.shard_results.gradients
-            total = shards[0].copy()
-            for shard in shards[1:]:
-                total += shard
-            for field, array in enumerate((buffers.published.weights, total)):
-                self.updates[epoch, minibatch, field] = _digest([array])
+            steps = len(rollout.reward)
+            valid = np.arange(steps)[:, None] < rollout.valid_steps
+            ended = rollout.terminated | rollout.truncated
+            written = {  # other elements of these fields are not written, and contain data of earlier rollouts
+                "ended_return": ended,
+                "ended_length": ended,
+                "bootstrap": rollout.truncated | (last_steps(rollout.valid_steps, steps) & ~rollout.terminated),
+            }
+            names = [leaf.field for leaf in self.model.observation.leaves]
+            arrays = dict(zip(names, rollout.obs, strict=True))
+            arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
+            self._record.steps = {
+                name: _compact(array, valid & written.get(name, True)) for name, array in arrays.items()
+            }
+            self._record.plan = _digest(_used_parts(minibatches))
+        return minibatches
+
+    def _reduce(self) -> tuple[LossTerms, float]:
+        """Record the weights before a minibatch, and its gradient."""
+        result = super()._reduce()
+        if self._active:
+            number, gradient = len(self._record.updates) // 2, self._buffers.shard_results.gradients[0]
+            for part, array in enumerate((self._buffers.published.weights, gradient)):
+                self._record.updates[number, part] = _digest([array])
+        return result
 
 
-class _RecordedGradients:
-    """See `IterationRecorder.recorded`."""
-
-    def __init__(self, recorder: IterationRecorder, gradients: GradientSource, buffers: SharedBuffers) -> None:
-        self._recorder, self._gradients, self._buffers = recorder, gradients, buffers
-
-    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        """See `GradientSource.compute`."""
-        seconds = self._gradients.compute(version, epoch, minibatch, timer)
-        self._recorder.add_gradient(epoch, minibatch, self._buffers)
-        return seconds
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """See `GradientSource.refresh_states`."""
-        return self._gradients.refresh_states(version, timer)
-
-
-def first_difference(one: IterationRecorder, other: IterationRecorder) -> Difference | None:
-    """Return the first field in which two records differ, or None."""
+def first_difference(one: IterationRecord, other: IterationRecord, minibatches: int) -> Difference | None:
+    """Return the first field in which two records differ, or None. minibatches: M."""
     return (
         _first_of(one.start, other.start)
         or _first_step(one.steps, other.steps)
         or _first_of({"minibatches": one.plan}, {"minibatches": other.plan})
-        or _first_update(one.updates, other.updates)
+        or _first_update(one.updates, other.updates, minibatches)
     )
 
 
@@ -166,13 +152,13 @@ def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
 
 
 def _first_update(
-    one: Mapping[tuple[int, int, int], str], other: Mapping[tuple[int, int, int], str]
+    one: Mapping[tuple[int, int], str], other: Mapping[tuple[int, int], str], minibatches: int
 ) -> Difference | None:
     for key in sorted(one.keys() | other.keys()):
         values = (one.get(key, "none"), other.get(key, "none"))
         if values[0] != values[1]:
-            epoch, minibatch, field = key
-            return Difference(_UPDATE_FIELDS[field], f"minibatch {minibatch} of epoch {epoch}", values)
+            epoch, minibatch = divmod(key[0], minibatches)
+            return Difference(_UPDATE_FIELDS[key[1]], f"minibatch {minibatch} of epoch {epoch}", values)
     return None
 
 

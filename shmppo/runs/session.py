@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,21 @@ from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.actor import ActingNetwork
-from shmppo.sampling.pool import CollectTimes, InProcessPool, Pool, partition
+from shmppo.sampling.pool import CollectTimes, Pool, partition
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.run_directory import LOG
 from shmppo.utils.files import FailedWrites, warn_on_os_error
-from shmppo.utils.phase_timer import PhaseTimer, as_dict
+from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import describe_error
 
 log = logging.getLogger(__name__)
+
+LearnerType = Callable[[TrainConfig, Task, SharedBuffers, ProcessGroup], Learner]
 
 
 class Session:
@@ -52,12 +55,11 @@ class Session:
         failed_writes: the files that could not be written.
         stop: this rank's request to stop.
         stopping: whether any rank has requested to stop.
-        timer: measures the phases of the learner.
         state: counters and statistics.
         checkpoints: when checkpoints are due.
         learner: the learner.
         pool: collects rollouts.
-        preemption: ends rollouts early; None without --preempt-fraction.
+        preemption: ends rollouts early (--preempt-fraction).
         outputs: metrics, console, loggers, and evaluations.
     """
 
@@ -70,6 +72,7 @@ class Session:
         start: Start,
         loggers: LoggerList,
         process_group: ProcessGroup,
+        make_learner: LearnerType = Learner,
     ) -> None:
         """Start the run, and save its first checkpoint.
 
@@ -81,6 +84,7 @@ class Session:
             start: what the run starts from.
             loggers: the callback and the loggers.
             process_group: the ranks.
+            make_learner: makes the learner.
 
         Raises:
             WorkerError, EnvError, RankError: if a worker, environment, or rank fails. Everything is ended then.
@@ -89,8 +93,7 @@ class Session:
         self.run_dir = run_dir
         self.stop = StopRequest()
         self.stopping = False
-        self.timer = PhaseTimer()
-        self.state = TrainState(config, task, buffers)
+        self.state = TrainState(config, task, buffers, process_group)
         self.failed_writes = FailedWrites()
         self.checkpoints = CheckpointSchedule(config, run_dir, self.failed_writes)
         if start.checkpoint is not None:
@@ -99,14 +102,16 @@ class Session:
             self.state.initial_weights = start.weights.record()
         with ExitStack() as stack:  # ends what has started if a later step fails
             try:
-                self._start(stack, task, start, loggers)
+                self._start(stack, task, start, loggers, make_learner)
             except BaseException as error:
                 log.error("the run could not start: %r", error, exc_info=error)
                 raise
             self._open = stack.pop_all()
-        self.timer.reset()
+        self.pool.timer.reset()
 
-    def _start(self, stack: ExitStack, task: Task, start: Start, loggers: LoggerList) -> None:
+    def _start(
+        self, stack: ExitStack, task: Task, start: Start, loggers: LoggerList, make_learner: LearnerType
+    ) -> None:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
@@ -114,30 +119,28 @@ class Session:
             config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, self.failed_writes
         )
         stack.callback(self.outputs.close)
-        workers = None
-        if config.num_workers:
-            # Start the workers first, so that they import modules and allocate memory while the learner is created.
-            workers = WorkerPool(config, task, buffers, actions, self.run_dir / LOG)
-            stack.callback(workers.close)
-        self.learner = Learner(config, task, buffers, self.process_group)
+        # The workers start before the learner is created, to import modules and allocate memory at the same time.
+        self.pool = (
+            WorkerPool(config, task, buffers, actions, self._forget, self.run_dir / LOG)
+            if config.num_workers
+            else Pool(config, task, buffers, actions, self._forget)
+        )
+        stack.callback(self.pool.close)
+        self.learner = make_learner(config, task, buffers, self.process_group)
         if start.checkpoint is not None:
             self.learner.load(start.checkpoint["learner"])
         elif start.weights is not None:
             self.learner.load_weights(start.weights.learner)
-        if workers is None:
-            in_process = InProcessPool(config, task, self.learner.model, buffers, actions)
-            stack.callback(in_process.close)
-        self.pool: Pool = workers or in_process
         self._mark_inexact_options(task)
-        self.pool.wait_ready()
-        self.state.reset_lost(self.pool.pop_lost(), self.learner)
-        self.preemption: Preemption | None = None
-        if config.preempt_fraction is not None:
-            first_columns = [columns.start for columns in self._columns]
-            self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
+        self.pool.start(self.learner.model)
+        first_columns = [columns.start for columns in self._columns]
+        self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self._agree()
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state))
+
+    def _forget(self, env_index: int) -> None:
+        self.state.forget(env_index, self.learner)
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""
@@ -182,7 +185,6 @@ class Session:
         state, buffers = self.state, self.buffers
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         if not state.updating and self.process_group.size == 1:
-            state.reset_lost(self.pool.pop_lost(), self.learner)
             self.save()
         with warn_on_os_error():
             if isinstance(error, TrainingError):

@@ -15,11 +15,11 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import EpisodeStatistics
-from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import Field, LossCoefficients, Rollout, SharedBuffers
+from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
+from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.learner import Learner, UpdateStatistics
-from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.pool import CollectTimes
+from shmppo.sampling.pool import ActionLog, CollectTimes
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 
@@ -33,7 +33,6 @@ class TrainState:
         iteration: number of finished iterations.
         env_steps: number of finished environment steps of all ranks.
         failed_episodes: number of episodes that --skip-bad-episodes ended.
-        updating: whether an update is in progress. A checkpoint would be inconsistent then.
         phase_seconds: [phases], seconds of the run by phase.
         sync_seconds: signaling seconds of the run (see `WorkerPool`).
         best_return: highest mean return at which a checkpoint was saved.
@@ -44,17 +43,12 @@ class TrainState:
         initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, buffers: SharedBuffers) -> None:
-        """Create the state at the start of a new run.
-
-        Args:
-            config: of the run.
-            task: description of the environment.
-            buffers: the shared buffers.
-        """
-        self._config, self._buffers = config, buffers
+    def __init__(
+        self, config: TrainConfig, task: Task, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
+        """Create the state at the start of a new run."""
+        self._config, self._buffers, self._process_group = config, buffers, process_group
         self.iteration = self.env_steps = self.failed_episodes = 0
-        self.updating = False
         self.phase_seconds = np.zeros(len(PHASES))
         self.sync_seconds = 0.0
         self.best_return = -math.inf
@@ -74,20 +68,19 @@ class TrainState:
             log.warning("not exact: %s", reason)
             self.inexact_reasons.append(reason)
 
-    def reset_lost(self, lost: list[int], learner: Learner) -> None:
-        """Reset the statistics of environments that could not be restored, and mark the run as inexact.
+    def forget(self, env_index: int, learner: Learner) -> None:
+        """Forget the episode of an environment that could not be restored, and mark the run as inexact."""
+        self.actions.forget(env_index)
+        learner.reward_normalizer.discounted_return[env_index] = 0.0
+        self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 
-        Args:
-            lost: indices of the environments. They have begun their next episode.
-            learner: contains the discounted returns.
-        """
-        for n in lost:
-            learner.reward_normalizer.discounted_return[n] = 0.0
-            self.mark_inexact(f"environment {n}: its episode could not be replayed and was restarted")
+    @property
+    def updating(self) -> bool:
+        """Whether the update with a committed rollout is in progress. A checkpoint would be inconsistent then."""
+        return self.actions.iteration > self.iteration
 
     def commit(self, rollout: Rollout) -> None:
         """Commit a complete rollout: environments are restored to its end from now on."""
-        self.updating = True
         ended = rollout.terminated | rollout.truncated
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
         self.actions.commit(rollout.actions, ended, numbers, rollout.valid_steps)
@@ -95,39 +88,32 @@ class TrainState:
     def finish_iteration(
         self,
         rollout: Rollout,
+        advantages: np.ndarray,
         times: CollectTimes,
         statistics: UpdateStatistics,
-        coefficients: LossCoefficients,
-        explained_variance: float,
         phase_seconds: np.ndarray,
-        process_group: ProcessGroup,
     ) -> dict[str, float]:
-        """Update the counters after an iteration.
+        """Update the counters after an iteration, and return its row of metrics.csv.
 
         Args:
             rollout: of the iteration.
+            advantages: [T, N].
             times: of the rollout.
             statistics: of the update.
-            coefficients: of the loss.
-            explained_variance: of the critic.
             phase_seconds: [phases], of the iteration.
-            process_group: the ranks. Its `allreduce_seconds` is set to 0.
-
-        Returns:
-            Row of metrics.csv.
         """
+        group = self._process_group
         self.iteration += 1
-        self.updating = False
-        self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_env, process_group)
-        steps = int(process_group.gather(rollout.valid_steps).sum())
+        self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_env, group)
+        steps = int(group.gather(rollout.valid_steps).sum())
         self.env_steps += steps
         self.phase_seconds += phase_seconds
         sync_seconds = times.sync_seconds + statistics.sync_seconds
         self.sync_seconds += sync_seconds
-        allreduce_seconds, process_group.allreduce_seconds = process_group.allreduce_seconds, 0.0
+        explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
+        allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         return {
             **dataclasses.asdict(statistics),
-            **coefficients._asdict(),
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_seconds": self.phase_seconds.sum(),
@@ -136,7 +122,7 @@ class TrainState:
             "failed_episodes": self.failed_episodes,
             "return_mean_100": self.episodes.return_mean,
             "length_mean_100": self.episodes.length_mean,
-            "explained_variance": explained_variance,
+            "explained_variance": explained,
             "sync_seconds": sync_seconds,
             "collect_seconds": times.seconds,
             "allreduce_seconds": allreduce_seconds,

@@ -6,7 +6,7 @@ import dataclasses
 import multiprocessing
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from logging import LogRecord
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trust, Trusted, named_code
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import ScheduleLog, load_schedule
-from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.checked_rows import HASH_DIGITS
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
@@ -23,117 +22,50 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.policies.video import check_video
-from shmppo.ppo.device_gradients import DeviceGradients, check_device
-from shmppo.ppo.gae import explained_variance
-from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.learner import GradientSource, Learner
-from shmppo.ppo.minibatches import build_minibatches
-from shmppo.runs.iteration_record import IterationRecorder
+from shmppo.ppo.device_gradients import check_device
+from shmppo.ppo.learner import Learner
 from shmppo.runs.preflight import allocate_shared, check_resources, only_run
 from shmppo.runs.process_checks import refuse_daemonic_process, refuse_forked_process
 from shmppo.runs.resume import ResumeRequest, prepare_resume
-from shmppo.runs.session import Session
+from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights
-from shmppo.sampling.pool import Pool, partition
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
-from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import is_importing_main
 
 
-def _train_iterations(session: Session, gradients: GradientSource, recorder: IterationRecorder | None = None) -> None:
-    """Train until the last iteration or a request to stop: rollout → minibatches → update → metrics.
-
-    Args:
-        session: of the run.
-        gradients: computes the gradients of minibatches.
-        recorder: records the data of one iteration, for `shmppo.verify`.
-    """
-    config, state, timer = session.config, session.state, session.timer
-    learner, pool, process_group = session.learner, session.pool, session.process_group
-    schedule = ScheduleLog(load_schedule(config))
+def _train_iterations(session: Session) -> None:
+    """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
+    config, state, learner, pool = session.config, session.state, session.learner, session.pool
+    schedule, timer = ScheduleLog(load_schedule(config)), pool.timer
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
         schedule.log(iteration + 1)
-        if recorder is not None:
-            recorder.begin(iteration, learner, session.buffers)
         timer.switch("publish")
-        learner.publish_statistics()
-        learner.publish()
-        with session.preemption.watch(iteration) if session.preemption else nullcontext():
-            rollout, times = pool.collect(learner.version, iteration, timer)
-        state.reset_lost(pool.pop_lost(), learner)
+        learner.begin(iteration)
+        with session.preemption.watch(iteration):
+            rollout, times = pool.collect(iteration)
         state.commit(rollout)
         timer.switch("advantage")
         advantages = learner.advantages(rollout)
-        coefficients = learner.schedule.coefficients(iteration)
-        minibatches = build_minibatches(
-            config,
-            rollout,
-            session.buffers.minibatches,
-            iteration=iteration,
-            advantages=advantages,
-            coefficients=coefficients,
-            process_group=process_group,
-        )
-        if recorder is not None:
-            recorder.add_rollout(rollout, advantages, minibatches)
+        minibatches = learner.minibatches(rollout, advantages)
         timer.switch("other")
-        statistics = learner.update(iteration, minibatches, gradients, timer)
-        explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, process_group)
+        statistics = learner.update(minibatches, pool)
         learner.update_obs_normalizer(rollout)
-        state.reset_lost(pool.pop_lost(), learner)
-        weights_hash = learner.weights_sha256()[:HASH_DIGITS]
-        row = state.finish_iteration(rollout, times, statistics, coefficients, explained, timer.reset(), process_group)
-        session.outputs.metrics.write(row, weights_hash)
+        row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
+        session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
         session.after_iteration(row, times)
 
 
-class PoolGradients:
-    """Computes gradients: all in the learner (central learning), or also in the workers (sharded learning)."""
-
-    def __init__(self, config: TrainConfig, task: Task, learner: Learner, buffers: SharedBuffers, pool: Pool) -> None:
-        """Create the gradients of the learner's own shards.
-
-        Args:
-            config: of the run.
-            task: description of the environment.
-            learner: contains the network.
-            buffers: the shared buffers.
-            pool: computes the other shards, and refreshes stored states.
-        """
-        self._pool = pool
-        self._sharded = config.sharded
-        self._shards = partition(config.shards, config.num_workers, 0) if config.sharded else range(config.shards)
-        source = ShardGradients if config.device == "cpu" else DeviceGradients
-        self._gradients = source(config, task.distribution, learner.model, buffers)
-
-    def compute(self, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
-        """See `GradientSource.compute`."""
-
-        def own() -> None:
-            self._gradients.compute(epoch, minibatch, self._shards)
-
-        if self._sharded:
-            return self._pool.compute_gradients(version, epoch, minibatch, own, timer)
-        own()
-        return 0.0
-
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """See `GradientSource.refresh_states`."""
-        return self._pool.refresh_states(version, timer)
-
-
 class Receivers(NamedTuple):
-    """The receivers of metrics: the user's callback and loggers. `shmppo.verify` also records one iteration."""
+    """The receivers of metrics: the user's callback and loggers."""
 
     callback: Callback | None
     loggers: Sequence[Logger]
-    recorder: IterationRecorder | None = None
 
     def of_rank(self, config: TrainConfig) -> LoggerList:
         """Return the receivers of this rank: on rank 0 all of them and the configured trackers, on other ranks none.
@@ -151,28 +83,30 @@ def train(
     *,
     callback: Callback | None = None,
     loggers: Sequence[Logger] = (),
-    recorder: IterationRecorder | None = None,
+    make_learner: LearnerType = Learner,
 ) -> dict[str, Any]:
-    """See `shmppo.train`. recorder: records one iteration."""
+    """See `shmppo.train`. make_learner: makes the learner; with it `shmppo.verify` records an iteration."""
     refuse_imported_script()
     refuse_forked_process()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
     if config.init_from is not None:
         config = dataclasses.replace(config, init_from=str(user_path(config.init_from, "--init-from").absolute()))
-    receivers = Receivers(callback, loggers, recorder)
+    receivers = Receivers(callback, loggers)
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
             own = Trust(tuple(name.module for name in named_code(config.to_json())))  # the caller names this code
-            return _resume(process_group, ResumeRequest(Path(str(config.run_dir)), {}, trust=own), receivers)
+            return _resume(
+                process_group, ResumeRequest(Path(str(config.run_dir)), {}, trust=own), receivers, make_learner
+            )
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
             config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), process_group.rank)))
         with buffer_records() as records:
             start = Start(load_initial_weights(config, process_group))
-        return _run(process_group, config, start, receivers, records)
+        return _run(process_group, config, start, receivers, make_learner, records)
 
 
 def resume(
@@ -183,10 +117,10 @@ def resume(
     callback: Callback | None = None,
     loggers: Sequence[Logger] = (),
     trust: Trusted = (),
-    recorder: IterationRecorder | None = None,
+    make_learner: LearnerType = Learner,
     **changes: Any,
 ) -> dict[str, Any]:
-    """See `shmppo.resume`. recorder: records one iteration."""
+    """See `shmppo.resume`. make_learner: see `train`."""
     run_dir = user_path(run_dir, "--resume")
     refuse_imported_script()
     refuse_forked_process()
@@ -200,7 +134,7 @@ def resume(
             request = ResumeRequest(target, changes, trust=Trust.of(trust))
         else:
             request = ResumeRequest(run_dir, changes, checkpoint, target, Trust.of(trust))
-        return _resume(process_group, request, Receivers(callback, loggers, recorder))
+        return _resume(process_group, request, Receivers(callback, loggers), make_learner)
 
 
 def _is_restart(run_dir: Path) -> bool:
@@ -208,11 +142,13 @@ def _is_restart(run_dir: Path) -> bool:
     return integer_variable("TORCHELASTIC_RESTART_COUNT", 0) > 0 and holds_run(run_dir)
 
 
-def _resume(process_group: ProcessGroup, request: ResumeRequest, receivers: Receivers) -> dict[str, Any]:
+def _resume(
+    process_group: ProcessGroup, request: ResumeRequest, receivers: Receivers, make_learner: LearnerType
+) -> dict[str, Any]:
     """Load the checkpoint, check the changes of the configuration, and run."""
     with buffer_records() as records:
         config, start = prepare_resume(process_group, request)
-    return _run(process_group, agree_on_config(process_group, config), start, receivers, records)
+    return _run(process_group, agree_on_config(process_group, config), start, receivers, make_learner, records)
 
 
 def _run(
@@ -220,7 +156,8 @@ def _run(
     config: TrainConfig,
     start: Start,
     receivers: Receivers,
-    records: Sequence[LogRecord] = (),
+    make_learner: LearnerType,
+    records: Sequence[LogRecord],
 ) -> dict[str, Any]:
     """Check the configuration and the machine, start a session, and train. Return the content of summary.json.
 
@@ -229,6 +166,7 @@ def _run(
         config: of the run, resolved for this rank.
         start: what the run starts from.
         receivers: the user's callback and loggers.
+        make_learner: makes the learner.
         records: log records from before this call, for the log file.
     """
     with ExitStack() as stack:
@@ -248,11 +186,10 @@ def _run(
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
         stack.enter_context(torch_threads(config.learner_threads))
-        session = stack.enter_context(Session(config, task, buffers, run_dir, start, loggers, process_group))
-        gradients: GradientSource = PoolGradients(config, task, session.learner, buffers, session.pool)
-        if receivers.recorder is not None:
-            gradients = receivers.recorder.recorded(gradients, buffers)
-        _train_iterations(session, gradients, receivers.recorder)
+        session = stack.enter_context(
+            Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)
+        )
+        _train_iterations(session)
         summary = session.finish()
     try:
         session.failed_writes.check(run_dir, summary)  # now that all files are closed

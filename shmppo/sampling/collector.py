@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,19 +24,34 @@ from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
-from shmppo.sampling.action_log import EpisodeInProgress
 from shmppo.sampling.actor import Actor
+from shmppo.sampling.state_refresh import refresh_states
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 
 
-def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, low: int, high: int) -> VectorEnv:
-    """Create the environments low … high − 1 with the backend of --env-backend.
+@dataclass(frozen=True)
+class EpisodeInProgress:
+    """An episode that has begun and not ended."""
+
+    env_index: int
+    """Index of the environment within its rank."""
+    number: int
+    """Number of the episode in this environment, from 0."""
+    actions: np.ndarray | None
+    """Actions as sampled, float32 [steps so far, A]. None if the episode is longer than the log's limit."""
+    iteration: int
+    """The iteration in which it began, counted from 1."""
+
+
+def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, columns: range) -> VectorEnv:
+    """Create the environments `columns` with the backend of --env-backend.
 
     Raises:
         EnvError: if an environment cannot be created.
     """
+    low, high = columns.start, columns.stop
     own = slice(low, high)
     if task.backend == "envpool":
         episodes = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
@@ -110,7 +126,7 @@ class SequenceStarts:
 
 
 class Collector:
-    """Steps the environments low … high − 1 and writes their columns of the shared rollout."""
+    """Steps a range of environments and writes their columns of the shared rollout."""
 
     def __init__(
         self,
@@ -118,20 +134,17 @@ class Collector:
         task: Task,
         model: ActorCritic,
         buffers: SharedBuffers,
-        *,
-        low: int,
-        high: int,
+        columns: range,
         progress: np.ndarray,
     ) -> None:
         """Create the environments.
 
         Args:
             config: of the run.
-            task: description of the environment.
+            task: the environment and its spaces.
             model: the network that learns. Each rollout copies its weights.
-            buffers: the shared buffers.
-            low: index of the first environment.
-            high: index after the last environment.
+            buffers: the shared memory.
+            columns: indices of the environments.
             progress: [2], row of this process in `Control.progress`.
 
         Raises:
@@ -139,12 +152,11 @@ class Collector:
         """
         self._config, self._task, self._buffers = config, task, buffers
         self._progress = progress
-        self._own = slice(low, high)
-        self._envs = make_vector_env(config, task, buffers, low, high)
-        steps = config.rollout_steps
-        self._actor = Actor(config, model, task.distribution, self._envs.obs, low=low, noise_steps=steps)
+        self._own = slice(columns.start, columns.stop)
+        self._envs = make_vector_env(config, task, buffers, columns)
+        count, steps = len(columns), config.rollout_steps
+        self._actor = Actor(config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps)
         self._rollout = own_columns(buffers.rollout, self._own)
-        count = high - low
         self._first = np.ones(count, bool)
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         self._params = np.zeros((steps, count, task.distribution.num_params), np.float32)
@@ -254,7 +266,7 @@ class Collector:
     def _begin_rollout(self, iteration: int) -> None:
         """Load the weights, the statistics, and the carry, and draw the noise of the rollout."""
         config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
-        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
+        self._load_weights()
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
             obs[:] = carried[own]
         envs.returns[:] = carry.episode_return[own]
@@ -270,6 +282,16 @@ class Collector:
         ]
         self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise_size]
         self._sequences.reset()
+
+    def _load_weights(self) -> None:
+        """Load the current weights, and the statistics that normalize observations."""
+        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
+
+    @torch.inference_mode()
+    def refresh_states(self) -> None:
+        """Recompute the stored states of the own environments. The next rollout starts from the carry in any case."""
+        self._load_weights()
+        refresh_states(self._config, self._actor, self._envs.obs, self._rollout, self._progress[1:])
 
     def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
         """Record the episodes that ended with step t, bootstrap those that were truncated, and reset their states."""

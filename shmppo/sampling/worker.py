@@ -24,9 +24,7 @@ from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.sampling.action_log import EpisodeInProgress
-from shmppo.sampling.collector import Collector
-from shmppo.sampling.state_refresh import StateRefresh
+from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
@@ -96,12 +94,8 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     config, task, own = setup.config, setup.task, setup.columns
     buffers = SharedBuffers(setup.fields, setup.memory)
     model = ActorCritic(config, task.observation, task.distribution)
-    env_range = {"low": own.start, "high": own.stop, "progress": buffers.control.progress[setup.index]}
-    # The collector tests inference batches with the random weights of this model. The shared weights may still be zero,
-    # because the learner starts at the same time.
-    collector = Collector(config, task, model, buffers, **env_range)
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
-    state_refresh = StateRefresh(config, task.distribution, model, buffers, **env_range)
+    collector = Collector(config, task, model, buffers, own, buffers.control.progress[setup.index])
     gradients = ShardGradients(config, task.distribution, model, buffers)
     seconds = buffers.timings.phase_seconds[setup.index]
     interval = buffers.timings.command_interval[setup.index]
@@ -115,16 +109,11 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     while (command := mailbox.receive()) is not None:
         timer.reset()
         interval[0] = timer.switch("other")
-        version = int(buffers.published.version[0])
-        if version != command.version:
-            raise RuntimeError(
-                f"the command names weights version {command.version}, but version {version} is published"
-            )
         if isinstance(command, Collect):
             collector.collect(command.iteration, timer)
         elif isinstance(command, RefreshStates):
             timer.switch("inference")
-            state_refresh.refresh()
+            collector.refresh_states()
         else:
             timer.switch("gradient")
             gradients.compute(command.epoch, command.minibatch, setup.shards)

@@ -19,6 +19,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, WorkerError
+from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.fork_server import wait_for_end
 from shmppo.parallel.mailbox import (
     BLOCK_SECONDS,
@@ -34,12 +35,10 @@ from shmppo.parallel.mailbox import (
     WakeUp,
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.sampling.action_log import ActionLog
-from shmppo.sampling.pool import CollectTimes, hint_at_skipping, partition, state_drift
+from shmppo.sampling.pool import ActionLog, CollectTimes, Pool, hint_at_skipping, partition
 from shmppo.sampling.worker import WorkerSetup
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
 from shmppo.utils.machine import process_state, usable_cores
-from shmppo.utils.phase_timer import PhaseTimer
 
 log = logging.getLogger(__name__)
 
@@ -49,40 +48,38 @@ MIN_START_SECONDS = 120.0
 worker that is stopped (SIGSTOP)."""
 
 
-class WorkerPool:
-    """W worker processes in lock-step.
+class WorkerPool(Pool):
+    """A pool with W worker processes in lock-step.
 
     In LEARN the learner computes the first of the W parts, and worker 0 stays idle. So W processes are busy, as in
-    COLLECT, and with W cores no process waits for a core.
+    COLLECT, and with W cores no process waits for a core. In central learning the learner computes all shards.
 
     Signaling seconds are the time that lock-step itself costs. They are the sum of two delays on the monotonic clock:
     - from the learner's command to the start of its execution, as a mean over the processes of the phase;
     - from the end of the last process to the moment at which the learner continues.
-
-    Attributes:
-        restarts: number of workers that were replaced so far.
     """
 
     def __init__(
-        self, config: TrainConfig, task: Task, buffers: SharedBuffers, actions: ActionLog, log_file: Path
+        self,
+        config: TrainConfig,
+        task: Task,
+        buffers: SharedBuffers,
+        actions: ActionLog,
+        forget: Callable[[int], None],
+        log_file: Path,
     ) -> None:
         """Start all workers. They create their environments and restore episodes while the learner continues.
 
         Args:
-            config: of the run.
-            task: description of the environment.
-            buffers: the shared buffers.
-            actions: the episodes to restore, if its iteration is above 0. It is read again at each replacement.
+            config, task, buffers, actions, forget: as for `Pool`.
             log_file: file to which the workers append their log records.
 
         Raises:
             OSError: if the system cannot start as many processes.
         """
-        self.restarts = 0
-        self._lost: list[int] = []
-        self._config = config
-        self._actions = actions
-        self._rollout, self._timings, self._progress = buffers.rollout, buffers.timings, buffers.control.progress
+        super().__init__(config, task, buffers, actions, forget)
+        if config.sharded:
+            self._shards = partition(config.shards, config.num_workers, 0)
         self._mailbox = LearnerMailbox(buffers.control)
         self._spin_wait = SpinWait()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
@@ -125,16 +122,13 @@ class WorkerPool:
         """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
-    def wait_ready(self) -> None:
-        """Wait until every worker is ready. Replace workers that fail while they start.
-
-        Raises:
-            WorkerError: if a worker has been replaced too often, or if an environment raises in its first episode.
-        """
+    def start(self, model: ActorCritic) -> None:
+        """Wait until every worker is ready, and replace those that fail while they start. See `Pool.start`."""
+        self.create_gradients(model)
         self._wait_ready(self._workers)
 
     def _wait_ready(self, workers: list[WorkerProcess]) -> list[WorkerProcess]:
-        """See `wait_ready`. Return the workers that are ready: `workers`, or those that have replaced them."""
+        """Wait until workers have started. Return those that are ready: `workers`, or those that replaced them."""
         ready = []
         while workers:
             replaced = []
@@ -146,53 +140,44 @@ class WorkerPool:
                     continue
                 assert report is not None, "the worker has no command yet"
                 for n in report.lost:
-                    self._actions.forget(n)
-                self._lost.extend(report.lost)
+                    self._forget(n)
                 self._begun.add(worker.index)
                 ready.append(worker)
             workers = replaced
         return ready
 
-    def pop_lost(self) -> list[int]:
-        """See `Pool.pop_lost`."""
-        lost, self._lost = self._lost, []
-        return lost
-
-    def collect(self, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
-        """Send Collect to all workers and wait for them. See `Pool.collect`."""
-        sent = timer.switch("wait")
-        self._send_and_wait(self._workers, Collect(version, iteration))
-        now = timer.switch("other")
-        timer.add_blocked(now - sent, self._timings.phase_seconds)
-        starts, ends = self._timings.command_interval.T
+    def collect(self, iteration: int) -> tuple[Rollout, CollectTimes]:
+        """Let all workers collect the rollout of their environments. See `Pool.collect`."""
+        timings = self._buffers.timings
+        sent = self.timer.switch("wait")
+        self._send_and_wait(self._workers, Collect(iteration))
+        now = self.timer.switch("other")
+        self.timer.add_blocked(now - sent, timings.phase_seconds)
+        starts, ends = timings.command_interval.T
         sync_seconds = float((starts - sent).mean() + (now - ends.max()))
-        return self._rollout, CollectTimes(now - sent, self._timings.phase_seconds.sum(axis=1), sync_seconds)
+        return self._buffers.rollout, CollectTimes(now - sent, timings.phase_seconds.sum(axis=1), sync_seconds)
 
-    def refresh_states(self, version: int, timer: PhaseTimer) -> float:
-        """Send RefreshStates to all workers and wait for them. See `Pool.refresh_states`."""
+    def refresh_states(self) -> float:
+        """Let all workers refresh the states of their environments. See `Pool.refresh_states`."""
+        sent = self.timer.switch("wait")
+        self._send_and_wait(self._workers, RefreshStates())
+        self.timer.add_blocked(self.timer.switch("other") - sent, self._buffers.timings.phase_seconds)
+        return self._state_drift()
+
+    def compute_gradients(self, epoch: int, minibatch: int) -> float:
+        """Compute the own shards while all workers but worker 0 compute theirs. See `Pool.compute_gradients`."""
+        if not self._config.sharded:
+            return super().compute_gradients(epoch, minibatch)
+        others, command, timer = self._workers[1:], ComputeGradients(epoch, minibatch), self.timer
         sent = timer.switch("wait")
-        self._send_and_wait(self._workers, RefreshStates(version))
-        timer.add_blocked(timer.switch("other") - sent, self._timings.phase_seconds)
-        return state_drift(self._rollout)
-
-    def compute_gradients(
-        self, version: int, epoch: int, minibatch: int, own: Callable[[], None], timer: PhaseTimer
-    ) -> float:
-        """Send ComputeGradients to all workers but worker 0, compute the own part, and wait for the workers.
-
-        See `Pool.compute_gradients`.
-        """
-        others = self._workers[1:]
-        sent = timer.switch("wait")
-        command = ComputeGradients(version, epoch, minibatch)
         self._send(others, command)
         own_start = timer.switch("gradient")
-        own()
+        super().compute_gradients(epoch, minibatch)
         own_end = timer.switch("wait")
         if not (self._setup.spins and self._spin_wait(self._mailbox.all_acknowledged)):
             self._wait(others, command)
         now = timer.switch("other")
-        starts, ends = self._timings.command_interval[1:].T
+        starts, ends = self._buffers.timings.command_interval[1:].T
         delays = (own_start - sent) + float((starts - sent).sum())
         return delays / len(self._workers) + now - float(ends.max(initial=own_end))
 
@@ -264,7 +249,7 @@ class WorkerPool:
         """
         waiting = {worker.index: worker for worker in workers}
         interval = min(timeout, self._config.worker_timeout) / 4
-        detector = _StallDetector(self._progress, timeout, self._config.worker_timeout, interval)
+        detector = _StallDetector(self._buffers.control.progress, timeout, self._config.worker_timeout, interval)
         while waiting:
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):

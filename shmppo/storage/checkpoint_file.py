@@ -24,7 +24,7 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 """Keys that a run needs to resume, and the types of their values."""
 LEARNER_KEYS: dict[str, type | tuple[type, ...]] = {
-    "model": dict, "optimizer": dict, "version": int, "schedule": dict, "obs_moments": dict, "return_moments": dict,
+    "model": dict, "optimizer": dict, "schedule": dict, "obs_moments": dict, "return_moments": dict,
     "discounted_return": torch.Tensor,
 }  # fmt: skip
 _MAGIC = b"shmppo checkpoint\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,9 @@ from shmppo.config.run_options import ReportOptions
 from shmppo.config.trust import Trust, Trusted
 from shmppo.loggers.checked_rows import ROW_CHECKSUM, WEIGHTS_HASH
 from shmppo.loggers.metrics import GLOSSARY, TIMED_COLUMNS
+from shmppo.ppo.learner import Learner
 from shmppo.runs import trainer
-from shmppo.runs.iteration_record import IterationRecorder, first_difference
+from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference
 from shmppo.storage.integrity import Checkpoint, Rows, RunFiles, check_run
 from shmppo.storage.run_directory import METRICS
 from shmppo.utils.files import short_path
@@ -122,25 +124,25 @@ def compare_runs(
         lines.append(f"their configurations differ in {', '.join(options)}")
     lines += [f"{name} is not exact: {'; '.join(f.newest.inexact_reasons)}" for name, f in
               zip(names, (one, other), strict=True) if f.newest.inexact_reasons]  # fmt: skip
-    recorders = (IterationRecorder(iteration - 1), IterationRecorder(iteration - 1))
+    records = (IterationRecord(iteration - 1), IterationRecord(iteration - 1))
     reproduced = []
-    for files, recorder in zip((one, other), recorders, strict=True):
+    for files, record in zip((one, other), records, strict=True):
         start = _checkpoint_before(files, iteration)
-        rows = _execute(files, start, iteration, workers, trust, progress, recorder)
+        rows = _execute(files, start, iteration, workers, trust, progress, record)
         wrong = next((i for i in sorted(rows) if _different_columns(files.rows.get(i), rows[i])), None)
         reproduced.append(wrong is None)
         if wrong is not None:
             columns = _different_columns(files.rows.get(wrong), rows[wrong])
             lines.append(_mismatch(files, wrong, columns, rows[wrong]))
-    lines.append(_first_field(recorders, reproduced, names))
+    lines.append(_first_field(records, one.newest.config.minibatches, reproduced, names))
     return Verdict(False, "\n".join(lines))
 
 
 def _first_field(
-    recorders: tuple[IterationRecorder, IterationRecorder], reproduced: list[bool], names: list[str]
+    records: tuple[IterationRecord, IterationRecord], minibatches: int, reproduced: list[bool], names: list[str]
 ) -> str:
     """Say in which field two executions of an iteration differ, or which of the runs does not match this machine."""
-    found = first_difference(*recorders)
+    found = first_difference(*records, minibatches)
     if found is not None:
         place = f" ({found.place})" if found.place else ""
         return f"first field: {found.field}{place}: {found.values[0]} and {found.values[1]}"
@@ -193,7 +195,7 @@ def _execute(
     workers: int | None,
     trust: Trusted,
     progress: Progress,
-    recorder: IterationRecorder | None = None,
+    record: IterationRecord | None = None,
 ) -> Rows:
     """Execute a run again in a temporary directory. Return its new rows of metrics.csv.
 
@@ -204,7 +206,7 @@ def _execute(
         workers: number of workers. None: as in the run.
         trust: see `shmppo.load_policy`.
         progress: gets the progress.
-        recorder: records an iteration.
+        record: gets the data of an iteration.
 
     Raises:
         KeyboardInterrupt: if a signal stopped the execution.
@@ -217,14 +219,20 @@ def _execute(
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
     changes |= {} if workers is None else {"workers": workers, "learning": "auto"}
     Trust.of(trust).check(later.to_json(), files.run_dir, [files.run_dir])
+    make_learner = partial(RecordingLearner, record) if record is not None else Learner
     with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
         target = Path(directory) / "run"
         if start is None:
             config = dataclasses.replace(later, run_dir=str(target), **changes)
-            trainer.train(config, recorder=recorder)
+            trainer.train(config, make_learner=make_learner)
         else:
             trainer.resume(
-                files.run_dir, checkpoint=start.path, new_run_dir=target, trust=trust, recorder=recorder, **changes
+                files.run_dir,
+                checkpoint=start.path,
+                new_run_dir=target,
+                trust=trust,
+                make_learner=make_learner,
+                **changes,
             )
         rows = check_run(target).rows
     if max(rows, default=0) < end:

@@ -11,7 +11,7 @@ PHASE_GLOSSARY: dict[str, str] = {
     "inference": "the policy computes actions",
     "advantage": "rewards are scaled, advantages computed, sequences and minibatches formed",
     "wait": "the learner waits for workers that are not busy: stragglers and signaling",
-    "publish": "weights and statistics are copied to shared memory and get a new version",
+    "publish": "the statistics that normalize observations are copied to shared memory",
     "gradient": "forward and backward passes of the update",
     "reduce": "gradients of shards and ranks are added",
     "optimizer": "gradient norm, clipping, optimizer step",

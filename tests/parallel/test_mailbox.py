@@ -32,7 +32,7 @@ from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 COMMANDS: list[Command] = [
-    Collect(1, 0), *(ComputeGradients(version, 0, version % 7) for version in range(2, 40)), RefreshStates(40),
+    Collect(0), *(ComputeGradients(number // 7, number % 7) for number in range(2, 40)), RefreshStates(),
 ]  # fmt: skip
 
 

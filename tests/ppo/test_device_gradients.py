@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LocalGradients, planned, published, sampled
+from conftest import planned, published, sampled
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -17,8 +17,7 @@ from shmppo.models.actor_critic import build_meta_model
 from shmppo.ppo.device_gradients import DeviceCopies, DeviceGradients
 from shmppo.ppo.gradients import GradientInputs, ShardGradients
 from shmppo.runs.trainer import train
-from shmppo.sampling.collector import Collector
-from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.sampling.pool import ActionLog, Pool
 
 BASE = TrainConfig(
     num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, workers=0, total_steps=4 * 32 * 4,
@@ -34,18 +33,17 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
     for source in (ShardGradients, DeviceGradients):
         task = inspect_task(config)
         buffers, learner = published(config, task)
-        progress = buffers.control.progress[0]
-        collector = Collector(config, task, learner.model, buffers, low=0, high=4, progress=progress)
-        collector.start()
-        gradients = source(config, task.distribution, learner.model, buffers)
+        actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
+        pool = Pool(config, task, buffers, actions, actions.forget)
+        pool.start(learner.model)
+        pool._gradients = source(config, task.distribution, learner.model, buffers)
         for iteration in range(3):
-            collector.collect(iteration, PhaseTimer())
-            planned(config, buffers, learner, iteration)
-            local = LocalGradients(config, gradients)  # type: ignore[arg-type]
-            learner.update(iteration, buffers.minibatches, local, PhaseTimer())
+            learner.begin(iteration)
+            pool.collect(iteration)
+            planned(buffers, learner)
+            learner.update(buffers.minibatches, pool)
             learner.update_obs_normalizer(buffers.rollout)
-            learner.publish_statistics()
-        collector.close()
+        pool.close()
         weights.append(learner.weights_sha256())
     assert weights[0] == weights[1]
 
@@ -65,7 +63,7 @@ def test_only_the_loss_is_computed_on_the_cpu(changes: dict[str, Any], monkeypat
     config = dataclasses.replace(BASE, **changes)
     task = inspect_task(config)
     buffers, learner, _ = sampled(config)
-    planned(config, buffers, learner)
+    planned(buffers, learner)
     meta_model = build_meta_model(config, task.observation, task.distribution)
     inputs = DeviceCopies(GradientInputs.of(buffers), "meta").inputs
     memory = torch.zeros(buffers.shard_results.gradients.shape, device="meta")
@@ -112,7 +110,7 @@ def test_upload_copies_the_named_fields() -> None:
 def test_each_field_is_copied_when_it_may_have_changed(refresh_states: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(BASE, refresh_states=refresh_states)
     buffers, learner, _ = sampled(config)
-    planned(config, buffers, learner)
+    planned(buffers, learner)
     gradients = DeviceGradients(config, inspect_task(config).distribution, learner.model, buffers)
     uploads: list[tuple[str, ...]] = []
     upload = DeviceCopies.upload
@@ -130,9 +128,9 @@ def test_each_field_is_copied_when_it_may_have_changed(refresh_states: bool, mon
 
 
 def test_the_gradients_are_copied_back() -> None:
-    buffers, learner, own = sampled(BASE)
-    planned(BASE, buffers, learner)
-    own.compute(0, 0, range(BASE.shards))
+    buffers, learner, pool = sampled(BASE)
+    planned(buffers, learner)
+    pool.compute_gradients(0, 0)
     expected = buffers.shard_results.gradients.copy()
     assert expected.any()
     buffers.shard_results.gradients.fill(0.0)

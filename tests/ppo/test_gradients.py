@@ -98,7 +98,7 @@ def plain_loss(
 def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str) -> None:
     config = dataclasses.replace(CONFIG, **VARIANTS[variant])
     buffers, learner, gradients = sampled(config)
-    advantages = planned(config, buffers, learner)
+    advantages = planned(buffers, learner)
     old_model = copy.deepcopy(learner.model)
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1
         for parameter in learner.model.parameters():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import LocalGradients, planned, published, sampled
+from conftest import planned, published, sampled
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -19,7 +19,7 @@ from shmppo.loggers.metrics import GLOSSARY
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.learner import build_optimizer
 from shmppo.runs.trainer import train
-from shmppo.utils.phase_timer import PHASES, PhaseTimer
+from shmppo.utils.phase_timer import PHASES
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -50,35 +50,38 @@ def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: P
 
 
 def test_acting_with_other_weights_stops_the_run_before_the_weights_change() -> None:
-    buffers, learner, gradients = sampled(CONFIG)
+    buffers, learner, pool = sampled(CONFIG)
     buffers.rollout.log_prob[:] += 0.01
-    planned(CONFIG, buffers, learner)
+    planned(buffers, learner)
     before = learner.weights_sha256()
     with pytest.raises(TrainingError, match=r"\|log ratio\| is 1\.0\de-02 but must be below 1e-03"):
-        learner.update(0, buffers.minibatches, LocalGradients(CONFIG, gradients), PhaseTimer())
+        learner.update(buffers.minibatches, pool)
     assert learner.weights_sha256() == before
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(epoch: int) -> None:
-    buffers, learner, gradients = sampled(CONFIG)
-    planned(CONFIG, buffers, learner)
+    buffers, learner, pool = sampled(CONFIG)
+    planned(buffers, learner)
     before = []
 
-    class Poisoned(LocalGradients):
-        def compute(self, version: int, k: int, m: int, timer: PhaseTimer) -> float:
-            super().compute(version, k, m, timer)
-            if k == epoch:
-                before.append(learner.weights_sha256())
-                buffers.shard_results.gradients[1, 3] = np.nan
-            return 0.0
+    compute = pool.compute_gradients
+
+    def poisoned(k: int, m: int) -> float:
+        compute(k, m)
+        if k == epoch:
+            before.append(learner.weights_sha256())
+            buffers.shard_results.gradients[1, 3] = np.nan
+        return 0.0
+
+    pool.compute_gradients = poisoned  # type: ignore[method-assign]
 
     message = (
         rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; "
         r"this minibatch has not changed the weights"
     )
     with pytest.raises(TrainingError, match=message):
-        learner.update(0, buffers.minibatches, Poisoned(CONFIG, gradients), PhaseTimer())
+        learner.update(buffers.minibatches, pool)
     assert [learner.weights_sha256()] == before
 
 

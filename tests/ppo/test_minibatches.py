@@ -165,7 +165,7 @@ def test_shards_of_each_minibatch_have_the_longest_sequences_first() -> None:
 def test_advantage_scales_against_numpy(over: str) -> None:
     config = dataclasses.replace(CONFIG, advantage_norm=over)  # type: ignore[arg-type]
     buffers, learner, _ = sampled(config)
-    advantages, plan = planned(config, buffers, learner), buffers.minibatches
+    advantages, plan = planned(buffers, learner), buffers.minibatches
     for epoch in range(config.epochs):
         seen = []
         for m in range(config.minibatches):
@@ -182,7 +182,7 @@ def test_advantage_scales_against_numpy(over: str) -> None:
 
 def test_targets_of_every_step() -> None:
     buffers, learner, _ = sampled(CONFIG)
-    advantages, rollout = planned(CONFIG, buffers, learner), buffers.rollout
+    advantages, rollout = planned(buffers, learner), buffers.rollout
     targets = buffers.minibatches.step_targets.reshape(CONFIG.rollout_steps, CONFIG.num_envs, 4)
     np.testing.assert_array_equal(targets[..., 0], advantages)
     np.testing.assert_array_equal(targets[..., 1], advantages + rollout.value)

@@ -21,7 +21,7 @@ from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import cut_sequences, step_indices
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import Actor
-from shmppo.sampling.state_refresh import StateRefresh
+from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer
 
 CONFIG = TrainConfig(
@@ -79,8 +79,9 @@ def test_steps_of_sequences_with_burn_in_by_hand() -> None:
 
 
 def refresh(config: TrainConfig, buffers: SharedBuffers, learner: Learner, low: int, high: int) -> None:
-    distribution, progress = inspect_task(config).distribution, np.zeros(2, np.int64)
-    StateRefresh(config, distribution, learner.model, buffers, low=low, high=high, progress=progress).refresh()
+    progress = np.zeros(2, np.int64)
+    collector = Collector(config, inspect_task(config), learner.model, buffers, range(low, high), progress)
+    collector.refresh_states()
 
 
 @pytest.mark.parametrize("burn_in", [0, 3])

@@ -12,7 +12,6 @@ from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
-from shmppo.utils.phase_timer import PhaseTimer
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -30,13 +29,12 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         before = phase_digests(buffers)
         assert set(before) | fields_written_in(buffers, "any") == set(buffers.arrays)
         learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
-        learner.publish_statistics()
-        learner.publish()
+        learner.begin(0)
         after = phase_digests(buffers)
         assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - {"published.weights"}
 
         before = after
-        pool.collect(learner.version, 0, PhaseTimer())
+        pool.collect(0)
         after = phase_digests(buffers)
         written, allowed = changed(before, after), fields_written_in(buffers, "COLLECT")
         assert written <= allowed, written - allowed
@@ -46,12 +44,12 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         assert not any(path.startswith("carry_even") for path in written), "iteration 0 reads the even carry"
 
         before = after
-        planned(config, buffers, learner)
+        planned(buffers, learner)
         after = phase_digests(buffers)
         assert changed(before, after) == {field.path for field in buffers.fields if field.phase == "PLAN"}
 
         before = after
-        pool.compute_gradients(learner.version, 0, 0, lambda: None, PhaseTimer())
+        pool.compute_gradients(0, 0)
         after = phase_digests(buffers)
         written, allowed = changed(before, after), fields_written_in(buffers, "LEARN")
         assert written <= allowed, written - allowed
@@ -59,19 +57,11 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
 
         buffers.published.weights[:] *= 1.1
         before = phase_digests(buffers)
-        pool.refresh_states(learner.version, PhaseTimer())
+        pool.refresh_states()
         after = phase_digests(buffers)
         written, allowed = changed(before, after), fields_written_in(buffers, "REFRESH")
         assert written <= allowed, written - allowed
         assert {"rollout.sequence_state", "rollout.state_drift"} <= written
-
-
-def test_a_version_that_is_not_published_is_refused(tmp_path: Path) -> None:
-    with (
-        running_pool(CONFIG, tmp_path / "run.log") as (_, learner, pool),
-        pytest.raises(WorkerError, match=r"the command names weights version 7, but version 1 is published"),
-    ):
-        pool.collect(learner.version + 6, 0, PhaseTimer())
 
 
 def test_a_worker_that_hangs_is_detected_while_another_makes_progress(tmp_path: Path) -> None:
@@ -82,7 +72,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(tmp_path: 
         minibatches=1, worker_timeout=2.0, max_restarts=0,
     )  # fmt: skip
     with (
-        running_pool(config, tmp_path / "run.log") as (_, learner, pool),
+        running_pool(config, tmp_path / "run.log") as (_, _, pool),
         pytest.raises(WorkerError, match=r"worker \d \(pid \d+\) has made no progress for 2 s"),
     ):
-        pool.collect(learner.version, 0, PhaseTimer())
+        pool.collect(0)

@@ -21,15 +21,14 @@ from conftest import summary_of
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
 from shmppo.loggers.metrics import EpisodeStatistics
-from shmppo.parallel.shared_buffers import Rollout
+from shmppo.parallel.shared_buffers import LossTerms, Rollout
 from shmppo.policies.policy import load_policy
-from shmppo.ppo.learner import Learner, MinibatchStatistics
+from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.pool import CollectTimes, InProcessPool
+from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.storage.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
 from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 from shmppo.storage.integrity import check_run
-from shmppo.utils.phase_timer import PhaseTimer
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -86,14 +85,13 @@ def test_a_minibatch_that_is_not_finite_is_written_to_a_file_and_the_run_can_res
     run_dir, calls = tmp_path / "run", 0
     original = Learner._reduce
 
-    def poisoned(learner: Learner) -> MinibatchStatistics:
+    def poisoned(learner: Learner) -> tuple[LossTerms, float]:
         nonlocal calls
         calls += 1
-        statistics = original(learner)
+        terms, largest = original(learner)
         if calls == 4 * 2 + 3:  # the third minibatch of iteration 2
-            terms = statistics.terms._replace(value_loss=float("nan"))
-            statistics = dataclasses.replace(statistics, terms=terms)
-        return statistics
+            terms = terms._replace(value_loss=float("nan"))
+        return terms, largest
 
     config = dataclasses.replace(BASE, prev_action=prev_action, run_dir=str(run_dir))
     with monkeypatch.context() as patched:
@@ -117,15 +115,15 @@ def test_a_minibatch_that_is_not_finite_is_written_to_a_file_and_the_run_can_res
 def test_a_checkpoint_after_an_error_names_episodes_that_were_lost_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    original = InProcessPool.collect
+    original = Pool.collect
 
-    def collect(pool: InProcessPool, version: int, iteration: int, timer: PhaseTimer) -> tuple[Rollout, CollectTimes]:
+    def collect(pool: Pool, iteration: int) -> tuple[Rollout, CollectTimes]:
         if iteration == 2:
-            pool._lost.append(3)
+            pool._forget(3)
             raise EnvError(0, "given up")
-        return original(pool, version, iteration, timer)
+        return original(pool, iteration)
 
-    monkeypatch.setattr(InProcessPool, "collect", collect)
+    monkeypatch.setattr(Pool, "collect", collect)
     with pytest.raises(EnvError, match="given up"):
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
     reasons = load_newest_checkpoint(tmp_path / "run")["inexact_reasons"]

@@ -90,7 +90,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 KEYS = ("config", "fingerprint", "iteration", "env_steps", "learner", "carry", "actions", "episodes", "seconds")
-LEARNER_KEYS = ("model", "optimizer", "version", "obs_moments", "return_moments", "discounted_return")
+LEARNER_KEYS = ("model", "optimizer", "obs_moments", "return_moments", "discounted_return")
 
 
 @pytest.mark.parametrize("key", [*KEYS, *(f"learner.{name}" for name in LEARNER_KEYS)])

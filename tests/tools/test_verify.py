@@ -19,11 +19,11 @@ from shmppo.loggers.checked_rows import WEIGHTS_HASH, read_checked_rows, row_lin
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
-from shmppo.runs.trainer import PoolGradients, train
+from shmppo.runs.trainer import train
+from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import NAME, load_newest_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.tools.verify import compare_runs, verify_run
-from shmppo.utils.phase_timer import PhaseTimer
 
 BASE = TrainConfig(
     env="Pendulum-v1", hide_obs=(), num_envs=4, rollout_steps=16, minibatches=2, epochs=2, hidden_size=8,
@@ -158,13 +158,11 @@ class Planted:
         return self.field if self.field == "weights" else f"{self.field} (step {self.t} of environment {self.n})"
 
     def _applies(self, learner: Learner) -> bool:
-        # The version of the weights grows by 1 per iteration, and by 1 per minibatch.
-        iteration = (learner.version - 1) // (1 + BASE.epochs * BASE.minibatches)
-        return learner.config.max_restarts == PLANTED and iteration == self.iteration
+        return learner.config.max_restarts == PLANTED and learner._iteration == self.iteration
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
-        advantages, update, compute = Learner.advantages, Learner.update, PoolGradients.compute
+        advantages, update, compute = Learner.advantages, Learner.update, Pool.compute_gradients
         learners: list[Learner] = []
 
         def changed_advantages(learner: Learner, rollout: Rollout) -> np.ndarray:
@@ -178,12 +176,12 @@ class Planted:
                 result[self.t, self.n] += 1e-4
             return result
 
-        def changed_compute(source: Any, version: int, epoch: int, minibatch: int, timer: PhaseTimer) -> float:
+        def changed_compute(pool: Pool, epoch: int, minibatch: int) -> float:
             here = (epoch, minibatch) == (self.epoch, self.minibatch)
             applies = here and self._applies(learners[0])
             if applies and self.field == "weights before":
                 learners[0]._buffers.published.weights[0] += 1e-4
-            seconds = compute(source, version, epoch, minibatch, timer)
+            seconds = compute(pool, epoch, minibatch)
             if applies and self.field == "gradients":
                 learners[0]._buffers.shard_results.gradients[0, 0] += 1e-4
             return seconds
@@ -197,7 +195,7 @@ class Planted:
 
         monkeypatch.setattr(Learner, "advantages", changed_advantages)
         monkeypatch.setattr(Learner, "update", changed_update)
-        monkeypatch.setattr(PoolGradients, "compute", changed_compute)
+        monkeypatch.setattr(Pool, "compute_gradients", changed_compute)
 
 
 @pytest.mark.parametrize("seed", [1, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 27))])
