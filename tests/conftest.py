@@ -25,7 +25,8 @@ from shmppo.envs.spec import Task
 from shmppo.parallel.shared_buffers import Field, SharedBuffers, allocate, run_fields
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.pool import ActionLog, Pool
+from shmppo.sampling.pool import Pool
+from shmppo.sampling.worker import ActionLog
 
 torch.set_num_threads(1)  # faster for small tensors
 

@@ -24,7 +24,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
 from shmppo.sampling.collector import Collector
-from shmppo.sampling.pool import ActionLog
+from shmppo.sampling.worker import ActionLog
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
 from shmppo.spaces.observations import observation_spec

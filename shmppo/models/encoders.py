@@ -1,4 +1,4 @@
-"""Encoders turn stored observations into a feature vector.
+"""Encoders turn stored observations into a feature vector, after the normalization of its numbers.
 
 An image that needs convolutions has an encoder of its own. All other leaves share one, whose input is their values side
 by side.
@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,7 +25,59 @@ MIN_SIDES = {"nature": 36, "a3c": 20}
 IMPALA_FEATURES = 256
 IMPALA_CHANNELS = (16, 32, 32)
 
+CLIP = 10.0
+"""Limit of normalized observations and rewards."""
+
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
+_Array = TypeVar("_Array", Tensor, np.ndarray)
+
+
+def normalize_leaf(stored: Tensor, statistics: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Convert a stored leaf [..., size] to the policy's input: (stored − mean) · scale, clipped to ± CLIP.
+
+    Acting and learning must compute the same bits, so that the probability ratio is 1 at the start of an update.
+
+    Args:
+        stored: [..., size].
+        statistics: (mean [size], scale [size] = 1 / standard deviation). None: the leaf is not normalized.
+    """
+    if statistics is None:
+        return stored
+    mean, scale = statistics
+    return torch.sub(stored, mean).mul_(scale).clamp_(-CLIP, CLIP)
+
+
+def normalize_array(stored: np.ndarray, statistics: tuple[np.ndarray, np.ndarray] | None, out: np.ndarray) -> None:
+    """Compute `normalize_leaf` with NumPy, whose calls take less time for small arrays, and write it to `out`.
+
+    The bits are the same, because each of these operations rounds exactly.
+    """
+    if statistics is None:
+        out[...] = stored
+        return
+    mean, scale = statistics
+    np.subtract(stored, mean, out)
+    np.multiply(out, scale, out)
+    np.minimum(out, CLIP, out=out)
+    np.maximum(out, -CLIP, out=out)
+
+
+def leaf_statistics(
+    slices: list[slice | None], mean: _Array, scale: _Array, enabled: bool
+) -> list[tuple[_Array, _Array] | None]:
+    """Split the statistics of all normalized numbers by leaf.
+
+    Args:
+        slices: slice of each leaf within the D numbers, None if it is not normalized
+            (`ObservationSpec.normalized_slices`).
+        mean: [D].
+        scale: [D], 1 / standard deviation.
+        enabled: whether observations are normalized at all.
+
+    Returns:
+        For each leaf, views into mean and scale, or None if the leaf is not normalized.
+    """
+    return [(mean[part], scale[part]) if part is not None and enabled else None for part in slices]
 
 
 def network_input(leaf: Leaf, stored: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
+from shmppo.models.encoders import leaf_statistics, normalize_leaf
+from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
-from shmppo.spaces.normalization import RunningMoments, leaf_statistics, normalize_leaf
 from shmppo.spaces.observations import NUMBERS, ObservationError
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint, signing_directories
 from shmppo.storage.checkpoint_file import check_keys

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
+from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.parallel.shared_buffers import LossCoefficients, LossTerms, Minibatches, ShardResults, SharedBuffers
 from shmppo.ppo.losses import (
     clipped_objective,
@@ -30,7 +31,6 @@ from shmppo.ppo.losses import (
 )
 from shmppo.ppo.minibatches import step_indices
 from shmppo.spaces.distributions import Distribution
-from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 
 
 @dataclass(frozen=True)

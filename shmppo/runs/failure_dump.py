@@ -14,7 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import EnvError, TrainingError, WorkerError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.sampling.pool import ActionLog
+from shmppo.sampling.worker import ActionLog
 from shmppo.storage.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, LOG
 from shmppo.utils.files import replaced_file, short_path, write_json
 from shmppo.utils.rng import episode_seed

@@ -17,7 +17,7 @@ from shmppo.config.trust import Trust
 from shmppo.loggers.checked_rows import read_checked_rows
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.ppo.schedules import Schedule
+from shmppo.ppo.learner import Schedule
 from shmppo.runs.start import Start
 from shmppo.storage.checkpoint import (
     is_file_name,

@@ -19,7 +19,8 @@ from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.learner import Learner, UpdateStatistics
-from shmppo.sampling.pool import ActionLog, CollectTimes
+from shmppo.sampling.pool import CollectTimes
+from shmppo.sampling.worker import ActionLog
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 

@@ -22,9 +22,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.cores import CORES, ActingLinear, Cell
 from shmppo.models.custom import CustomNetwork
-from shmppo.models.encoders import Encoder, Mlp, network_input
+from shmppo.models.encoders import Encoder, Mlp, leaf_statistics, network_input, normalize_array
 from shmppo.spaces.distributions import Distribution, mask_logits
-from shmppo.spaces.normalization import leaf_statistics, normalize_array
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
 

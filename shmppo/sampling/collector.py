@@ -24,9 +24,9 @@ from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
+from shmppo.ppo.gae import column_moments
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.state_refresh import refresh_states
-from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 

@@ -1,4 +1,4 @@
-"""The main function of a worker process: it receives commands, carries them out, and acknowledges them.
+"""The main function of a worker process, and the action log, from which its environments are restored.
 
 A worker has one thread. While it waits for a command, it also watches the learner's sentinel, and it exits when the
 learner has ended. It ignores SIGINT and SIGUSR1, because the learner decides when a run stops. Terminals and cluster
@@ -14,6 +14,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
@@ -121,3 +122,102 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
         seconds[:] = timer.reset()
         mailbox.acknowledge()
     collector.close()
+
+
+class ActionLog:
+    """The actions of the episode in progress of every environment, up to the last committed rollout.
+
+    Seed and actions determine an episode, so a replay restores the environment. Workers keep no copy of the log.
+
+    Attributes:
+        iteration: number of committed rollouts. The next rollout starts from the carry that this iteration reads.
+    """
+
+    def __init__(self, num_envs: int, action_size: int, limit: int) -> None:
+        """Create an empty log.
+
+        Args:
+            num_envs: N.
+            action_size: A.
+            limit: the log stores no actions of episodes with more steps.
+        """
+        self.iteration = 0
+        self._limit = limit
+        self._action_size = action_size
+        self._numbers = [0] * num_envs
+        self._began = [1] * num_envs
+        self._parts: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
+        self._lengths = [0] * num_envs  # steps of the episode in progress, stored or not
+
+    def commit(
+        self, actions: np.ndarray, ended: np.ndarray, numbers: np.ndarray, valid_steps: np.ndarray | None = None
+    ) -> None:
+        """Append a rollout.
+
+        Args:
+            actions: [T, N, A], as sampled.
+            ended: bool [T, N], whether an episode ended with the step.
+            numbers: [N], number of the episode in progress after the rollout.
+            valid_steps: [N], number of valid steps of each environment. None: all T.
+        """
+        steps = len(actions)
+        ends = [steps] * len(self._parts) if valid_steps is None else valid_steps.tolist()
+        # The step after the last end of an episode; 0 if no episode ended in this rollout.
+        begins = np.where(ended.any(axis=0), steps - np.argmax(ended[::-1], axis=0), 0)
+        for n, (begin, end) in enumerate(zip(begins.tolist(), ends, strict=True)):
+            if begin:
+                self._parts[n].clear()
+                self._lengths[n] = 0
+                self._began[n] = self.iteration + 1
+            self._lengths[n] += end - begin
+            if self._lengths[n] > self._limit:
+                if self._parts[n]:
+                    log.info("environment %d: the episode is longer than --replay-limit %d", n, self._limit)
+                self._parts[n].clear()
+            elif begin < end:
+                self._parts[n].append(actions[begin:end, n].copy())
+        self._numbers = numbers.tolist()
+        self.iteration += 1
+
+    def forget(self, env_index: int) -> None:
+        """Drop the episode of an environment that could not be restored and has begun its next episode."""
+        self._numbers[env_index] += 1
+        self._began[env_index] = self.iteration + 1
+        self._parts[env_index].clear()
+        self._lengths[env_index] = 0
+
+    def episodes(self, columns: range) -> list[EpisodeInProgress]:
+        """Return the episodes in progress of the environments `columns`."""
+        return [
+            EpisodeInProgress(
+                n, self._numbers[n], self._joined(n) if self._lengths[n] <= self._limit else None, self._began[n]
+            )
+            for n in columns
+        ]
+
+    def _joined(self, n: int) -> np.ndarray:
+        """Return the stored actions of environment n as one array, [steps, A]."""
+        if not self._parts[n]:
+            return np.zeros((0, self._action_size), np.float32)
+        joined = np.concatenate(self._parts[n])
+        self._parts[n] = [joined]
+        return joined
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the log as arrays for a checkpoint. The actions of all environments are concatenated."""
+        joined = [self._joined(n) for n in range(len(self._parts))]
+        return {
+            "numbers": np.array(self._numbers),
+            "began": np.array(self._began),
+            "lengths": np.array(self._lengths),
+            "stored": np.array([len(actions) for actions in joined]),
+            "actions": np.concatenate(joined),
+        }
+
+    def load(self, state: dict[str, np.ndarray], iteration: int) -> None:
+        """Restore what `state` returned, in a run that resumes at `iteration`."""
+        self.iteration = iteration
+        self._numbers, self._lengths = state["numbers"].tolist(), state["lengths"].tolist()
+        self._began = state["began"].tolist()
+        ends = np.cumsum(state["stored"])
+        self._parts = [[part.copy()] if len(part) else [] for part in np.split(state["actions"], ends[:-1])]

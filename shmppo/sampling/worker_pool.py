@@ -35,8 +35,8 @@ from shmppo.parallel.mailbox import (
     WakeUp,
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.sampling.pool import ActionLog, CollectTimes, Pool, hint_at_skipping, partition
-from shmppo.sampling.worker import WorkerSetup
+from shmppo.sampling.pool import CollectTimes, Pool, hint_at_skipping, partition
+from shmppo.sampling.worker import ActionLog, WorkerSetup
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
 from shmppo.utils.machine import process_state, usable_cores
 
@@ -172,7 +172,8 @@ class WorkerPool(Pool):
         sent = timer.switch("wait")
         self._send(others, command)
         own_start = timer.switch("gradient")
-        super().compute_gradients(epoch, minibatch)
+        with timer.core_share:
+            self._gradients.compute(epoch, minibatch, self._shards)
         own_end = timer.switch("wait")
         if not (self._setup.spins and self._spin_wait(self._mailbox.all_acknowledged)):
             self._wait(others, command)

@@ -21,7 +21,7 @@ def one() -> PipeQueue:
 
 def test_messages_come_in_order(one: PipeQueue) -> None:
     assert not one.has_message()
-    sent = [WakeUp(), Ready((3, 4)), Failed("text", "traceback", None), Collect(1, 2)]
+    sent = [WakeUp(), Ready((3, 4)), Failed("text", "traceback", None), Collect(2)]
     for message in sent:
         one.put(message)
     for message in sent:

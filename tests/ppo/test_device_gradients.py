@@ -17,7 +17,8 @@ from shmppo.models.actor_critic import build_meta_model
 from shmppo.ppo.device_gradients import DeviceCopies, DeviceGradients
 from shmppo.ppo.gradients import GradientInputs, ShardGradients
 from shmppo.runs.trainer import train
-from shmppo.sampling.pool import ActionLog, Pool
+from shmppo.sampling.pool import Pool
+from shmppo.sampling.worker import ActionLog
 
 BASE = TrainConfig(
     num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, workers=0, total_steps=4 * 32 * 4,

@@ -97,14 +97,14 @@ def plain_loss(
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str) -> None:
     config = dataclasses.replace(CONFIG, **VARIANTS[variant])
-    buffers, learner, gradients = sampled(config)
+    buffers, learner, pool = sampled(config)
     advantages = planned(buffers, learner)
     old_model = copy.deepcopy(learner.model)
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     epoch, minibatch = 1, 2
-    gradients.compute(epoch, minibatch, range(config.shards))
+    pool.compute_gradients(epoch, minibatch)
     summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
 
     plan = buffers.minibatches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shmppo.sampling.pool import ActionLog
+from shmppo.sampling.worker import ActionLog
 
 
 def test_it_stores_the_actions_since_the_last_end_of_an_episode() -> None:
