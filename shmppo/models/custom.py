@@ -45,7 +45,6 @@ class CustomNetwork(nn.Module):
         """Create the user's module and check it.
 
         Args:
-            config: of the run.
             leaves: of the observation that the module maps to features.
 
         Raises:

@@ -87,7 +87,6 @@ def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
     Images are scaled to 0 … 1, and their axes are moved to [B, channels, height, width].
 
     Args:
-        leaf: the description of the leaf.
         stored: [B, *leaf.shape].
 
     Returns:

@@ -27,8 +27,6 @@ START_SECONDS = 180.0
 REAP_SECONDS = 60.0
 """Far above the time that the fork server takes to reap a process."""
 
-_CLEANUP = "shmppo.parallel.fork_server_cleanup"
-
 
 def has_fork_server() -> bool:
     """Return whether the system supports fork servers."""
@@ -41,9 +39,7 @@ def start_fork_server() -> None:
     Terminals and cluster schedulers send SIGINT and SIGUSR1 to every process of a job. The fork server inherits the
     dispositions of this process, so it ignores both.
     """
-    # A child process shares the temporary directory of its parent, which removes it.
-    cleanup = [_CLEANUP] if multiprocessing.parent_process() is None else []
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*cleanup, *PRELOAD])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
         forkserver.ensure_running()
 

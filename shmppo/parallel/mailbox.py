@@ -259,11 +259,7 @@ class WorkerMailbox:
         """Create the mailbox of one worker.
 
         Args:
-            control: views of the shared memory.
-            worker: index of this worker.
             sequence_number: of the last command to the predecessor of this worker; 0 without one.
-            commands: queue from the learner.
-            reports: queue to the learner.
             spins: whether to spin between minibatches. It needs a core for each worker.
         """
         self._row = control.commands[worker]

@@ -41,7 +41,6 @@ class ProcessGroup:
 
         Args:
             rank: index of this process.
-            size: number of ranks.
             store: key-value store of all ranks, for failure messages and counters. Needed if size > 1.
             timeout: of a collective operation, in seconds.
         """
@@ -222,7 +221,6 @@ class GradientAllReduce:
         """Allocate the buffer.
 
         Args:
-            group: the ranks.
             parameters: P, size of the gradient.
             statistics: number of statistics to sum.
         """

@@ -93,7 +93,6 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     """Check that all ranks have the same configuration, and set the fields that belong to this rank.
 
     Args:
-        group: the ranks.
         config: the user's configuration of this rank. Only PER_RANK_FIELDS may differ between ranks.
 
     Returns:

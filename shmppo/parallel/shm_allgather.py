@@ -36,7 +36,6 @@ class ShmAllGather:
         """Create the view of one rank.
 
         Args:
-            rank: of this process.
             memory: `needed_bytes` of shared memory. All bytes are zero at first.
             pids: process ids of all ranks, in rank order.
             timeout: of an all-gather, in seconds.
@@ -108,8 +107,6 @@ def open_shm_all_gather(
     """Open the shared memory that rank 0 creates. All ranks must call this.
 
     Args:
-        rank: of this process.
-        size: number of ranks.
         capacity: bytes of the largest array.
         gather: gathers a value from all ranks, in rank order.
         timeout: of an all-gather, in seconds.

@@ -83,8 +83,6 @@ class DeviceGradients:
         """Allocate the memory on the device of the configuration.
 
         Args:
-            config: of the run.
-            distribution: of the actions.
             model: the network that learns. A copy of it is moved to the device.
             buffers: the shared buffers. With CUDA their memory is pinned.
         """

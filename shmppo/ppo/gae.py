@@ -41,7 +41,6 @@ def generalized_advantages(
         bootstraps: [T, N]. Elements that the list above does not name are ignored.
         terminated: bool [T, N].
         truncated: bool [T, N].
-        gamma: γ, the discount factor.
         gae_lambda: λ.
 
     Returns:
@@ -67,7 +66,6 @@ def discounted_returns(rewards: np.ndarray, ended: np.ndarray, start: np.ndarray
         rewards: [T, N].
         ended: bool [T, N], whether the episode ended with step t.
         start: [N], R of the step before the first one. 0 where an episode begins.
-        gamma: γ, the discount factor.
 
     Returns:
         R, float64 [T, N]. `start` of the next rollout is R[T − 1], or 0 where the episode ended with that step.
@@ -92,7 +90,6 @@ def explained_variance(
         values: [T, N].
         targets: [T, N], value targets.
         valid_steps: [N], number of valid steps of each environment. None: all T.
-        group: the ranks.
 
     Returns:
         1 for a perfect critic; NaN if the targets do not vary.
@@ -188,7 +185,6 @@ def merge_moments(
         moments: updated in place.
         by_env: [N, 2, size], mean and sum of squared deviations of each environment.
         valid_steps: [N], number of samples of each environment.
-        group: the ranks.
     """
     counts, parts = (np.concatenate(list(group.gather(array))) for array in (valid_steps, by_env))
     for count, (mean, m2) in zip(counts.tolist(), parts, strict=True):
@@ -204,12 +200,7 @@ class RewardNormalizer:
     """
 
     def __init__(self, num_envs: int, gamma: float) -> None:
-        """Create statistics without samples.
-
-        Args:
-            num_envs: N.
-            gamma: γ, the discount factor.
-        """
+        """Create statistics without samples."""
         self._gamma = gamma
         self.moments = RunningMoments(1)
         self.discounted_return = np.zeros(num_envs)
@@ -223,7 +214,6 @@ class RewardNormalizer:
             rewards: [T, N].
             ended: bool [T, N], whether an episode ended with the step.
             valid_steps: [N], number of valid steps of each environment.
-            group: the ranks.
 
         Returns:
             Rewards divided by the standard deviation and clipped to ± CLIP, float64 [T, N].

@@ -90,10 +90,6 @@ class ShardGradients:
         """Create views of the inputs and the results.
 
         Args:
-            config: of the run.
-            distribution: of the actions.
-            model: the network.
-            buffers: the shared buffers.
             inputs: on the device of `model`. None: views of the shared memory.
             gradients: [G, P], where to write gradients, on the device of `model`. None: in shared memory.
         """
@@ -124,8 +120,6 @@ class ShardGradients:
         over all ranks. So their sum over shards and ranks is the mean over the minibatch.
 
         Args:
-            epoch: index of the epoch.
-            minibatch: index of the minibatch in the epoch.
             shards: indices of the shards.
         """
         for shard in shards:
@@ -241,8 +235,6 @@ class ShardGradients:
             values: [n].
             indices: [n], of the steps.
             valid: bool [n].
-            epoch: index of the epoch.
-            minibatch: index of the minibatch in the epoch.
         """
         config, distribution = self._config, self._distribution
         coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())

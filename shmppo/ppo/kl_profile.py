@@ -125,8 +125,6 @@ class KLRecorder:
         """Create a recorder.
 
         Args:
-            config: of the run.
-            distribution: of the actions.
             gradients: evaluates the policy with the current weights.
         """
         self._distribution = distribution

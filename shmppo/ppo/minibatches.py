@@ -36,13 +36,9 @@ def build_minibatches(
     """Divide a rollout into K epochs of M minibatches of G shards.
 
     Args:
-        config: of the run.
-        rollout: the rollout.
         out: the arrays to write.
-        iteration: of the rollout.
         advantages: float32 [T, N].
         coefficients: of the loss in this iteration.
-        process_group: the ranks.
 
     Returns:
         `out`. Its step counts and advantage statistics are over all ranks.
@@ -135,10 +131,7 @@ def shuffle_sequences(
 
     Args:
         sequences: [sequences, 4], from `cut_sequences`.
-        seed: of the run.
         block: number of environments per block.
-        iteration: of the rollout.
-        epoch: index of the epoch.
         minibatches: M.
         first_block: index of this rank's first block among those of all ranks.
 
@@ -247,7 +240,6 @@ def step_indices(
     Args:
         sequences: [J, 4].
         sequence_steps: maximum length of a sequence.
-        num_envs: N.
         burn_in: as configured.
 
     Returns:
@@ -278,7 +270,6 @@ class AdvantageSums:
             advantages: float32 [T, N].
             valid_steps: [N], number of valid steps of each environment.
             sequences: [sequences, 4], from `cut_sequences`.
-            process_group: the ranks.
         """
         by_env = np.ascontiguousarray(advantages.T, dtype=np.float64)
         valid = np.arange(len(advantages)) < valid_steps[:, None]  # [N, T]

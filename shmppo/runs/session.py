@@ -77,13 +77,9 @@ class Session:
         """Start the run, and save its first checkpoint.
 
         Args:
-            config: of the run, resolved for this rank.
-            task: description of the environment.
-            buffers: the shared buffers.
             run_dir: directory of this rank.
             start: what the run starts from.
             loggers: the callback and the loggers.
-            process_group: the ranks.
             make_learner: makes the learner.
 
         Raises:

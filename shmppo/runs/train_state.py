@@ -97,10 +97,7 @@ class TrainState:
         """Update the counters after an iteration, and return its row of metrics.csv.
 
         Args:
-            rollout: of the iteration.
             advantages: [T, N].
-            times: of the rollout.
-            statistics: of the update.
             phase_seconds: [phases], of the iteration.
         """
         group = self._process_group

@@ -162,8 +162,6 @@ def _run(
     """Check the configuration and the machine, start a session, and train. Return the content of summary.json.
 
     Args:
-        process_group: the ranks.
-        config: of the run, resolved for this rank.
         start: what the run starts from.
         receivers: the user's callback and loggers.
         make_learner: makes the learner.

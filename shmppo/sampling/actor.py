@@ -183,7 +183,6 @@ class ActingNetwork:
 
         Args:
             model: the network that learns; `load` copies its weights.
-            distribution: of the actions.
             batches: number of inference batches.
             rows: B, rows of each batch.
         """
@@ -269,9 +268,7 @@ class Actor:
         """Allocate the memory. Call `load` before the first step.
 
         Args:
-            config: of the run.
             model: the network that learns; `load` copies its weights.
-            distribution: of the actions.
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
             low: index of the first environment of the range.
             noise_steps: number of steps of noise that `load_noise` takes.

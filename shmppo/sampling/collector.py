@@ -140,10 +140,7 @@ class Collector:
         """Create the environments.
 
         Args:
-            config: of the run.
-            task: the environment and its spaces.
             model: the network that learns. Each rollout copies its weights.
-            buffers: the shared memory.
             columns: indices of the environments.
             progress: [2], row of this process in `Control.progress`.
 
@@ -220,7 +217,6 @@ class Collector:
         """Collect one rollout: write the own columns of `Rollout` and of the carry for the next iteration.
 
         Args:
-            iteration: of the rollout.
             timer: measures the phases "inference", "environment", and "other".
 
         Raises:

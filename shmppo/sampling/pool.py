@@ -56,9 +56,6 @@ class Pool:
         """Create a pool that has no environments yet; `start` creates them.
 
         Args:
-            config: of the run.
-            task: the environment and its spaces.
-            buffers: the shared memory.
             actions: the episodes to restore at the start if its iteration is above 0, and when a worker is replaced.
             forget: called with the index of each environment that could not be restored and begins its next episode.
         """

@@ -35,7 +35,6 @@ class Preemption:
         Args:
             fraction: of the ranks or of the workers that must have finished, from 0 to 1. None: end no rollout early.
             control: contains the numbers of finished rollouts and the field that ends a rollout.
-            process_group: the ranks.
             first_columns: [W], index of the first environment of each worker.
         """
         self._fraction = fraction

@@ -23,7 +23,6 @@ def refresh_states(
     measures the drift from the same states. Call it in inference mode.
 
     Args:
-        config: of the run.
         actor: has loaded the current weights. Its states are overwritten.
         obs: [own, …] per leaf, the arrays that the actor reads. They are overwritten.
         rollout: the columns of the own environments. `sequence_state` and `state_drift` are written.

@@ -60,13 +60,7 @@ class WorkerSetup:
 
 
 def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
-    """Run a worker until the learner sends Stop or ends. If the worker raises, it sends Failed and exits with code 1.
-
-    Args:
-        setup: the arguments of this worker.
-        commands: queue from the learner to this worker.
-        reports: queue from this worker to the learner.
-    """
+    """Run a worker until the learner sends Stop or ends. If the worker raises, it sends Failed and exits with code 1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -137,8 +131,6 @@ class ActionLog:
         """Create an empty log.
 
         Args:
-            num_envs: N.
-            action_size: A.
             limit: the log stores no actions of episodes with more steps.
         """
         self.iteration = 0

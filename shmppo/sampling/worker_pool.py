@@ -38,14 +38,13 @@ from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.sampling.pool import CollectTimes, Pool, hint_at_skipping, partition
 from shmppo.sampling.worker import ActionLog, WorkerSetup
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
-from shmppo.utils.machine import process_state, usable_cores
+from shmppo.utils.machine import usable_cores
 
 log = logging.getLogger(__name__)
 
 RESTART_WINDOW_SECONDS = 3600.0  # period in which --max-restarts limits the replacements of a worker
 MIN_START_SECONDS = 120.0
-"""Minimum timeout of a worker's start, because environments may compile code or load models. It does not apply to a
-worker that is stopped (SIGSTOP)."""
+"""Minimum timeout of a worker's start, because environments may compile code or load models."""
 
 
 class WorkerPool(Pool):
@@ -249,8 +248,8 @@ class WorkerPool(Pool):
             worker has failed, died, or stalled.
         """
         waiting = {worker.index: worker for worker in workers}
-        interval = min(timeout, self._config.worker_timeout) / 4
-        detector = _StallDetector(self._buffers.control.progress, timeout, self._config.worker_timeout, interval)
+        interval = timeout / 4
+        detector = _StallDetector(self._buffers.control.progress, timeout, interval)
         while waiting:
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):
@@ -305,46 +304,40 @@ class WorkerPool(Pool):
 class _StallDetector:
     """Finds the stalled ones among the workers that the learner waits for.
 
-    A worker is stalled if its row of `Control.progress` has not changed for `timeout` seconds. A worker that starts may
-    need minutes without progress. But if it is stopped (SIGSTOP), it is stalled after `stopped_timeout`.
+    A worker is stalled if its row of `Control.progress` has not changed for `timeout` seconds.
     """
 
-    def __init__(self, progress: np.ndarray, timeout: float, stopped_timeout: float, interval: float) -> None:
+    def __init__(self, progress: np.ndarray, timeout: float, interval: float) -> None:
         """Create a detector that has seen no worker yet.
 
         Args:
             progress: [W, 2], `Control.progress`.
             timeout: in seconds.
-            stopped_timeout: for a stopped process, in seconds. It has no effect if it is not below `timeout`.
             interval: maximum time between two calls of `stalled`, in seconds. More time does not count, because then
                 this process has not run either.
         """
         self._progress, self._seen = progress, progress.copy()
-        self._timeout, self._stopped_timeout, self._interval = timeout, stopped_timeout, interval
+        self._timeout, self._interval = timeout, interval
         self._looked_at = time.monotonic()
         self._unchanged = np.zeros(len(progress))  # [W], seconds without progress
-        self._stopped = np.zeros(len(progress))  # [W], seconds for which the process has been stopped
 
     def stalled(self, workers: list[WorkerProcess]) -> list[tuple[WorkerProcess, WorkerError]]:
         """Return the stalled ones of `workers`, each with its failure."""
-        now, latest, found = time.monotonic(), self._progress.copy(), []
+        now, latest = time.monotonic(), self._progress.copy()
         elapsed = min(now - self._looked_at, self._interval)
         self._unchanged = np.where((latest != self._seen).any(axis=1), 0.0, self._unchanged + elapsed)
         self._looked_at, self._seen = now, latest
-        for worker in workers:
-            seconds, limit = self._unchanged[worker.index], self._timeout
-            if self._stopped_timeout < self._timeout:
-                is_stopped = process_state(worker.process.pid) == "T"
-                self._stopped[worker.index] = self._stopped[worker.index] + elapsed if is_stopped else 0.0
-                if is_stopped:
-                    seconds, limit = self._stopped[worker.index], self._stopped_timeout
-            if seconds >= limit:
-                error = WorkerError(
-                    f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {limit:g} s; if its "
-                    "environment is that slow, raise --worker-timeout"
-                )
-                found.append((worker, error))
-        return found
+        return [
+            (
+                worker,
+                WorkerError(
+                    f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {self._timeout:g} s; "
+                    "if its environment is that slow, raise --worker-timeout"
+                ),
+            )
+            for worker in workers
+            if self._unchanged[worker.index] >= self._timeout
+        ]
 
 
 def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | WorkerError:

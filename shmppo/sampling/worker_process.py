@@ -35,7 +35,6 @@ class WorkerProcess:
 
         Args:
             context: from `start_context`.
-            setup: the arguments of the worker.
 
         Raises:
             EOFError, ConnectionError: if the fork server ends again and again.
