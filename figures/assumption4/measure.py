@@ -31,7 +31,7 @@ from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import cut_sequences
-from shmppo.runs.train_state import TrainState
+from shmppo.runs.training import TrainState
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import load_newest_checkpoint
 

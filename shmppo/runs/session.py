@@ -25,7 +25,7 @@ from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.failure_dump import write_failed_episode, write_failed_minibatch
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
-from shmppo.runs.train_state import TrainState
+from shmppo.runs.training import TrainState
 from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.pool import CollectTimes, Pool, partition
 from shmppo.sampling.preemption import Preemption
@@ -59,7 +59,7 @@ class Session:
         checkpoints: when checkpoints are due.
         learner: the learner.
         pool: collects rollouts.
-        preemption: ends rollouts early (--preempt-fraction).
+        preemption: ends rollouts early; None without --preempt-fraction.
         outputs: metrics, console, loggers, and evaluations.
     """
 
@@ -129,8 +129,10 @@ class Session:
             self.learner.load_weights(start.weights.learner)
         self._mark_inexact_options(task)
         self.pool.start(self.learner.model)
-        first_columns = [columns.start for columns in self._columns]
-        self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
+        self.preemption: Preemption | None = None
+        if config.preempt_fraction is not None:
+            first_columns = [columns.start for columns in self._columns]
+            self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self._agree()
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state))

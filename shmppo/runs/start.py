@@ -18,7 +18,7 @@ from shmppo.models.actor_critic import parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.runs.fork import copy_history
-from shmppo.runs.train_state import carry_shapes
+from shmppo.runs.training import carry_shapes
 from shmppo.storage.checkpoint import check_shapes, load_newest_checkpoint
 from shmppo.storage.checkpoint_file import check_keys, load_checkpoint
 from shmppo.storage.run_directory import create_run_directory

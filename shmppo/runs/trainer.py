@@ -1,4 +1,4 @@
-"""Train and resume runs. `_train_iterations` is the training loop: it shows how the data flows."""
+"""Train and resume runs: check the configuration and the machine, start a session, and train."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trust, Trusted, named_code
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.schedule import ScheduleLog, load_schedule
 from shmppo.errors import ConfigError, SaveError
-from shmppo.loggers.checked_rows import HASH_DIGITS
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
@@ -29,6 +27,7 @@ from shmppo.runs.process_checks import refuse_daemonic_process, refuse_forked_pr
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights
+from shmppo.runs.training import train_iterations
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
@@ -36,29 +35,6 @@ from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
 from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import is_importing_main
-
-
-def _train_iterations(session: Session) -> None:
-    """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
-    config, state, learner, pool = session.config, session.state, session.learner, session.pool
-    schedule, timer = ScheduleLog(load_schedule(config)), pool.timer
-    while state.iteration < config.last_iteration and not session.stopping:
-        iteration = state.iteration
-        schedule.log(iteration + 1)
-        timer.switch("publish")
-        learner.begin(iteration)
-        with session.preemption.watch(iteration):
-            rollout, times = pool.collect(iteration)
-        state.commit(rollout)
-        timer.switch("advantage")
-        advantages = learner.advantages(rollout)
-        minibatches = learner.minibatches(rollout, advantages)
-        timer.switch("other")
-        statistics = learner.update(minibatches, pool)
-        learner.update_obs_normalizer(rollout)
-        row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
-        session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
-        session.after_iteration(row, times)
 
 
 class Receivers(NamedTuple):
@@ -187,7 +163,7 @@ def _run(
         session = stack.enter_context(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)
         )
-        _train_iterations(session)
+        train_iterations(session)
         summary = session.finish()
     try:
         session.failed_writes.check(run_dir, summary)  # now that all files are closed

@@ -28,12 +28,12 @@ class Preemption:
     """Ends the rollouts of this rank early, once a fraction of the ranks or of its workers have finished theirs."""
 
     def __init__(
-        self, fraction: float | None, control: Control, process_group: ProcessGroup, first_columns: list[int]
+        self, fraction: float, control: Control, process_group: ProcessGroup, first_columns: list[int]
     ) -> None:
         """Create the preemption of one rank.
 
         Args:
-            fraction: of the ranks or of the workers that must have finished, from 0 to 1. None: end no rollout early.
+            fraction: fraction of the ranks or of the workers that must have finished, from 0 to 1.
             control: contains the numbers of finished rollouts and the field that ends a rollout.
             first_columns: [W], index of the first environment of each worker.
         """
@@ -49,11 +49,8 @@ class Preemption:
         Raises:
             RankError: at the end, if the store of the process group cannot be reached.
         """
-        if self._fraction is None:
-            yield
-            return
         finished = threading.Event()
-        thread = threading.Thread(target=self._poll, args=(iteration, self._fraction, finished), daemon=True)
+        thread = threading.Thread(target=self._poll, args=(iteration, finished), name="preemption", daemon=True)
         thread.start()
         try:
             yield
@@ -62,14 +59,14 @@ class Preemption:
             thread.join()
         self._process_group.count(_key(iteration), 1)
 
-    def _poll(self, iteration: int, fraction: float, finished: threading.Event) -> None:
+    def _poll(self, iteration: int, finished: threading.Event) -> None:
         """Write `stop_early` once enough have finished. Return then, or when this rank has finished its rollout."""
         pause = max(POLL_SECONDS, POLL_SECONDS_PER_RANK * self._process_group.size)
         try:
             while not finished.wait(pause):
                 workers = float(np.mean(self._finished_rollouts[self._first_columns] > iteration))
                 ranks = self._process_group.count(_key(iteration), 0) / self._process_group.size
-                if max(workers, ranks) >= fraction:
+                if max(workers, ranks) >= self._fraction:
                     self._stop_early[0] = iteration + 1
                     return
         except RankError as error:  # the next collective operation raises an error that says more

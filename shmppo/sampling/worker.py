@@ -60,7 +60,7 @@ class WorkerSetup:
 
 
 def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
-    """Run a worker until the learner sends Stop or ends. If the worker raises, it sends Failed and exits with code 1."""
+    """Run a worker until the learner sends Stop or ends. If it raises, it sends Failed and exits with code 1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

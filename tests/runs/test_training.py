@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.runs.train_state import waiting_share
+from shmppo.runs.training import waiting_share
 
 
 def test_the_waiting_share_is_the_mean_over_the_workers() -> None:

@@ -1,4 +1,4 @@
-"""The state of a run without the learner: counters, statistics, and the action log. Checkpoints contain it."""
+"""The training loop, and the state of a run that checkpoints contain besides the learner."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import json
 import logging
 import math
 from collections.abc import Iterable
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import ScheduleLog, load_schedule
 from shmppo.envs.spec import Task
+from shmppo.loggers.checked_rows import HASH_DIGITS
 from shmppo.loggers.metrics import EpisodeStatistics
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
@@ -24,7 +27,33 @@ from shmppo.sampling.worker import ActionLog
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 
+if TYPE_CHECKING:
+    from shmppo.runs.session import Session
+
 log = logging.getLogger(__name__)
+
+
+def train_iterations(session: Session) -> None:
+    """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
+    config, state, learner, pool = session.config, session.state, session.learner, session.pool
+    schedule, timer = ScheduleLog(load_schedule(config)), pool.timer
+    while state.iteration < config.last_iteration and not session.stopping:
+        iteration = state.iteration
+        schedule.log(iteration + 1)
+        timer.switch("publish")
+        learner.begin(iteration)
+        with session.preemption.watch(iteration) if session.preemption else nullcontext():
+            rollout, times = pool.collect(iteration)
+        state.commit(rollout)
+        timer.switch("advantage")
+        advantages = learner.advantages(rollout)
+        minibatches = learner.minibatches(rollout, advantages)
+        timer.switch("other")
+        statistics = learner.update(minibatches, pool)
+        learner.update_obs_normalizer(rollout)
+        row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
+        session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
+        session.after_iteration(row, times)
 
 
 class TrainState:
