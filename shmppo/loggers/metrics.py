@@ -1,14 +1,11 @@
-"""The metrics of a run: their meaning, the files metrics.csv and eval.csv, and statistics of finished episodes."""
+"""The metrics of a run: their meaning, and the files metrics.csv and eval.csv."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import BinaryIO
 
 from shmppo.loggers.checked_rows import (
     ROW_CHECKSUM,
@@ -19,8 +16,6 @@ from shmppo.loggers.checked_rows import (
     read_checked_rows,
     row_line,
 )
-from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import Rollout
 from shmppo.utils.files import FailedWrites, replaced_file
 from shmppo.utils.phase_timer import PHASES
 
@@ -136,67 +131,6 @@ _TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.ite
 def tracker_name(name: str) -> str:
     """Return the name of a metric in trackers: with its group, or unchanged for iteration and env_steps."""
     return _TRACKER_NAMES.get(name, name)
-
-
-class EpisodeStatistics:
-    """Returns and lengths of the last 100 finished episodes.
-
-    Attributes:
-        count: number of finished episodes of the run.
-        returns: undiscounted returns, at most 100, the newest last.
-        lengths: numbers of steps, at most 100, the newest last.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.returns: deque[float] = deque(maxlen=100)
-        self.lengths: deque[float] = deque(maxlen=100)
-
-    def add(self, returns: list[float], lengths: list[int]) -> None:
-        """Add finished episodes, the newest last."""
-        self.count += len(returns)
-        self.returns.extend(returns)
-        self.lengths.extend(lengths)
-
-    def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
-        """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
-
-        Args:
-            rollout: of this rank.
-            first_env: global index of this rank's first environment.
-            process_group: the ranks.
-
-        Returns:
-            Number of failed episodes on all ranks. They have a length of 0, and are not added. A length below 0 means
-            that the step has only reset the environment.
-        """
-        t, n = np.nonzero(rollout.terminated | rollout.truncated)
-        own = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
-        ended = np.concatenate(process_group.gather_rows(own))
-        ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
-        finished = ended[ended[:, 3] > 0]
-        self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist())
-        return int((ended[:, 3] == 0).sum())
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores."""
-        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self.count = state["count"]
-        self.returns.extend(state["returns"])
-        self.lengths.extend(state["lengths"])
-
-    @property
-    def return_mean(self) -> float:
-        """Mean undiscounted return. NaN before the first episode has ended."""
-        return sum(self.returns) / len(self.returns) if self.returns else float("nan")
-
-    @property
-    def length_mean(self) -> float:
-        """Mean number of steps. NaN before the first episode has ended."""
-        return sum(self.lengths) / len(self.lengths) if self.lengths else float("nan")
 
 
 class MetricsFile:

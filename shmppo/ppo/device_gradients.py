@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.gradients import GradientInputs, ShardGradients
+from shmppo.ppo.losses import GradientInputs, ShardGradients
 from shmppo.spaces.distributions import Distribution
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Minibatches
-from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.losses import ShardGradients
 from shmppo.spaces.distributions import Distribution
 
 PROBE_STEPS = 512  # approximate number of environment steps in the probe

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import ScheduleLog, load_schedule
 from shmppo.envs.spec import Task
 from shmppo.loggers.checked_rows import HASH_DIGITS
-from shmppo.loggers.metrics import EpisodeStatistics
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
@@ -54,6 +54,67 @@ def train_iterations(session: Session) -> None:
         row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
         session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
         session.after_iteration(row, times)
+
+
+class EpisodeStatistics:
+    """Returns and lengths of the last 100 finished episodes.
+
+    Attributes:
+        count: number of finished episodes of the run.
+        returns: undiscounted returns, at most 100, the newest last.
+        lengths: numbers of steps, at most 100, the newest last.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.returns: deque[float] = deque(maxlen=100)
+        self.lengths: deque[float] = deque(maxlen=100)
+
+    def add(self, returns: list[float], lengths: list[int]) -> None:
+        """Add finished episodes, the newest last."""
+        self.count += len(returns)
+        self.returns.extend(returns)
+        self.lengths.extend(lengths)
+
+    def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
+        """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
+
+        Args:
+            rollout: of this rank.
+            first_env: global index of this rank's first environment.
+            process_group: the ranks.
+
+        Returns:
+            Number of failed episodes on all ranks. They have a length of 0, and are not added. A length below 0 means
+            that the step has only reset the environment.
+        """
+        t, n = np.nonzero(rollout.terminated | rollout.truncated)
+        own = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
+        ended = np.concatenate(process_group.gather_rows(own))
+        ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
+        finished = ended[ended[:, 3] > 0]
+        self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist())
+        return int((ended[:, 3] == 0).sum())
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint stores."""
+        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.count = state["count"]
+        self.returns.extend(state["returns"])
+        self.lengths.extend(state["lengths"])
+
+    @property
+    def return_mean(self) -> float:
+        """Mean undiscounted return. NaN before the first episode has ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else float("nan")
+
+    @property
+    def length_mean(self) -> float:
+        """Mean number of steps. NaN before the first episode has ended."""
+        return sum(self.lengths) / len(self.lengths) if self.lengths else float("nan")
 
 
 class TrainState:

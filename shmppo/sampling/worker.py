@@ -24,7 +24,7 @@ from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
-from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.losses import ShardGradients
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer

@@ -60,7 +60,7 @@ def test_shapes_by_hand(buffers: SharedBuffers) -> None:
     assert shapes["carry_even.obs"] == shapes["carry_odd.obs"] == (5, 2)
     assert shapes["minibatches.step_targets"] == (100, 4)
     assert shapes["minibatches.bounds"] == (2, 2, 3)
-    assert shapes["control.commands"] == (2, 5)
+    assert shapes["control.commands"] == (2, 4)
 
 
 def test_the_two_carries_are_separate(buffers: SharedBuffers) -> None:

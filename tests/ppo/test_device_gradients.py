@@ -15,7 +15,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_meta_model
 from shmppo.ppo.device_gradients import DeviceCopies, DeviceGradients
-from shmppo.ppo.gradients import GradientInputs, ShardGradients
+from shmppo.ppo.losses import GradientInputs, ShardGradients
 from shmppo.runs.trainer import train
 from shmppo.sampling.pool import Pool
 from shmppo.sampling.worker import ActionLog

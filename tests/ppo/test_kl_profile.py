@@ -21,7 +21,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.ppo import kl_profile
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
-from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
 from shmppo.spaces.action_spaces import distribution_for
 
@@ -94,11 +93,11 @@ def test_recording_does_not_change_the_weights(config: TrainConfig, tmp_path: Pa
 def test_the_recorder_agrees_with_every_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights: list[torch.Tensor] = []
     expected: dict[str, list[float]] = {}
-    publish, end = Learner.publish, KLRecorder.end
+    record, end = KLRecorder.record, KLRecorder.end
 
-    def keep(learner: Learner) -> None:
-        weights.append(torch.from_numpy(learner._buffers.published.weights.copy()))
-        publish(learner)
+    def keep(recorder: KLRecorder, optimizer_steps: int) -> None:
+        weights.append(recorder._gradients._inputs.weights.clone())
+        record(recorder, optimizer_steps)
 
     def end_and_compare(recorder: KLRecorder, optimizer_steps: int) -> KLProfile:
         shared = recorder._gradients._inputs.weights
@@ -113,7 +112,7 @@ def test_the_recorder_agrees_with_every_policy(tmp_path: Path, monkeypatch: pyte
         expected["reference"] = [float(kl(policies[-1], a).mean()) for a in policies]
         return end(recorder, optimizer_steps)
 
-    monkeypatch.setattr(Learner, "publish", keep)
+    monkeypatch.setattr(KLRecorder, "record", keep)
     monkeypatch.setattr(KLRecorder, "end", end_and_compare)
     train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), kl_profile_every=1, stop_at_iteration=1))
     profile = read_profiles(tmp_path / "run")[1]

@@ -47,9 +47,7 @@ def collector(config: TrainConfig) -> tuple[Rollout, Collector]:
     """A collector of all environments that has begun their first episodes, and the rollout that it writes."""
     task = inspect_task(config)
     buffers, learner = published(config, task)
-    made = Collector(
-        config, task, learner.model, buffers, low=0, high=config.num_envs, progress=np.zeros(2, np.int64)
-    )  # fmt: skip
+    made = Collector(config, task, learner.model, buffers, range(config.num_envs), np.zeros(2, np.int64))
     made.start()
     return buffers.rollout, made
 

@@ -20,11 +20,11 @@ from conftest import summary_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
-from shmppo.loggers.metrics import EpisodeStatistics
 from shmppo.parallel.shared_buffers import LossTerms, Rollout
 from shmppo.policies.policy import load_policy
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
+from shmppo.runs.training import EpisodeStatistics
 from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.storage.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
 from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
