@@ -171,8 +171,7 @@ class WorkerPool(Pool):
         sent = timer.switch("wait")
         self._send(others, command)
         own_start = timer.switch("gradient")
-        with timer.core_share:
-            self._gradients.compute(epoch, minibatch, self._shards)
+        self._gradients.compute(epoch, minibatch, self._shards)
         own_end = timer.switch("wait")
         if not (self._setup.spins and self._spin_wait(self._mailbox.all_acknowledged)):
             self._wait(others, command)
