@@ -13,13 +13,13 @@ import psutil
 import pytest
 import torch
 
-from figures.assumption4 import measure as assumption4
 from figures.common import evaluated_runs
 from figures.common.interleaved import spread, started
 from figures.common.jobs import flags
 from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows, read_rows
-from figures.kl_sweeps.measure import grid
+from figures.kl import subsets
+from figures.kl.measure import grid
 from figures.search.measure import FOLDER, TASKS
 from shmppo import TrainConfig, preset, resume, train
 from shmppo.config.flags import parse_config
@@ -47,9 +47,9 @@ def config(tmp_path: Path) -> TrainConfig:
 
 def test_update_on_all_environments_is_the_next_update_of_the_run(config: TrainConfig, tmp_path: Path) -> None:
     task = inspect_task(config)
-    rollout, state = assumption4.collect_rollout(config, task, tmp_path / "run")
+    rollout, state = subsets.collect_rollout(config, task, tmp_path / "run")
     before = {name: tensor.clone() for name, tensor in state["model"].items()}
-    weights, steps = assumption4.update_on(config, task, rollout, np.arange(4), state, 2)
+    weights, steps = subsets.update_on(config, task, rollout, np.arange(4), state, 2)
     assert steps == 4
     assert all(torch.equal(state["model"][name], before[name]) for name in before), "the checkpoint was changed"
     model = build_model(config, task.observation, task.distribution)
@@ -59,8 +59,8 @@ def test_update_on_all_environments_is_the_next_update_of_the_run(config: TrainC
 
 
 def test_updates_on_more_environments_are_closer_to_the_update_on_all(config: TrainConfig, tmp_path: Path) -> None:
-    rows = list(assumption4.measure(config, tmp_path / "run", 2))
-    assert len(rows) == 2 * assumption4.ORDERS * 3
+    rows = list(subsets.measure(config, tmp_path / "run", 2))
+    assert len(rows) == 2 * subsets.ORDERS * 3
     assert all(float(row["kl_to_all"]) > 0 for row in rows)
     assert {row["optimizer_steps"] for row in rows if row["minibatches"] == "same number"} == {4}
     assert [row["optimizer_steps"] for row in rows if row["minibatches"] == "same size"][:3] == [2, 2, 4]
@@ -117,7 +117,7 @@ def test_the_recorded_command_is_that_of_the_running_script(
 
 
 @pytest.mark.parametrize("scale", [1, 5])
-def test_kl_sweeps_keep_the_batch_and_the_sizes_of_the_paper(scale: int) -> None:
+def test_sweeps_keep_the_batch_and_the_sizes_of_the_paper(scale: int) -> None:
     runs = {key: TrainConfig(core="none", **fields) for key, fields in grid(scale).items()}
     assert {config.batch_steps for config in runs.values()} == {50_000 // scale}
     sizes = [c.batch_steps // c.minibatches for (sweep, _), c in runs.items() if sweep == "minibatch"]

@@ -1,22 +1,22 @@
-"""Record KL profiles of updates for several batch shapes, minibatch sizes, and objectives.
+"""Study the KL divergences of updates, as the paper "Training PPO-Clip with Parallelized Data Generation" does.
 
-    python -m figures.kl_sweeps.measure --seeds 1 2
-    python -m figures.kl_sweeps.measure --full --env Humanoid-v5 HalfCheetah-v5 Ant-v5 Walker2d-v5 --seeds 1 2 3 4
+    python -m figures.kl.measure sweeps --seeds 1 2
+    python -m figures.kl.measure sweeps --full --env Humanoid-v5 HalfCheetah-v5 Ant-v5 Walker2d-v5 --seeds 1 2 3 4
+    python -m figures.kl.measure subsets --seeds 1 2
 
-The grid is that of the paper "Training PPO-Clip with Parallelized Data Generation". All other settings are the defaults
-of CleanRL. The sweeps are:
+sweeps: KL profiles of updates with the grid of the paper. All other settings are the defaults of CleanRL. The sweeps
+are minibatches of 50, 100, and 1000 steps; three shapes of environments × rollout steps with the same product; and the
+clipped objective and the KL penalty. With --full an iteration has 50,000 steps, as in the paper. Without it the number
+of environments is a fifth of that, so an iteration has 10,000 steps. Appends to kl.csv and kl-runs.csv.
 
-- minibatches of 50, 100, and 1000 steps
-- three shapes of environments × rollout steps with the same product
-- the clipped objective and the KL penalty
+subsets: KL between an update on n environments and the update on all of them, see `subsets.py`. Appends to subsets.csv.
 
-With --full an iteration has 50,000 steps, as in the paper. Without it the number of environments is a fifth of that, so
-an iteration has 10,000 steps. Runs that are in the table already are not repeated. Appends to kl_sweeps.csv and
-kl_sweeps-runs.csv.
+What the tables have already is not repeated.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 import tempfile
@@ -26,13 +26,16 @@ from typing import Any
 import numpy as np
 
 from figures.common.command_line import script_parser
+from figures.common.paths import FIGURES
 from figures.common.tables import append_rows, has_row
+from figures.kl.subsets import measure_policies
 from shmppo import TrainConfig, train
 from shmppo.plotting.curves import read_columns
 from shmppo.ppo.kl_profile import mean_profile, read_profiles
 
-PROFILES = Path(__file__).with_name("kl_sweeps.csv")
-RUNS = PROFILES.with_name("kl_sweeps-runs.csv")
+PROFILES = FIGURES / "kl" / "kl.csv"
+RUNS = PROFILES.with_name("kl-runs.csv")
+SUBSETS = PROFILES.with_name("subsets.csv")
 PAPER_BATCH_STEPS = 50_000
 REDUCED_SCALE = 5
 CLEANRL = TrainConfig(
@@ -91,16 +94,9 @@ def measure(config: TrainConfig) -> Result:
     return run, points
 
 
-def main() -> None:
-    parser = script_parser(__doc__)
-    parser.add_argument("--env", nargs="+", default=["HalfCheetah-v5"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--total-steps", type=int, default=300_000)
-    parser.add_argument("--every", type=int, default=5, help="iterations between two recorded updates")
-    parser.add_argument("--full", action="store_true", help=f"use the paper's batch of {PAPER_BATCH_STEPS:,} steps")
-    options = parser.parse_args()
-    every, steps = options.every, options.total_steps
-    note = f"{steps:,} steps per run; one of {every} updates is recorded."
+def measure_sweeps(options: argparse.Namespace) -> None:
+    """Train the runs of the grid that the table lacks."""
+    note = f"{options.total_steps:,} steps per run; one of {options.every} updates is recorded."
     done: dict[tuple[Any, ...], Result] = {}
     runs = grid(1 if options.full else REDUCED_SCALE)
     for env, seed, ((sweep, name), fields) in itertools.product(options.env, options.seeds, runs.items()):
@@ -109,12 +105,33 @@ def main() -> None:
             continue
         identity = (env, seed, *sorted(fields.items()))  # one run is part of all three sweeps
         if identity not in done:
-            config = dataclasses.replace(CLEANRL, env=env, seed=seed, total_steps=steps, **fields)
-            done[identity] = measure(dataclasses.replace(config, kl_profile_every=every))
+            config = dataclasses.replace(CLEANRL, env=env, seed=seed, total_steps=options.total_steps, **fields)
+            done[identity] = measure(dataclasses.replace(config, kl_profile_every=options.every))
         run, points = done[identity]
         append_rows(PROFILES, [key | point for point in points], note)
         append_rows(RUNS, [key | run], note=None)
         print(key | run, flush=True)
+
+
+def measure_subsets(options: argparse.Namespace) -> None:
+    """Measure the policies that the table lacks."""
+    for env, seed in itertools.product(options.env, options.seeds):
+        if not has_row(SUBSETS, {"env": env, "seed": seed}):
+            append_rows(SUBSETS, list(measure_policies(env, seed, options.iterations)))
+            print(f"{env}, seed {seed}", flush=True)
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("part", choices=("sweeps", "subsets"))
+    parser.add_argument("--env", nargs="+", default=["HalfCheetah-v5"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--total-steps", type=int, default=300_000, help="steps of a run of sweeps")
+    parser.add_argument("--every", type=int, default=5, help="iterations between two recorded updates of sweeps")
+    parser.add_argument("--full", action="store_true", help=f"use the paper's batch of {PAPER_BATCH_STEPS:,} steps")
+    parser.add_argument("--iterations", nargs="+", type=int, default=[5, 40], help="ages of the policies of subsets")
+    options = parser.parse_args()
+    (measure_sweeps if options.part == "sweeps" else measure_subsets)(options)
 
 
 if __name__ == "__main__":

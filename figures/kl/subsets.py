@@ -1,12 +1,10 @@
-"""Measure how fast an update converges with the number of environments.
-
-    python -m figures.assumption4.measure --seeds 1 2
+"""Part subsets: how far is an update on some environments from the update on all of them?
 
 One policy collects one rollout of N environments. An update on the data of n environments gives the policy π^n, and an
 update on all data gives π^N. The table has KL(π^N ‖ π^n) for n = 1, 2, 4, …: the mean over all observations of the
 rollout. There are four orders of the environments, and subset n is the first n of an order. With fewer environments,
 either the minibatches become smaller ("same number") or there are fewer of them ("same size"). The row with n = N is a
-control: an update on the same data in other minibatches. Writes assumption4.csv.
+control: an update on the same data in other minibatches.
 """
 
 from __future__ import annotations
@@ -21,9 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from figures.common.command_line import script_parser
-from figures.common.provenance import record_provenance
-from figures.common.tables import append_rows
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
@@ -35,7 +30,6 @@ from shmppo.runs.training import TrainState
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import load_newest_checkpoint
 
-TABLE = Path(__file__).with_name("assumption4.csv")
 JOB = TrainConfig(
     core="none", encoder_sizes=(64, 64), separate_critic=True, epochs=10, learning_rate=3e-4, value_clip=True,
     num_envs=64, rollout_steps=64, minibatches=32, workers=0, quiet=True, total_steps=1_000_000,
@@ -159,27 +153,15 @@ def measure(config: TrainConfig, run_dir: Path, iteration: int) -> Iterator[dict
                 }
 
 
-def main() -> None:
-    parser = script_parser(__doc__)
-    parser.add_argument("--env", default="HalfCheetah-v5")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--iterations", nargs="+", type=int, default=[5, 40], help="ages of the policies, in updates")
-    options = parser.parse_args()
+def measure_policies(env: str, seed: int, iterations: list[int]) -> Iterator[dict[str, Any]]:
+    """Train, and yield the rows of the table for the policies after these numbers of updates."""
     torch.set_num_threads(1)
-    TABLE.unlink(missing_ok=True)
-    for seed in options.seeds:
-        with tempfile.TemporaryDirectory() as directory:
-            run_dir = Path(directory) / "run"
-            config = dataclasses.replace(JOB, env=options.env, seed=seed, run_dir=str(run_dir))
-            for i, iteration in enumerate(sorted(options.iterations)):
-                if i == 0:
-                    train(dataclasses.replace(config, stop_at_iteration=iteration))
-                else:
-                    resume(run_dir, stop_at_iteration=iteration)
-                append_rows(TABLE, list(measure(config, run_dir, iteration)), note=None)
-                print(f"seed {seed}, after {iteration} updates", flush=True)
-    record_provenance(TABLE)
-
-
-if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory) / "run"
+        config = dataclasses.replace(JOB, env=env, seed=seed, run_dir=str(run_dir))
+        for i, iteration in enumerate(sorted(iterations)):
+            if i == 0:
+                train(dataclasses.replace(config, stop_at_iteration=iteration))
+            else:
+                resume(run_dir, stop_at_iteration=iteration)
+            yield from measure(config, run_dir, iteration)

@@ -1,1 +1,0 @@
-"""KL divergence between updates on a subset of the environments and the update on all of them."""

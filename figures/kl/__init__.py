@@ -1,0 +1,1 @@
+"""KL divergences within updates of PPO, and between updates on subsets of the environments."""

@@ -1,1 +1,0 @@
-"""KL profiles of PPO updates for several batch shapes, minibatch sizes, and objectives."""
