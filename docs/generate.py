@@ -10,15 +10,19 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import tyro
 
 from shmppo import errors
-from shmppo.cli import flag_reference
-from shmppo.config.flag_table import Flag
+from shmppo.cli import option_types
+from shmppo.config.command_line import Flag, flags_of
 from shmppo.config.presets import PRESETS, preset_flags
-from shmppo.loggers import metrics, step_times
+from shmppo.loggers import metrics
 from shmppo.parallel.shared_buffers import GROUPS
 from shmppo.ppo import kl_profile
 from shmppo.utils.phase_timer import PHASE_GLOSSARY
@@ -38,7 +42,6 @@ def parts() -> dict[str, Callable[[], str]]:
     glossaries = {
         "summary.json": metrics.SUMMARY_GLOSSARY,
         "kl.csv": kl_profile.GLOSSARY,
-        "step_times.csv": step_times.GLOSSARY,
         "phases": PHASE_GLOSSARY,
     }
     found: dict[str, Callable[[], str]] = {
@@ -49,7 +52,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
     }
     found |= {name: partial(glossary, meanings) for name, meanings in glossaries.items()}
-    found |= {f"flags of {command}": partial(flags, command) for command in flag_reference()}
+    found |= {f"flags of {command}": partial(flags, command) for command in option_types()}
     found |= {f"figures/popgym/{path.name}": path.read_text for path in FIGURES.glob("popgym/*.md")}
     found |= {f"measurement {path.stem}": partial(measurement, path) for path in FIGURES.glob("*/*.json")}
     return found
@@ -88,20 +91,29 @@ def shared_memory() -> str:
     return table(["view", "content", "arrays", "writer"], rows)
 
 
+def flags_by_subject(command: str) -> dict[str, list[Flag]]:
+    """The flags of a command by subject: the name of the option class that defines them, or "Flags" for its own."""
+    found: dict[str, list[Flag]] = {}
+    for flag in flags_of(option_types()[command]):
+        name = flag.owner.__name__
+        found.setdefault(name.removesuffix("Options") if name.endswith("Options") else "Flags", []).append(flag)
+    return dict(sorted(found.items(), key=lambda item: item[0] != "Flags"))
+
+
 def flags(command: str) -> str:
-    """The flags of a command. What `train` explains in the same words is only named."""
-    reference = flag_reference()
-    of_train = {} if command == "train" else {flag.name: flag for group in reference["train"] for flag in group.flags}
+    """The flags of a command by subject. What `train` explains in the same words is only named."""
+    subjects, of_train = flags_by_subject(command), {} if command == "train" else flags_by_subject("train")
+    known = {flag.field: flag for found in of_train.values() for flag in found}
     sections, named = [], []
-    for group in reference[command]:
-        own = [flag for flag in group.flags if not same(flag, of_train.get(flag.name))]
-        heading = "" if group.title == "Flags" else f"## {group.title}\n\n{marked(group.text)}\n\n"
+    for name, found in subjects.items():
+        own = [flag for flag in found if not same(flag, known.get(flag.field))]
         if own:
+            heading = "" if name == "Flags" else f"## {name}\n\n{marked(summary_of(found[0].owner))}\n\n"
             sections.append(heading + "\n".join(map(flag_entry, own)))
-        if command != "train" and group in reference["train"]:
-            named.append(f"[{group.title}](train.md#{group.title.lower().replace(' ', '-')})")
+        if found == of_train.get(name):
+            named.append(f"[{name}](train.md#{name.lower()})")
         else:
-            named += [f"`{flag.name.partition(' ')[0]}`" for flag in group.flags if flag not in own]
+            named += [f"`--{flag.field.replace('_', '-')}`" for flag in found if flag not in own]
     if named:
         sections.append(f"The command also takes these flags of [train](train.md): {', '.join(named)}.\n")
     return "\n".join(sections)
@@ -109,13 +121,48 @@ def flags(command: str) -> str:
 
 def same(flag: Flag, other: Flag | None) -> bool:
     """Whether two commands describe a flag with the same text, and not with different defaults."""
-    return other is not None and flag.text == other.text and flag.default_sentence in ("", other.default_sentence)
+    if other is None or flag.default not in (None, False, other.default):
+        return False
+    return flag.text in (other.text, re.sub(r" None: [^.]*\.", "", other.text))
+
+
+def summary_of(kind: type) -> str:
+    """The first paragraph of a class's docstring."""
+    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 
 
 def flag_entry(flag: Flag) -> str:
     """An entry of a definition list: how the flag is written, and its text."""
-    metavar = f" {flag.metavar}" if flag.metavar else ""
-    return f"`{flag.name}{metavar}`\n:   {marked(flag.help)}\n"
+    kind = typing.get_args(flag.kind)[0] if typing.get_origin(flag.kind) is typing.Annotated else flag.kind
+    name, default = f"--{flag.field.replace('_', '-')}", flag.default
+    if flag.positional:
+        name = flag.field.replace("_", "-").upper()
+    elif kind is bool:
+        name += f" / --no-{name[2:]}"
+    else:
+        repeated = tyro.conf.UseAppendAction in getattr(flag.kind, "__metadata__", ())
+        name += f" {metavar(typing.get_args(kind)[0] if repeated else kind)}"
+    if isinstance(default, Mapping):
+        default = " ".join(f"{key}={json.dumps(value)}" for key, value in default.items())
+    elif isinstance(default, tuple):
+        default = " ".join(map(str, default))
+    elif isinstance(default, bool):
+        default = "on" if default else "off"
+    known = default is None or default is dataclasses.MISSING
+    end = "" if known else f" Default: {default if default != '' else 'none'}."
+    return f"`{name}`\n:   {marked(flag.text.replace('None: ', 'Default: ') if default is None else flag.text + end)}\n"
+
+
+def metavar(kind: Any) -> str:
+    """What a value of a type looks like."""
+    parts = [part for part in typing.get_args(kind) if part not in (type(None), ...)]
+    if typing.get_origin(kind) is typing.Literal:
+        return "{" + ",".join(map(str, parts)) + "}"
+    if typing.get_origin(kind) is tuple:
+        return f"[{metavar(parts[0])} ...]"
+    if parts and typing.get_origin(kind) is not Mapping:
+        return metavar(parts[0])
+    return {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}.get(kind, "[KEY=VALUE ...]")
 
 
 def marked(text: str) -> str:

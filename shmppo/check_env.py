@@ -11,7 +11,6 @@ import tyro
 
 from shmppo.config.checks import at_least_1, require_fields
 from shmppo.config.command_line import parse, program
-from shmppo.config.help import Page
 from shmppo.config.options import TaskOptions
 from shmppo.errors import run_command
 
@@ -42,13 +41,12 @@ def main() -> int:
 
 
 def _check_env() -> bool:
-    page = Page(
-        program("check-env"),
+    options = parse(
+        CheckEnvConfig, sys.argv[1:], program("check-env"),
         "Check that an environment follows Gymnasium's API and is a function of its seed and its actions.",
-        examples=("Pendulum-v1", "my_module:make --env-kwargs size=9 --steps 5000"),
+        example="my_module:make --env-kwargs size=9 --steps 5000",
         common=("env", "env_kwargs", "wrappers", "env_backend", "steps"),
-    )
-    options = parse(CheckEnvConfig, sys.argv[1:], page)
+    )  # fmt: skip
     require_fields(options, ("steps",), at_least_1, "be at least 1")
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     steps = fields.pop("steps")

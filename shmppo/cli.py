@@ -5,19 +5,14 @@ Each command is imported only when it runs, so that the others stay fast.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Union
 
-from shmppo.config.checks import nearest, require
-from shmppo.config.flag_table import Group, flag_groups
-from shmppo.config.help import HELP_FLAGS, print_text
-from shmppo.errors import ConfigError, run_command
-from shmppo.utils.files import make_parent_directory
+from shmppo.config.checks import nearest
+from shmppo.config.command_line import HELP_FLAGS, PARSER_SETTINGS, with_texts
+from shmppo.errors import CommandEnd, ConfigError, run_command
 from shmppo.version import __version__
 
 
@@ -50,7 +45,6 @@ COMMANDS = {
 }
 VARIANTS = {"train --resume RUN_DIR": "shmppo.config.flags:ResumeConfig", "plot kl": "shmppo.plot:KLPlot"}
 """`module:attribute` of the options of commands whose flags depend on their first words."""
-PRINT_COMPLETION, WRITE_COMPLETION = "--tyro-print-completion", "--tyro-write-completion"
 
 
 def usage() -> str:
@@ -89,7 +83,7 @@ def options_by_subcommand(name: str) -> dict[str, type]:
 
 def options_type(name: str) -> Any:
     """Return the type of a command's options for tyro: a dataclass, or a union of dataclasses for subcommands."""
-    options = options_by_subcommand(name)
+    options = {part: with_texts(kind) for part, kind in options_by_subcommand(name).items()}
     if "" in options:
         return options[""]
     import tyro
@@ -98,46 +92,21 @@ def options_type(name: str) -> Any:
     return Union[parts]  # noqa: UP007 (X | Y cannot be built from a tuple)
 
 
-def flag_reference() -> dict[str, list[Group]]:
-    """Return the flags of all commands, by what follows `shmppo` on the command line."""
+def option_types() -> dict[str, type]:
+    """Return the options of all commands, by what follows `shmppo` on the command line."""
     kinds = {f"{name} {part}".rstrip(): kind for name in COMMANDS for part, kind in options_by_subcommand(name).items()}
-    kinds |= {name: load(options) for name, options in VARIANTS.items()}
-    return {name: flag_groups(kind) for name, kind in kinds.items()}
+    return kinds | {name: load(options) for name, options in VARIANTS.items()}
 
 
 def complete(arguments: list[str]) -> None:
-    """Print or write the shell completion script of all commands.
-
-    Args:
-        arguments: PRINT_COMPLETION and the shell, or WRITE_COMPLETION, the shell, and a file.
-
-    Raises:
-        ConfigError: if the arguments are others.
-    """
-    written = arguments[0] == WRITE_COMPLETION
-    needed = "bash FILE" if written else "bash"
-    require(len(arguments) == 2 + written, f"{arguments[0]} is incomplete; write shmppo {arguments[0]} {needed}")
-    shell = arguments[1]
-    require(shell in ("bash", "zsh"), f"there is no completion for {shell}; use bash or zsh")
+    """Let tyro print or write the shell completion script of all commands."""
     import tyro
 
     types = {name: options_type(name) for name in COMMANDS}
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        tyro.extras.subcommand_cli_from_dict(
-            types, prog="shmppo", args=[PRINT_COMPLETION, shell], config=(tyro.conf.OmitArgPrefixes,)
-        )
-    # The data of the script has the flags' texts. At a line break in one of them, the shell would see another flag.
-    lines = [
-        line.replace("\\n", " ") if line.startswith("COMPLETION_SPEC") else line
-        for line in output.getvalue().splitlines()
-    ]
-    if not written:
-        print("\n".join(lines))
-        return
-    file = Path(arguments[2])
-    make_parent_directory(file, WRITE_COMPLETION)
-    file.write_text("\n".join([*lines, ""]))
+    try:
+        tyro.extras.subcommand_cli_from_dict(types, prog="shmppo", args=arguments, config=PARSER_SETTINGS)
+    except SystemExit as error:
+        raise CommandEnd(error.code) from error
 
 
 def main() -> int:
@@ -155,10 +124,10 @@ def main() -> int:
 def _without_command(name: str, arguments: list[str]) -> None:
     """Do what a command line without a command asks for. name: its first word."""
     if name in HELP_FLAGS:
-        print_text(usage())
+        print(usage())
     elif name == "--version":
         print(f"shmppo {__version__}")
-    elif name in (PRINT_COMPLETION, WRITE_COMPLETION):
+    elif name.startswith("--tyro-"):
         complete(arguments)
     else:
         raise ConfigError(f"shmppo has no command {name}{nearest(name, COMMANDS)}; see shmppo --help")

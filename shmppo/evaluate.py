@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.help import Page
 from shmppo.config.trust import Modules, Trust
 from shmppo.errors import run_command
 
@@ -61,12 +60,10 @@ def main() -> int:
 
 
 def _evaluate() -> None:
-    page = Page(
-        program("evaluate"),
-        "Evaluate the policy of a run over some episodes. The normalization statistics of the checkpoint stay fixed.",
-        examples=("runs/pendulum --episodes 100", "runs/pendulum --video pendulum.mp4"),
+    text = "Evaluate the policy of a run over some episodes. The normalization statistics of the checkpoint stay fixed."
+    options = parse(
+        EvaluateConfig, sys.argv[1:], program("evaluate"), text, example="runs/pendulum --video pendulum.mp4"
     )
-    options = parse(EvaluateConfig, sys.argv[1:], page)
     from shmppo.policies.evaluation import evaluate
 
     line = None if options.json or not sys.stderr.isatty() else ProgressLine(options.episodes)

@@ -10,7 +10,6 @@ from typing import Literal
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.help import Page
 from shmppo.config.trust import Modules, Trust
 from shmppo.errors import run_command
 
@@ -39,10 +38,8 @@ def main() -> int:
 
 
 def _export() -> None:
-    page = Page(
-        program("export"), "Export the policy of a run for other runtimes.", examples=("runs/pendulum --format onnx",)
-    )
-    options = parse(ExportConfig, sys.argv[1:], page)
+    text = "Export the policy of a run for other runtimes."
+    options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
     from shmppo.tools.export import export
 
     path = export(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Literal
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.help import Page
 from shmppo.errors import ConfigError, run_command
 
 
@@ -48,12 +48,9 @@ def _plot() -> None:
     arguments = sys.argv[1:]
     profiles = arguments[:1] == ["kl"]
     kind: type[Plot] | type[KLPlot] = KLPlot if profiles else Plot
-    page = Page(
-        program("plot") + (" kl" if profiles else ""),
-        f"Plot the {'KL profiles' if profiles else 'learning curves'} of one or more runs.",
-        examples=(f"runs/pendulum-s1 runs/pendulum-s2 --out {'kl' if profiles else 'curves'}.png",),
-    )
-    options = parse(kind, arguments[profiles:], page)
+    prog = program("plot") + (" kl" if profiles else "")
+    example = f"runs/pendulum-s1 runs/pendulum-s2 --out {'kl' if profiles else 'curves'}.png"
+    options = parse(kind, arguments[profiles:], prog, inspect.getdoc(kind) or "", example=example)
     from shmppo.plotting.plots import plot_curves, plot_profiles
 
     if not options.run_dirs:

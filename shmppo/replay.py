@@ -10,7 +10,6 @@ from types import TracebackType
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.help import Page
 from shmppo.config.trust import Modules, Trust
 from shmppo.errors import EnvError, print_error, run_command
 
@@ -44,12 +43,8 @@ def _print_uncaught(kind: type[BaseException], error: BaseException, traceback: 
 
 
 def _replay() -> None:
-    page = Page(
-        program("replay"),
-        "Replay an episode in which an environment failed.",
-        examples=("RUN_DIR/failed_episode.json",),
-    )
-    options = parse(ReplayConfig, sys.argv[1:], page)
+    text = "Replay an episode in which an environment failed."
+    options = parse(ReplayConfig, sys.argv[1:], program("replay"), text, example="runs/pendulum/failed_episode.json")
     from shmppo.tools.replay import replay
 
     steps = replay(options.file, Trust(options.trust, ask=True))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 
 from shmppo.bench.options import INTERRUPTED, Tune
 from shmppo.config.command_line import parse, program
-from shmppo.config.flag_table import flag_groups
-from shmppo.config.help import Page
 from shmppo.errors import run_command
 
 
@@ -17,14 +16,10 @@ def main() -> int:
 
 
 def _tune() -> None:
-    page = Page(
-        program("tune"),
-        "Search for the fastest number of workers, environments × rollout steps, and gradient shards. "
-        "The batch size, --num-envs × --rollout-steps, does not change.",
-        examples=("--env HalfCheetah-v5 --num-envs 16 --rollout-steps 256 --out fastest.json",),
-        common=tuple(flag.field for flag in flag_groups(Tune)[0].flags),
-    )
-    options = parse(Tune, sys.argv[1:], page)
+    options = parse(
+        Tune, sys.argv[1:], program("tune"), inspect.getdoc(Tune) or "", common=inspect.get_annotations(Tune),
+        example="--env HalfCheetah-v5 --num-envs 16 --rollout-steps 256 --out fastest.json",
+    )  # fmt: skip
     from shmppo.tools.tuning import tune
 
     tune(options)

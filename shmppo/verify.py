@@ -9,7 +9,6 @@ from pathlib import Path
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.help import Page
 from shmppo.config.trust import Modules, Trust
 from shmppo.errors import ConfigError, run_command
 from shmppo.utils.files import user_path
@@ -41,12 +40,9 @@ def main() -> int:
 
 def _verify() -> bool:
     """Print what was found. Return whether everything is equal."""
-    page = Page(
-        program("verify"),
-        "Check the files of a run, and execute a part of it again. With two runs, find the first difference.",
-        examples=("RUN_DIR", "RUN_DIR --from-iteration 100 --iterations 20", "RUN_DIR ANOTHER_RUN_DIR"),
-    )
-    options = parse(VerifyConfig, sys.argv[1:], page)
+    text = "Check the files of a run, and execute a part of it again. With two runs, find the first difference."
+    example = "runs/pendulum --from-iteration 100 --iterations 20"
+    options = parse(VerifyConfig, sys.argv[1:], program("verify"), text, example=example)
     if len(options.run_dirs) not in (1, 2):
         raise ConfigError(f"{len(options.run_dirs)} run directories are given; name one or two")
     if len(options.run_dirs) == 2 and (options.from_iteration, options.iterations) != (None, 10):

@@ -182,6 +182,15 @@ class HangsInEvaluation(Counter):
         return super().step(action)
 
 
+class FailsInEvaluation(Counter):
+    """Raises in the process that evaluates during training."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if multiprocessing.current_process().name == "evaluator":
+            raise ValueError("no license")
+        return super().step(action)
+
+
 class FailsAtStart(Counter):
     """Goes wrong at its first reset in a worker, in the way that `how` says, as often as `tokens` has files."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 FLAGS = (
-    "--num-envs 4 --env-block 4 --tile-rows 4 --rollout-steps 16 --seq-len 8 --minibatches 2 --epochs 2 "
+    "--num-envs 4 --env-block 4 --rollout-steps 16 --seq-len 8 --minibatches 2 --epochs 2 "
     "--hidden-size 8 --encoder-sizes 8 --workers 0 --quiet"
 )
 """Of each rank of a small run."""

@@ -6,26 +6,23 @@ Every benchmark times real training runs, not a simplified copy of the training 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 
-from shmppo.bench.options import INTERRUPTED, Scaling, Stragglers, Throughput, Topologies
+from shmppo.bench.options import INTERRUPTED, Scaling, Throughput, Topologies
 from shmppo.config.checks import nearest, require
-from shmppo.config.command_line import parse, program
-from shmppo.config.flag_table import flag_groups
-from shmppo.config.help import HELP_FLAGS, Page, columns_of, print_text, terminal_columns
+from shmppo.config.command_line import HELP_FLAGS, parse, program
 from shmppo.errors import run_command
 
 COMMANDS: dict[str, type] = {
     "throughput": Throughput,
     "scaling": Scaling,
-    "stragglers": Stragglers,
     "topologies": Topologies,
 }
 """Options of each benchmark. The module of the same name measures."""
 EXAMPLES = {
     "throughput": "--env HalfCheetah-v5 --workers 4",
     "scaling": "--env HalfCheetah-v5 --workers 1 2 4 --out scaling",
-    "stragglers": "--env HalfCheetah-v5 --workers 4",
     "topologies": "--env HalfCheetah-v5 --processes 2",
 }
 
@@ -33,17 +30,14 @@ EXAMPLES = {
 def usage() -> str:
     """Return the help text of `bench --help`."""
     prog = program("bench")
-    meanings = {name: flag_groups(options)[0].text for name, options in COMMANDS.items()}
-    columns = terminal_columns()
-    lines = [line for name, text in meanings.items() for line in columns_of(name, text, columns, indent=14)]
+    meanings = [f"  {name:<12}{(inspect.getdoc(kind) or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
     return "\n".join(
         [
             f"usage: {prog} COMMAND [flags]",
             "",
             "Run a benchmark. Every benchmark times real training runs.",
             "",
-            "Commands:",
-            *lines,
+            *meanings,
             "",
             f"{prog} COMMAND --help shows the flags of a command.",
         ]
@@ -58,18 +52,15 @@ def main() -> int:
 def _measure(arguments: list[str]) -> None:
     name = arguments[0] if arguments else "--help"
     if name in HELP_FLAGS:
-        print_text(usage())
+        print(usage())
         return
     prog = program("bench")
     require(name in COMMANDS, f"{prog} has no command {name}{nearest(name, COMMANDS)}; see {prog} --help")
-    own = flag_groups(COMMANDS[name])[0]
-    page = Page(
-        f"{prog} {name}",
-        own.text,
-        examples=(EXAMPLES[name],),
-        common=tuple(flag.field for flag in own.flags),
-    )
-    options = parse(COMMANDS[name], arguments[1:], page)
+    kind = COMMANDS[name]
+    options = parse(
+        kind, arguments[1:], f"{prog} {name}", inspect.getdoc(kind) or "", example=EXAMPLES[name],
+        common=inspect.get_annotations(kind),
+    )  # fmt: skip
     importlib.import_module(f"shmppo.bench.{name}").report(options)
 
 

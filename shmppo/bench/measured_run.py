@@ -20,14 +20,12 @@ WARM_UP = 3  # iterations that are not counted: they touch new memory pages and 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The files of a finished run: summary.json, metrics.csv, and with --step-times step_times.csv."""
+    """The files of a finished run: summary.json and metrics.csv."""
 
     summary: dict[str, Any]
     """Content of summary.json."""
     columns: dict[str, np.ndarray]
     """Columns of metrics.csv, [iterations]."""
-    step_times: dict[str, np.ndarray]
-    """Columns of step_times.csv, [N]; empty without --step-times."""
 
     def median(self, column: str) -> float:
         """Return the median over the iterations after the warm-up."""
@@ -52,5 +50,4 @@ def measured_run(config: TrainConfig, iterations: int) -> MeasuredRun:
         summary = train(dataclasses.replace(config, total_steps=steps, run_dir=str(run_dir), **changes))
         if summary["iterations"] < iterations:
             raise KeyboardInterrupt
-        times = read_columns(run_dir / "step_times.csv") if config.step_times else {}
-        return MeasuredRun(summary, read_columns(run_dir / "metrics.csv"), times)
+        return MeasuredRun(summary, read_columns(run_dir / "metrics.csv"))

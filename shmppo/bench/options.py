@@ -17,7 +17,7 @@ from shmppo.config.train_config import TrainConfig
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
-Dimension = Literal["workers", "envs", "shards", "rows"]
+Dimension = Literal["workers", "envs", "shards"]
 INTERRUPTED = "interrupted; the unfinished measurement is discarded"
 
 
@@ -82,20 +82,6 @@ class Scaling(JobOptions):
 
 
 @dataclass(frozen=True)
-class Stragglers:
-    """Measure the step times of every environment, the load of every worker, and the time lost by waiting."""
-
-    train: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    """The configuration to measure."""
-    iterations: int = 23
-    """Iterations to train. The first 3 are not counted in the waiting time."""
-    show: int = 8
-    """Number of environments to list, slowest first."""
-    json: bool = False
-    """Print one JSON object instead of the tables."""
-
-
-@dataclass(frozen=True)
 class Topologies(JobOptions):
     """Compare central, sharded, and decentralized learning on the same total batch of --num-envs environments."""
 
@@ -115,9 +101,9 @@ class Tune(JobOptions):
     Environments × rollout steps and shards also affect the weights, so compare the returns before you use them.
     """
 
-    vary: tuple[Dimension, ...] = ("workers", "shards", "rows", "envs")
-    """What to vary. workers does not change the weights of a run; the others do: envs (and steps), shards
-    (--grad-shards), rows (--tile-rows)."""
+    vary: tuple[Dimension, ...] = ("workers", "shards", "envs")
+    """What to vary. workers does not change the weights of a run; the others do: envs (and steps) and
+    shards (--grad-shards)."""
     minutes: float = 3.0
     """Minutes to search. At least one measurement is made."""
     iterations: int = 9

@@ -64,7 +64,7 @@ def utilization(
         cores: number of cores that the run may use.
     """
     sampling = sum(phases[phase] for phase in SAMPLING) * min(max(config.num_workers, 1), cores)
-    together = min(config.num_workers, cores) if config.sharded else config.learner_threads
+    together = min(config.num_workers, cores) if config.sharded else 1
     alone = sum(phases[phase] for phase in ("advantage", "publish", "reduce", "optimizer"))
     rest = sum(phases.values()) - collect_seconds
     return {

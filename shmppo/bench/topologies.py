@@ -55,9 +55,7 @@ def decentralized_run(config: TrainConfig, ranks: int, iterations: int) -> Measu
         command += ["-m", "shmppo.train", "--config", str(file), "--run-dir", str(run_dir)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         require(result.returncode == 0, f"the ranks of the decentralized run failed: {result.stderr.strip()}")
-        return MeasuredRun(
-            json.loads((run_dir / "summary.json").read_text()), read_columns(run_dir / "metrics.csv"), {}
-        )
+        return MeasuredRun(json.loads((run_dir / "summary.json").read_text()), read_columns(run_dir / "metrics.csv"))
 
 
 def bytes_moved(config: TrainConfig, topology: str, processes: int) -> int:

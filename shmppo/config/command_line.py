@@ -1,15 +1,46 @@
-"""What all commands do with their command line: show help, check the flags, and parse them."""
+"""What all commands do with their command line: tyro parses it and renders the help text, and `hints` adds advice."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
 import sys
-from collections.abc import Sequence
-from typing import Any
+import textwrap
+import typing
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple
 
-from shmppo.config.arguments import check_arguments
-from shmppo.config.flag_table import flag_groups
-from shmppo.config.help import HELP_FLAGS, Page, help_text, print_text
+import tyro
+
+from shmppo.config.checks import flag
+from shmppo.config.hints import refuse_foreign_flags
 from shmppo.errors import CommandEnd
+
+HELP_FLAGS = ("-h", "--help", "--help-all")
+PARSER_SETTINGS = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName)
+
+
+class Flag(NamedTuple):
+    """A flag, or a positional argument, of a command."""
+
+    field: str
+    """Name of the field that it sets."""
+    kind: Any
+    """Type of the field, with the annotations for tyro."""
+    default: Any
+    """MISSING if a value is required."""
+    text: str
+    owner: type
+    """The dataclass that defines the field."""
+
+    @property
+    def positional(self) -> bool:
+        """Whether its value is written without a flag."""
+        return tyro.conf.Positional in getattr(self.kind, "__metadata__", ())
 
 
 def program(command: str) -> str:
@@ -19,31 +50,104 @@ def program(command: str) -> str:
     return f"python -m shmppo.{command.replace('-', '_')}"
 
 
-def parse(kind: Any, arguments: Sequence[str], page: Page) -> Any:
-    """Parse a command line, or print the help text that it asks for.
+def parse(
+    kind: Any, arguments: Sequence[str], prog: str, text: str, *, example: str = "", common: Collection[str] = ()
+) -> Any:
+    """Parse a command line with tyro, or print the help text that it asks for.
 
     Args:
         kind: dataclass of the options.
         arguments: the command line.
-        page: texts of the help page.
+        prog: the command as the user types it.
+        text: what the command does, for the help text.
+        example: flags of an example.
+        common: fields whose flags --help shows; --help-all shows all. Empty: --help shows all flags.
 
     Returns:
         An object of type `kind`.
 
     Raises:
-        ConfigError: for an unknown flag or a wrong value.
-        CommandEnd: with code 0 after the help text, or with the code of tyro.
+        ConfigError: for a flag of another trainer.
+        CommandEnd: with code 0 after the help text, or with code 2 after tyro's message about a wrong command line.
     """
-    groups = flag_groups(kind)
-    if any(argument in HELP_FLAGS for argument in arguments):
-        print_text(help_text(page, groups, complete="--help-all" in arguments))
-        raise CommandEnd(0)
-    if not any(argument.startswith("--tyro-") for argument in arguments):
-        check_arguments(arguments, [flag for group in groups for flag in group.flags], page.prog)
-    import tyro
-
-    settings = (tyro.conf.OmitArgPrefixes,)
+    flags, words = list(flags_of(kind)), list(arguments)
+    if set(HELP_FLAGS) & set(words):
+        if common and "--help-all" not in words:
+            kind = _only([entry for name in common for entry in flags if entry.field == name])
+            text += f"\n\nAdd --help-all to see all {len(flags)} flags."
+        words = ["--help"]
+    else:
+        positional = [flag(entry.field) for entry in flags if entry.positional]
+        refuse_foreign_flags(words, [flag(entry.field) for entry in flags if not entry.positional], positional)
+    text += f"\n\nExample: {prog} {example}" if example else ""
     try:
-        return tyro.cli(kind, args=list(arguments), prog=page.prog, description=page.description, config=settings)
+        return tyro.cli(with_texts(kind), args=words, prog=prog, description=text, config=PARSER_SETTINGS)
     except SystemExit as error:
         raise CommandEnd(error.code) from error
+
+
+def given_fields(arguments: Sequence[str]) -> set[str]:
+    """Return the fields whose flags are on a command line."""
+    words = [word.partition("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")]
+    return {*words, *(word.removeprefix("no_") for word in words)}
+
+
+def flags_of(kind: type, default: Any = None) -> Iterator[Flag]:
+    """Yield the flags of an option dataclass. Those of a field that is itself a dataclass take its place.
+
+    Args:
+        kind: the dataclass.
+        default: an object with the default values. None: the defaults of the fields.
+    """
+    hints, texts = typing.get_type_hints(kind, include_extras=True), field_texts(kind)
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        factory = field.default_factory
+        value = field.default if factory is dataclasses.MISSING else factory()
+        value = value if default is None else getattr(default, field.name)
+        inner = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
+            yield from flags_of(inner, None if value is dataclasses.MISSING else value)
+        elif tyro.conf.Suppress not in getattr(hint, "__metadata__", ()):
+            owner = next(base for base in kind.__mro__ if field.name in inspect.get_annotations(base))
+            yield Flag(field.name, hint, value, field.metadata.get("help") or texts.get(field.name, ""), owner)
+
+
+@cache
+def field_texts(kind: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass and of its bases, by name, without line breaks."""
+    texts = {}
+    for base in reversed(kind.__mro__):
+        body: list[ast.stmt] = []
+        with suppress(OSError, TypeError):  # a class that was made at run time, or a built-in one, has no source
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            body = definition.body if isinstance(definition, ast.ClassDef) else []
+        for field, below in itertools.pairwise(body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
+
+
+def with_texts(kind: type) -> type:
+    """Give the fields of an option dataclass their docstrings as metadata.
+
+    tyro finds the docstrings too, but it keeps their line breaks, which tear help texts and shell completion apart.
+    """
+    texts, hints = field_texts(kind), typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        field.metadata = {"help": texts.get(field.name), **field.metadata}  # type: ignore[assignment]
+        if dataclasses.is_dataclass(hints[field.name]):
+            with_texts(hints[field.name])
+    return kind
+
+
+def _only(flags: Sequence[Flag]) -> type:
+    """Make a dataclass of some flags, for a help text."""
+    fields: list[tuple[str, Any, Any]] = []
+    for field, kind, default, text, _ in flags:
+        settings: dict[str, Any] = {"metadata": {"help": text}, "kw_only": True}
+        if default is not dataclasses.MISSING:
+            settings["default_factory"] = lambda value=default: value
+        fields.append((field, kind, dataclasses.field(**settings)))
+    return dataclasses.make_dataclass("Common", fields)

@@ -10,16 +10,11 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
-from shmppo.config.arguments import given_flags, is_flag
 from shmppo.config.checks import flag
-from shmppo.config.command_line import parse, program
-from shmppo.config.flag_table import field_docs
-from shmppo.config.help import Page
-from shmppo.config.hints import flags_in, suggestion
+from shmppo.config.command_line import field_texts, given_fields, parse, program
+from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.presets import preset_fields
 from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
@@ -32,6 +27,7 @@ COMMON = (
     "rollout_steps", "learning_rate", "gamma", "entropy_coef", "track", "run_dir", "resume", "init_from", "config",
 )  # fmt: skip
 """Fields whose flags `train --help` shows first."""
+DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
 NOT_INHERITED = ("run_dir", "stop_at_iteration", "rank", "ranks")
 """Fields that a new run does not copy from another run's config.json."""
 
@@ -77,18 +73,6 @@ def default_flags_type() -> type:
     return flags_type(TrainConfig().fields())
 
 
-def train_page(script: str | None = None) -> Page:
-    """Return the texts of the help page of `train`, or of a script with its own default configuration."""
-    if script is not None:
-        return Page(script, "Train recurrent PPO. Flags override the script's options.", ("--seed 2",), COMMON)
-    return Page(
-        program("train"),
-        "Train recurrent PPO. Without flags: the default job, CartPole-v1 with hidden velocities.",
-        examples=("--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum",),
-        common=COMMON,
-    )
-
-
 def parse_config(
     arguments: Sequence[str], *, script: str | None = None, default: TrainConfig | None = None
 ) -> TrainConfig:
@@ -114,7 +98,11 @@ def parse_config(
         env = option_value(arguments, "--env") or from_file.get("env", base["env"])
         base = TrainConfig().fields() | preset_fields(name, env)
     base |= from_file
-    parsed = parse(flags_type(base), arguments, train_page(script))
+    text = "Train recurrent PPO. Without flags: the default job, CartPole-v1 with hidden velocities."
+    parsed = parse(
+        flags_type(base), arguments, script or program("train"), text if default is None else DEFAULTS_OF_SCRIPT,
+        example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=COMMON,
+    )  # fmt: skip
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
     try:
@@ -124,7 +112,7 @@ def parse_config(
             raise
         raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
     if file is not None:
-        used = {key: value for key, value in from_file.items() if flag(key) not in given_flags(arguments)}
+        used = {key: value for key, value in from_file.items() if key not in given_fields(arguments)}
         # A file of flags is trusted like the command line that names it. The config.json of a run is not.
         if option == "--init-from" or _is_of_run(_read(file, option)):
             Trust(parsed.start.trust, ask=True).check(from_file, file, [file.parent], used)
@@ -152,13 +140,13 @@ def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path 
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:
-    """Return the value of `option` on a command line, or None if it is absent. The value follows the option or "="."""
+    """Return the last value of `option` on a command line, or None if it is absent."""
+    found = None
     for given, following in itertools.pairwise([*arguments, ""]):
-        if given == option:
-            return following
-        if given.startswith(option + "="):
-            return given.partition("=")[2]
-    return None
+        name, equals, value = given.partition("=")
+        if name.replace("_", "-") == option:
+            found = value if equals else following
+    return found
 
 
 def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
@@ -176,7 +164,7 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
-    fields = {str(name).replace("-", "_"): value for name, value in content.items()}
+    fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()])
     try:
         return typed_fields(fields)
     except ConfigError as error:
@@ -206,7 +194,7 @@ def _read(path: Path, option: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
         if path.suffix == ".json":
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
@@ -217,10 +205,22 @@ def _read(path: Path, option: str) -> Any:
             f"{option} {path} is YAML, but pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
         ) from error
     try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if isinstance(root, yaml.MappingNode):
+            _without_duplicates([(key.value, value) for key, value in root.value])
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dictionary. Raises ConfigError if a key occurs twice."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"--config has {twice} twice; keep one of them")
+    return dict(pairs)
 
 
 @dataclass(frozen=True)
@@ -245,13 +245,12 @@ def _resume_config() -> Any:
 
     None means that the run keeps its value, so the sentence about None is left out of the help text.
     """
-    kinds, docs = typing.get_type_hints(TrainConfig), field_docs(TrainConfig)
+    kinds, texts = typing.get_type_hints(TrainConfig), field_texts(TrainConfig)
     fields: list[tuple[str, Any, Any]] = []
     for name in RESUMABLE:
-        text = re.sub(r" None: [^.]*\.", "", docs[name])
+        text = re.sub(r" None: [^.]*\.", "", texts[name])
         default, kind = (False, bool) if kinds[name] is bool else (None, kinds[name] | None)
-        field = dataclasses.field(default=default, metadata={"default_sentence": ""})
-        fields.append((name, Annotated[kind, tyro.conf.arg(help=text)], field))
+        fields.append((name, kind, dataclasses.field(default=default, metadata={"help": text})))
     text = "Options of the run that may change. Without a flag, the run keeps its value."
     return dataclasses.make_dataclass(
         "ResumeConfig", fields, bases=(ResumeOptions,), frozen=True, namespace={"__doc__": text}
@@ -261,11 +260,6 @@ def _resume_config() -> Any:
 ResumeConfig = _resume_config()
 
 
-RESUME_DESCRIPTION = (
-    "Resume a run from its newest checkpoint. Flags replace values of its configuration; the others stay as they are."
-)
-
-
 def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     """Parse a command line with --resume. Return the run directory and the other arguments of `shmppo.resume`.
 
@@ -273,28 +267,19 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
         ConfigError: for a flag that a resumed run cannot change, for an unknown flag, or for a wrong value.
         SystemExit: with code 0 after --help.
     """
-    prog = program("train")
-    _refuse_fixed_flags(arguments, prog)
-    page = Page(prog, RESUME_DESCRIPTION, examples=("--resume runs/pendulum --total-steps 1000000",))
-    options = parse(ResumeConfig, arguments, page)
-    given = set(given_flags(arguments))
-    changes = {name: getattr(options, name) for name in RESUMABLE if {flag(name), flag(f"no_{name}")} & given}
+    prog, given, fields = program("train"), given_fields(arguments), TrainConfig().fields().keys()
+    known = {field.name for field in dataclasses.fields(ResumeConfig)}
+    refuse_foreign_flags(arguments, [flag(name) for name in fields | known])
+    fixed = sorted(given & fields - known)
+    if fixed:
+        values = [option_value(arguments, flag(name)) for name in fixed]
+        changes = [
+            flag(f"no_{name}") if value is None else f"{flag(name)} {'' if value[:2] == '--' else value}".strip()
+            for name, value in zip(fixed, values, strict=True)
+        ]
+        raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes, prog))
+    text = "Resume a run from its newest checkpoint. Flags replace values of its configuration; the others stay."
+    options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
+    changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir}
-    return options.resume, {**where, "trust": Trust(options.trust, ask=True), **changes}
-
-
-def _refuse_fixed_flags(arguments: Sequence[str], prog: str) -> None:
-    """Raise ConfigError for a flag of `train` that a resumed run does not have."""
-    changeable = {flag(field.name) for field in dataclasses.fields(ResumeConfig)}
-    fixed = {flag(field.name) for field in dataclasses.fields(TrainConfig)} - changeable
-    known = sorted(fixed | changeable | {flag(f"no_{name}") for name in RESUMABLE})
-    for given in given_flags(arguments):
-        name = given.replace("--no-", "--", 1) if given not in known else given
-        hint = "" if name in known else suggestion(given, known)
-        if hint.startswith("; use"):  # the flag of another trainer
-            name = given = flags_in(hint)[0]
-        if name in fixed:
-            run_dir = option_value(arguments, "--resume")
-            value = option_value(arguments, given) or ""
-            change = given if is_flag(value) else f"{given} {value}".strip()
-            raise ConfigError(refusal(Path(run_dir or "RUN_DIR"), [change], prog))
+    return options.resume, {**where, "trust": Trust(options.trust, ask=True), **changes_of_run}

@@ -6,9 +6,10 @@ rl_games, Brax, and OpenAI Baselines. A hyphen stands for a hyphen or an undersc
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+from shmppo.config.checks import nearest, require
 
 RENAMED = {
     "--activation": "activation-fn activation-function nonlinearity fcnet-activation",
@@ -40,7 +41,6 @@ RENAMED = {
     "--learning-rate": "lr base-lr",
     "--log-std-init": "init-noise-std initial-stddev init-log-std",
     "--max-grad-norm": "grad-clip clip-grad-norm grad-norm max-grad truncate-grads",
-    "--max-restarts": "max-num-env-runner-restarts",
     "--minibatches": "num-minibatches n-minibatches num-mini-batches nminibatches num-batches-per-epoch",
     "--normalize-obs": "norm-obs normalize-input obs-norm normalize-observations empirical-normalization",
     "--normalize-reward": "norm-reward normalize-returns normalize-rewards reward-norm",
@@ -61,8 +61,6 @@ RENAMED = {
     "total-env-steps max-env-steps timesteps-total stop-timesteps steps",
     "--value-clip": "clip-vloss clip-value clip-value-loss use-clipped-value-loss",
     "--video": "capture-video record-video save-video video-folder",
-    "--wandb-group": "wandb-group-name",
-    "--wandb-project": "wandb-project-name",
     "--workers": "num-workers n-workers num-env-runners num-rollout-workers n-jobs nproc num-cpus",
 }
 """Names of other trainers by the flag that means the same here."""
@@ -106,14 +104,28 @@ EXPLAINED = {
         "shared-lstm vf-share-layers actor-critic-share-weights share-weights"
     ),
     "use --track wandb": "wandb use-wandb with-wandb wandb-mode",
+    "use --track wandb with the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS": (
+        "wandb-project wandb-project-name wandb-group wandb-group-name wandb-name wandb-tags wandb-entity wandb-team"
+    ),
     "use --track tensorboard": "tensorboard tensorboard-log tb tb-log",
-    "use --eval-every N --eval-videos": "capture-video record-video save-video video-interval",
+    "leave it out: shmppo evaluate RUN_DIR --video FILE records episodes": (
+        "capture-video record-video save-video video-interval eval-videos"
+    ),
     "use --env-kwargs frame_skip=N, or a wrapper of --wrappers": "frame-skip frameskip env-frameskip action-repeat",
     'use --wrappers "FrameStackObservation(stack_size=N)"': "frame-stack framestack env-framestack n-stack",
-    "checkpoints are always written; --checkpoint-every and --keep-checkpoints choose which": "save-model save",
+    "checkpoints are always written; --checkpoint-every and --keep-every write more": "save-model save",
     "leave it out: runs on the CPU are bitwise reproducible": "torch-deterministic deterministic-torch serial-mode",
     "leave it out: episodes are evaluated with the most likely actions unless --stochastic is given": "deterministic",
     "leave it out: normalized observations are always clipped to -10 ... 10": "clip-obs clip-observations obs-clip",
+    "leave it out: each worker is replaced up to three times within an hour": (
+        "max-restarts max-num-env-runner-restarts"
+    ),
+    "leave it out: values outside the observation space only cause a warning": "allow-out-of-bounds",
+    "leave it out: use more cores with --learning sharded": "learner-threads num-threads torch-threads",
+    "leave it out: the last two checkpoints are kept, and --keep-every keeps more": "keep-checkpoints",
+    "leave it out: a checkpoint is written every ten minutes, and --checkpoint-every writes more": (
+        "checkpoint-minutes save-every-sec"
+    ),
     "leave it out: the algorithm is PPO": "algo algorithm algo-name",
     "leave it out: the standard deviation of the actions does not depend on the state": "use-sde sde-sample-freq",
     "leave it out: return_mean_100 always covers 100 episodes": "stats-window-size",
@@ -123,41 +135,52 @@ EXPLAINED = {
 """Names of other trainers by the sentence that says what to do instead."""
 
 
-def suggestion(given: str, known: Collection[str]) -> str:
-    """Return what to use instead of an unknown flag, as the end of a sentence. Empty if nothing is similar.
+def refuse_foreign_flags(words: Sequence[str], known: Collection[str], positional: Collection[str] = ()) -> None:
+    """Raise ConfigError for flags that other trainers have, with what to use instead.
 
     Args:
-        given: the flag, with its dashes.
+        words: the command line.
+        known: the flags of the command.
+        positional: arguments of the command that are written without a flag, as flags.
+    """
+    found = []
+    for given in (word.partition("=")[0] for word in words if word.startswith("--")):
+        name = given.replace("_", "-")
+        if name in known or name.replace("--no-", "--", 1) in known:
+            continue
+        if any(name.rstrip("s") == argument.rstrip("s") for argument in positional):
+            found.append(f"{given} is not a flag; write its value without it")
+        elif remedy := remedy_for(name, known):
+            found.append(f"there is no flag {given}; {remedy}")
+    require(not found, "; ".join(found))
+
+
+def remedy_for(given: str, known: Collection[str]) -> str:
+    """Return what to use instead of a flag of another trainer. Empty if it is unknown.
+
+    Args:
+        given: the flag.
         known: the flags of the command.
     """
-    name = given.lstrip("-").replace("_", "-").lower()
-    own = name.rpartition(".")[2]  # PufferLib and other programs group flags: --train.learning-rate
+    own = given.lstrip("-").replace("_", "-").lower().rpartition(".")[2]  # PufferLib groups flags: --train.gamma
     if f"--{own}" in known:
-        return f"; use --{own}"
-    for remedy, names in _remedies(known):
-        if own in names.split():
-            return f"; {remedy}"
-    close = [flag for flag in known if flag.startswith(f"--{own}")] if len(own) > 1 else []
-    close = close[:1] or difflib.get_close_matches(f"--{own}", known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+        return f"use --{own}"
+    remedies = [(f"use {flag}", names) for flag, names in RENAMED.items()] + list(EXPLAINED.items())
+    fitting = [text for text, names in remedies if own in names.split() and set(flags_in(text)) <= set(known)]
+    return fitting[0] if fitting else ""
 
 
 def field_hint(name: str, known: Collection[str]) -> str:
-    """Return what to use instead of an unknown field of a configuration. See `suggestion`.
+    """Return what to use instead of an unknown field of a configuration, as the end of a sentence.
 
     Args:
         name: of the unknown field.
         known: the fields.
     """
-    flags = [f"--{field.replace('_', '-')}" for field in known]
-    hint = suggestion(f"--{name}", flags)
-    return re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), hint)
-
-
-def _remedies(known: Collection[str]) -> list[tuple[str, str]]:
-    """Return the remedies whose flags the command has, with the names that they are for."""
-    remedies = [(f"use {flag}", names) for flag, names in RENAMED.items()] + list(EXPLAINED.items())
-    return [(remedy, names) for remedy, names in remedies if set(flags_in(remedy)) <= set(known)]
+    remedy = remedy_for(name, [f"--{field.replace('_', '-')}" for field in known])
+    if remedy:
+        return "; " + re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), remedy)
+    return nearest(name, known)
 
 
 def flags_in(text: str) -> list[str]:

@@ -91,9 +91,6 @@ class TaskOptions:
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""
-    allow_out_of_bounds: bool = False
-    """Continue with a warning if the first observations lie outside the bounds of the observation space, for
-    environments of others whose bounds are wrong."""
     num_envs: int = 16
     """N, number of environments."""
     seed: int = 1
@@ -104,13 +101,16 @@ class TaskOptions:
     def check_task(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require_fields(self, ("num_envs", "total_steps"), at_least_1, "be at least 1")
+        env = self.env or ""
+        require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
         try:
-            same = json.loads(json.dumps(self.env_kwargs)) == self.env_kwargs
+            same = json.loads(json.dumps(self.env_kwargs, allow_nan=False)) == self.env_kwargs
         except (TypeError, ValueError):
             same = False
         require(
             same,
-            f"--env-kwargs is {shown(self.env_kwargs)}; its values must be numbers, text, lists, or mappings of them",
+            f"--env-kwargs is {shown(self.env_kwargs)}; its values must be finite numbers, text, lists, or mappings of "
+            "them",
         )
         if self.env_backend in ("envpool", "vector"):
             for name in ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes"):
@@ -227,13 +227,10 @@ class UpdateOptions:
     grad_shards: int | None = None
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it. With
     few workers, one part per worker is faster. None: one part per 256 steps."""
-    tile_rows: int | None = None
-    """B, rows of an inference batch. Environment n always has row n mod B. None: a quarter of --num-envs, rounded up to
-    a multiple of 8, at most 64."""
 
     def check_update(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        counts = ("rollout_steps", "seq_len", "epochs", "minibatches", "env_block", "grad_shards", "tile_rows")
+        counts = ("rollout_steps", "seq_len", "epochs", "minibatches", "env_block", "grad_shards")
         require_fields(self, counts, at_least_1, "be at least 1")
         require_fields(self, ("gamma", "gae_lambda"), lambda v: 0 <= v <= 1, "lie in 0 … 1")
         require(

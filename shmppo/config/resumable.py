@@ -19,12 +19,8 @@ RESUMABLE: tuple[str, ...] = (
     "learning",
     "stop_at_iteration",
     "worker_timeout",
-    "max_restarts",
     "checkpoint_every",
-    "checkpoint_minutes",
-    "keep_checkpoints",
     "keep_every",
-    "replay_limit",
     "rank_timeout",
     *(field.name for field in dataclasses.fields(ReportOptions)),
 )

@@ -33,6 +33,7 @@ DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
 SHARD_STEPS = 256  # the fixed cost of a gradient shard dominates in smaller shards
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
+MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
 
 
@@ -154,7 +155,7 @@ class TrainConfig(
         """Minimum steps per environment in a rollout: T, or fewer if rollouts may be ended early."""
         if self.preempt_fraction is None:
             return self.rollout_steps
-        return max(1, math.ceil(self.preempt_min_fraction * self.rollout_steps))
+        return max(1, math.ceil(MIN_PREEMPTED * self.rollout_steps))
 
     @cached_property
     def min_env_sequences(self) -> int:
@@ -168,9 +169,7 @@ class TrainConfig(
 
     @cached_property
     def inference_rows(self) -> int:
-        """B, or its default if None. It does not depend on the number of workers."""
-        if self.tile_rows is not None:
-            return self.tile_rows
+        """B, rows of an inference batch. It does not depend on the number of workers."""
         quarter = -(-self.num_envs // (4 * BATCH_ROWS)) * BATCH_ROWS  # so that four workers need one batch each
         return min(quarter, MAX_BATCH_ROWS)
 
@@ -190,8 +189,7 @@ class TrainConfig(
     def sharded(self) -> bool:
         """Whether workers compute gradients. It may depend on W, because it does not change the weights."""
         if self.learning == "auto":
-            plain = self.device == "cpu" and self.learner_threads == 1
-            return plain and self.num_workers >= 2 and self.shards >= 2
+            return self.device == "cpu" and self.num_workers >= 2 and self.shards >= 2
         return self.learning == "sharded"
 
     def to_json(self) -> dict[str, Any]:
@@ -316,19 +314,13 @@ def _check_combinations(c: TrainConfig) -> None:
         "--burn-in and --refresh-states need recurrent states, but --core is none; leave them out",
     )
     require(
-        c.env_backend not in ("envpool", "vector") or not (c.action_masks or c.step_times),
-        f"--action-masks and --step-times need --env-backend gymnasium, but --env-backend is {c.env_backend}; leave "
-        "them out",
+        c.env_backend not in ("envpool", "vector") or not c.action_masks,
+        f"--action-masks needs --env-backend gymnasium, but --env-backend is {c.env_backend}; leave it out",
     )
     require(
-        c.preempt_fraction is None or not (c.step_times or c.refresh_states),
-        f"--preempt-fraction {c.preempt_fraction} ends rollouts early, but --step-times and --refresh-states need "
-        "complete rollouts; leave one of them out",
-    )
-    require(
-        c.ranks == 1 or c.keep_checkpoints >= 2,
-        f"--keep-checkpoints is {c.keep_checkpoints}, but {c.ranks} ranks need at least 2, because a run may end "
-        "before all of them have written the newest one; keep 2 or more",
+        c.preempt_fraction is None or not c.refresh_states,
+        f"--preempt-fraction {c.preempt_fraction} ends rollouts early, but --refresh-states needs complete rollouts; "
+        "leave one of them out",
     )
 
 
@@ -341,9 +333,8 @@ def _check_workers(c: TrainConfig) -> None:
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")
         require(
-            c.device == "cpu" and c.learner_threads == 1,
-            f"--learning sharded needs --device cpu and --learner-threads 1, but they are {c.device} and "
-            f"{c.learner_threads}; use --learning central",
+            c.device == "cpu",
+            f"--learning sharded needs --device cpu, but it is {c.device}; use --learning central",
         )
 
 

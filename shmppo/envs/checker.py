@@ -36,8 +36,6 @@ def check_contract(
     where: str,
     seeding: Literal["episode", "once"],
     action: Callable[[Any], Any] | None = None,
-    *,
-    allow_out_of_bounds: bool = False,
 ) -> Seeding:
     """Reset and step an environment once, and check what it returns.
 
@@ -46,7 +44,6 @@ def check_contract(
         where: name of the environment for error messages.
         seeding: the seeding that the configuration asks for.
         action: maps an observation to an action; a random action if None.
-        allow_out_of_bounds: whether a value outside the bounds of a Box gives a warning instead of an error.
 
     Returns:
         `seeding`, or "never" if the environment does not accept seeds.
@@ -68,14 +65,14 @@ def check_contract(
         raise ConfigError(f"{where}: reset returned {result_of(returned)}; {_RESET_RULE}")
     if not isinstance(returned[1], dict):
         raise ConfigError(f"{where}: reset returned {kind_of(returned[1])} as its info; {_RESET_RULE}")
-    _check_observation(where, "reset", env.observation_space, returned[0], allow_out_of_bounds)
+    _check_observation(where, "reset", env.observation_space, returned[0])
     env.action_space.seed(0)
     chosen = env.action_space.sample() if action is None else action(returned[0])
     stepped = _call(where, "step(action)", lambda: env.step(chosen))
     if not (isinstance(stepped, tuple) and len(stepped) == 5):
         raise ConfigError(f"{where}: step returned {result_of(stepped)}; {STEP_RULE}")
     observation, reward, terminated, truncated, info = stepped
-    _check_observation(where, "step", env.observation_space, observation, allow_out_of_bounds)
+    _check_observation(where, "step", env.observation_space, observation)
     is_number = isinstance(reward, numbers.Real) or (
         isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in NUMBERS
     )
@@ -101,20 +98,13 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _check_observation(
-    where: str, call: str, space: spaces.Space[Any], observation: Any, allow_out_of_bounds: bool
-) -> None:
+def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
+    """Raise ConfigError if an observation violates its space. A value outside the bounds of a Box is only a warning."""
     clause = broken_rule(space, observation)
     if clause:
         raise ConfigError(f"{where}: {call} returned an observation {clause}")
-    outside = values_outside(space, observation)
-    if outside and allow_out_of_bounds:
+    if outside := values_outside(space, observation):
         log.warning("%s: %s returned an observation outside its space: %s", where, call, outside)
-    elif outside:
-        raise ConfigError(
-            f"{where}: {call} returned an observation outside its space: {outside}; correct the observation or "
-            "observation_space, or add --allow-out-of-bounds"
-        )
 
 
 def broken_rule(space: spaces.Space[Any], observation: Any, keys: tuple[str | int, ...] = ()) -> str | None:

@@ -84,7 +84,7 @@ def make_request(config: TrainConfig, task: Task, steps: int, *, alone: bool) ->
     """Return the request to check the environment of a run. Its random numbers are of no other use in the run."""
     seed = int(determinism_check_generator(config.seed, _EPISODES).integers(2**31))
     task = dataclasses.replace(task, distribution=None)  # type: ignore[arg-type] # it would import torch
-    return CheckRequest(dataclasses.replace(config, seed=seed, step_times=False), task, steps, alone)
+    return CheckRequest(dataclasses.replace(config, seed=seed), task, steps, alone)
 
 
 def outcomes(request: CheckRequest) -> Iterator[Outcome]:

@@ -53,7 +53,7 @@ def inspect_task(config: TrainConfig) -> Task:
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        seeding = check_contract(env, where, wanted, choose_action, allow_out_of_bounds=config.allow_out_of_bounds)
+        seeding = check_contract(env, where, wanted, choose_action)
         backend = _backend(config, env)
         native = backend == "mujoco" and seeding == "episode"
         snapshot = simulation_snapshot(env) if native else snapshot_spec(env, choose_action)

@@ -53,8 +53,6 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
         return "it was not created by gymnasium.make"
     if config.env_schedule is not None:
         return "--env-schedule gives options to reset"
-    if config.step_times:
-        return "--step-times measures each environment"
     for module in (kind.__module__.removeprefix(_PACKAGE), "mujoco_env"):
         path = Path(inspect.getfile(kind)).with_name(module + ".py")
         if hashlib.sha256(path.read_bytes()).hexdigest() not in _SOURCES[module]:

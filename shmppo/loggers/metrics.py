@@ -101,7 +101,6 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "shared_memory_bytes": "size of the shared buffers",
     "stopped_early": "whether the run ended before `--total-steps`",
     "error": "the error that ended the run; null if there was none",
-    "step_times": "the slowest environment and its step times, with `--step-times`",
     "checksum": "SHA-256 of all other keys; only in the file",
 }
 """Every key of summary.json."""

@@ -69,12 +69,6 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
     ]
     if summary["inexact_reasons"]:
         lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))
-    if times := summary.get("step_times"):
-        lines.append(
-            f"slowest        environment {times['slowest_environment']} (worker {times['slowest_worker']}): "
-            f"{times['slowest_mean_seconds'] * 1e3:.3g} ms per step, 99th percentile "
-            f"{times['slowest_q99_seconds'] * 1e3:.3g} ms; all environments {times['mean_seconds'] * 1e3:.3g} ms"
-        )
     if summary["worker_restarts"]:
         lines.append(f"workers        {summary['worker_restarts']} restarted after a failure")
     if given_up := summary.get("evaluation_given_up"):

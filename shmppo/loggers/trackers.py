@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -144,7 +145,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Logger for Weights & Biases. The flags `--wandb-…` set project, group, name, and tags.
+    """Logger for Weights & Biases, which reads WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS.
 
     Without a network, set WANDB_MODE=offline and upload the run later with `wandb sync`.
     """
@@ -155,10 +156,8 @@ class WeightsAndBiases:
         # Derive the id from the directory, so that a resumed run continues the same tracked run.
         identity = hashlib.sha256(str(run_dir).encode()).hexdigest()[:16]
         self._run = wandb.init(
-            project=config["wandb_project"],
-            group=config["wandb_group"],
-            name=config["wandb_name"] or run_dir.name,
-            tags=list(config["wandb_tags"]),
+            project=os.environ.get("WANDB_PROJECT", "shmppo"),
+            name=os.environ.get("WANDB_NAME", run_dir.name),
             id=identity,
             resume="allow",
             dir=str(run_dir),

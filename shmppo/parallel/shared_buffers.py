@@ -205,9 +205,6 @@ class Timings:
     command_interval: np.ndarray = _shared(
         WORKER, "COLLECT, REFRESH, LEARN", "f8", "W 2", "start and end of the last command, on the monotonic clock"
     )
-    step_seconds: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "timed_steps N", "seconds of each environment step, with `--step-times`"
-    )
 
 
 @dataclass(frozen=True)
@@ -296,7 +293,6 @@ def axis_sizes(
         "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
         "O": distribution.num_params if config.objective == "penalty" else 0,
         "snapshot": snapshot_bytes,
-        "timed_steps": config.rollout_steps if config.step_times else 0,
         "phases": len(PHASES),
     }
 

@@ -19,10 +19,8 @@ POINTS = 200
 RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
 IGNORED_FIELDS = (
-    "seed", "run_dir", "quiet", "worker_timeout", "max_restarts", "checkpoint_every", "checkpoint_minutes",
-    "keep_checkpoints", "keep_every", "replay_limit", "stop_at_iteration", "rank_timeout", "kl_profile_every",
-    "step_times", "track", "wandb_project", "wandb_group", "wandb_name", "wandb_tags", "eval_every", "eval_episodes",
-    "eval_videos",
+    "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
+    "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes",
 )  # fmt: skip
 """Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 

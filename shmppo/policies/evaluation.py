@@ -117,7 +117,6 @@ def play_episodes(
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
     video: VideoRecorder | None = None,
-    recorded: int | None = None,
     progress: Progress | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
@@ -128,8 +127,7 @@ def play_episodes(
         seed: seed of the episodes and of sampled actions.
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
         max_steps: steps after which an episode is stopped.
-        video: where to record episodes. None: no video.
-        recorded: number of episodes to record, which are played one by one. None: all.
+        video: where to record the episodes, which are then played one by one. None: no video.
         progress: called after each step.
 
     Returns:
@@ -142,13 +140,11 @@ def play_episodes(
     config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
     rows = config.inference_rows
     results: list[EpisodeResult] = []
-    recorded = episodes if recorded is None else recorded
     player = _Player(dataclasses.replace(trained, config=config), stochastic, max_steps)
     while len(results) < episodes:
-        recorder = video if len(results) < recorded else None
-        count = 1 if recorder else min(rows, episodes - len(results))
+        count = 1 if video else min(rows, episodes - len(results))
         on_step = None if progress is None else _after(results, progress)
-        results += player.play(FIRST_INDEX + len(results), count, recorder, on_step)
+        results += player.play(FIRST_INDEX + len(results), count, video, on_step)
     return results
 
 

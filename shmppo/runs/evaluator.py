@@ -27,7 +27,6 @@ from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.fork_server import end_process, end_with_fork_server, started_process
 from shmppo.policies.evaluation import MAX_STEPS, EpisodeResult, play_episodes
 from shmppo.policies.policy import trained_from
-from shmppo.policies.video import VideoRecorder
 from shmppo.ppo.learner import Learner
 from shmppo.sampling.worker_process import start_context
 from shmppo.storage.run_directory import EVALUATIONS, LOG, config_error_if_unwritable
@@ -197,15 +196,8 @@ def _evaluate(run_dir: Path) -> Row | str:
     try:
         state = torch.load(run_dir / WEIGHTS, weights_only=True)
         trained = trained_from(state)
-        config, video = trained.config, None
-        if config.eval_videos:
-            video = VideoRecorder(run_dir / "videos" / f"{trained.iteration}.mp4")
-        try:
-            results = play_episodes(trained, episodes=config.eval_episodes, seed=config.seed, video=video, recorded=1)
-        finally:
-            if video is not None:
-                video.close()
-    except Exception as error:  # an error of the environment, the video, or the disk must not end the run
+        results = play_episodes(trained, episodes=trained.config.eval_episodes, seed=trained.config.seed)
+    except Exception as error:  # an error of the environment or the disk must not end the run
         return " ".join(f"{type(error).__name__}: {error}".split())
     stopped = sum(result.stopped for result in results)
     if stopped:

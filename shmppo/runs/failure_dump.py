@@ -60,9 +60,7 @@ def write_failed_episode(
     elif episode.actions is not None:
         episode_actions = np.concatenate([episode.actions, episode_actions])
     else:
-        log.warning(
-            "failed_episode.json is not written: the episode is longer than --replay-limit, or cannot be replayed"
-        )
+        log.warning("failed_episode.json is not written: the episode is too long, or cannot be replayed")
         return
     if not np.isfinite(episode_actions).all():
         log.warning("failed_episode.json is not written: an action is not finite, so the policy has diverged")

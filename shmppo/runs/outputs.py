@@ -9,14 +9,11 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import MetricsFile
 from shmppo.loggers.status import RunStatus
-from shmppo.loggers.step_times import STEP_TIMES, StepTimes
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.shared_buffers import Control
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE, KLProfile, write_profile
@@ -69,7 +66,6 @@ class Outputs:
         self._config, self._run_dir, self._loggers, self._stop = config, run_dir, loggers, stop
         self._failed_writes = failed_writes
         self.directory = DirectoryGuard(run_dir)
-        self._step_times = StepTimes(config.num_envs) if config.step_times else None
         self._evaluator: Evaluator | None = None
         self._check: BackgroundCheck | None = None
         self._memory = self.peak_memory = 0
@@ -94,19 +90,16 @@ class Outputs:
         self._open.callback(check.close)
         check.start()
 
-    def log(self, row: dict[str, float], learner: Learner, step_seconds: np.ndarray) -> bool:
+    def log(self, row: dict[str, float], learner: Learner) -> bool:
         """Write a finished iteration to all outputs except metrics.csv and the console.
 
         Args:
             row: its row of metrics.csv.
             learner: contains the KL profile and the weights to evaluate.
-            step_seconds: [T, N], seconds of every environment step. [0, N] without --step-times.
 
         Returns:
             Whether the callback asks to stop the run.
         """
-        if self._step_times is not None:
-            self._step_times.add(step_seconds)
         if learner.kl_profile is not None:
             self._write_profile(int(row["iteration"]), learner.kl_profile)
         self._loggers.log(row)
@@ -157,18 +150,13 @@ class Outputs:
         self._memory = machine.proportional_memory([os.getpid(), *pids, *evaluators])
         self.peak_memory = max(self.peak_memory, self._memory)
 
-    def finish(self, summary: dict[str, Any], worker_of: list[int]) -> None:
-        """Write summary.json and step_times.csv, and call `finish` of the loggers.
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write summary.json, and call `finish` of the loggers.
 
         Args:
-            summary: the content of summary.json. With --step-times, "step_times" is added. "evaluation_given_up" is set
-                if the evaluation in progress is given up.
-            worker_of: [N], index of the worker of each environment.
+            summary: the content of summary.json. "evaluation_given_up" is set if the evaluation in progress is given
+                up.
         """
-        if self._step_times is not None:
-            with self._failed_writes.recorded(STEP_TIMES):
-                self._step_times.write(self._run_dir, worker_of)
-            summary["step_times"] = self._step_times.summary(worker_of)
         self._write_summary(summary)  # before the wait for the evaluation, in case that this process is killed
         if self._evaluator is not None and (given_up := self._evaluator.finish(self._stop)):
             log.warning("%s", given_up)

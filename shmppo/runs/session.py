@@ -212,7 +212,7 @@ class Session:
             SaveError: if the directory of the run was removed.
         """
         self._check_directory()
-        if self.outputs.log(row, self.learner, self.buffers.timings.step_seconds):
+        if self.outputs.log(row, self.learner):
             self.stop.make()
         if self._agree():
             self._check_directory()
@@ -264,8 +264,7 @@ class Session:
             for reason in reasons
         ]
         summary = self._summary(inexact)
-        worker_of = [w for w, columns in enumerate(self._columns) for _ in columns]
-        self.outputs.finish(summary, worker_of)
+        self.outputs.finish(summary)
         return RunSummary(summary)
 
     def _summary(self, inexact_reasons: list[str], error: str | None = None) -> dict[str, Any]:

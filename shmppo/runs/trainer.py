@@ -19,7 +19,6 @@ from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
-from shmppo.policies.video import check_video
 from shmppo.ppo.device_gradients import check_device
 from shmppo.ppo.learner import Learner
 from shmppo.runs.preflight import allocate_shared, check_resources, only_run
@@ -147,8 +146,6 @@ def _run(
         with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
             check_device(config.device)
             loggers = receivers.of_rank(config)
-            if config.eval_videos:
-                check_video(Path("videos.mp4"), "--eval-videos")
             task = inspect_task(config)
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
             fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
@@ -159,7 +156,7 @@ def _run(
             run_dir = start.open_directory(config, stack)
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
-        stack.enter_context(torch_threads(config.learner_threads))
+        stack.enter_context(torch_threads(1))
         session = stack.enter_context(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)
         )

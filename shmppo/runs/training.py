@@ -30,6 +30,9 @@ from shmppo.utils.phase_timer import PHASES
 if TYPE_CHECKING:
     from shmppo.runs.session import Session
 
+REPLAY_LIMIT = 1_000_000
+"""Steps of an episode that are recorded for a replay. A longer one is restarted where it would need a replay."""
+
 log = logging.getLogger(__name__)
 
 
@@ -148,7 +151,7 @@ class TrainState:
         self.episodes = EpisodeStatistics()
         self.fingerprint = machine.versions() | {"processor": machine.processor_type()}
         replayed = task.seeding == "episode" and task.snapshot is None
-        limit = config.replay_limit if replayed else 0
+        limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.num_envs, task.distribution.action_size, limit)
         if task.inexact_reason is not None:
             self.mark_inexact(task.inexact_reason)

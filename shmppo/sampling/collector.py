@@ -19,7 +19,6 @@ from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.timed import TimedSyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.models.actor_critic import ActorCritic
@@ -60,8 +59,6 @@ def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, col
         return UserVectorEnv(config, task, low, high)
     if task.backend == "mujoco":
         return MujocoVectorEnv(config, task, low, high)
-    if config.step_times:
-        return TimedSyncVectorEnv(config, task, low, high, buffers.timings.step_seconds[:, own])
     return SyncVectorEnv(config, task, low, high)
 
 

@@ -164,7 +164,9 @@ class ActionLog:
             self._lengths[n] += end - begin
             if self._lengths[n] > self._limit:
                 if self._parts[n]:
-                    log.info("environment %d: the episode is longer than --replay-limit %d", n, self._limit)
+                    log.info(
+                        "environment %d: the episode has more than %d steps, so it cannot be replayed", n, self._limit
+                    )
                 self._parts[n].clear()
             elif begin < end:
                 self._parts[n].append(actions[begin:end, n].copy())

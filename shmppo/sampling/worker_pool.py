@@ -42,7 +42,8 @@ from shmppo.utils.machine import usable_cores
 
 log = logging.getLogger(__name__)
 
-RESTART_WINDOW_SECONDS = 3600.0  # period in which --max-restarts limits the replacements of a worker
+MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
+RESTART_WINDOW_SECONDS = 3600.0
 MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
@@ -220,13 +221,13 @@ class WorkerPool(Pool):
             WorkerError: `error`, if this worker has been replaced too often.
         """
         worker.end(deadline=0.0)
-        now, limit = time.monotonic(), self._config.max_restarts
+        now = time.monotonic()
         deaths = [t for t in self._deaths[worker.index] if t > now - RESTART_WINDOW_SECONDS]
         self._deaths[worker.index] = [*deaths, now]
-        if len(deaths) >= limit:
+        if len(deaths) >= MAX_RESTARTS:
             self._workers = [w for w in self._workers if w is not worker]
             raise error
-        log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, limit)
+        log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, MAX_RESTARTS)
         self.restarts += 1
         new = self._start(worker.index, restore=self._must_restore(worker.index))
         self._workers = [new if w is worker else w for w in self._workers]

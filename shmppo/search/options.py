@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shmppo.config.arguments import given_flags
 from shmppo.config.checks import flag, require
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import given_fields, parse, program
 from shmppo.config.flags import parse_config
-from shmppo.config.help import Page
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.files import user_path
 
 INTERRUPTED = "interrupted; continue the search with the same command"
 SET_BY_SEARCH = (
     "run_dir", "resume", "stop_at_iteration", "workers", "learning", "checkpoint_every",
-    "keep_checkpoints", "preempt_fraction", "quiet",
+    "preempt_fraction", "quiet",
 )  # fmt: skip
 """Fields of the training configuration that the search sets itself, or that its runs cannot use."""
 MAX_TRIALS = 1_000_000
@@ -97,18 +96,18 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     arguments = list(arguments)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training = arguments[:end], arguments[end + 1 :]
-    page = Page(
-        program("search"),
+    prog, known = program("search"), {field.name for field in dataclasses.fields(SearchOptions)}
+    misplaced = sorted(given_fields(own) & TrainConfig().fields().keys() - known)
+    require(not misplaced, f"{', '.join(map(flag, misplaced))} of train must follow after --: {prog} … -- --env …")
+    options: SearchOptions = parse(
+        SearchOptions, own, prog,
         "Search for good hyperparameters with Optuna. Flags of train follow after --. All trials pause at rungs. The "
         "best continue from their checkpoints, and the others stop. The same command continues a search.",
-        examples=("--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2", "--space space.yaml -- --env E"),
-    )
-    options: SearchOptions = parse(SearchOptions, own, page)
+        example="--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2",
+    )  # fmt: skip
     options.check()
-    given = given_flags(training)
-    for name in SET_BY_SEARCH:
-        taken = {flag(name), flag(f"no_{name}")} & set(given)
-        require(not taken, f"{''.join(sorted(taken)[:1])} after -- belongs to the search; leave it out")
-    config = parse_config(training, script=f"{program('search')} --")
+    taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
+    require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
+    config = parse_config(training, script=f"{prog} --")
     user_path(options.search_dir, "--search-dir")
     return options, config

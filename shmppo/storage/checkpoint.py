@@ -1,6 +1,6 @@
 """Write and select checkpoints. Writing is atomic. A run directory contains these checkpoints:
 
-- checkpoint.pt, the newest one; checkpoint-1.pt, the one before it; and so on (--keep-checkpoints)
+- checkpoint.pt, the newest one, and checkpoint-1.pt, the one before it
 - checkpoint-best.pt, the one with the highest mean return
 - checkpoint-iteration-000100.pt, kept for good (--keep-every)
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +25,9 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.utils.files import FailedWrites, replaced_file, user_path
 
-NAME = "checkpoint.pt"
-BEST = "checkpoint-best.pt"
+NAME, BEFORE = "checkpoint.pt", "checkpoint-1.pt"
+BEST, KEPT = "checkpoint-best.pt", "checkpoint-iteration-"
+SECONDS_BETWEEN = 600.0  # largest time between two checkpoints
 RETRY_SECONDS = 60.0  # maximum time until the next try after a checkpoint could not be written
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class CheckpointSchedule:
         self.saved_at = -1
 
     def is_due(self, iteration: int) -> bool:
-        """Whether a checkpoint is due, by --checkpoint-every, --keep-every, or --checkpoint-minutes."""
+        """Whether a checkpoint is due, by --checkpoint-every, --keep-every, or the time since the last one."""
         every = self._config.checkpoint_every
         due = time.monotonic() >= self._due_at or (every is not None and iteration % every == 0)
         return due or self._is_kept(iteration)
@@ -68,43 +68,36 @@ class CheckpointSchedule:
         Returns:
             Whether the checkpoint was written.
         """
-        minutes = self._config.checkpoint_minutes
         copies = [BEST] if best else []
         if self._is_kept(state["iteration"]):
             copies.append(kept_name(state["iteration"]))
         try:
             content = {**state, "config_digest": self._config_digest}
-            save_checkpoint(self._run_dir, content, keep=self._config.keep_checkpoints, copies=copies)
+            save_checkpoint(self._run_dir, content, copies=copies)
         except OSError as error:
             for name in copies:
                 self._failed_writes.lost(name, error)
             self._failed_writes.failed(NAME, error, "no checkpoint was written, the one before is kept")
-            self._due_at = time.monotonic() + min(RETRY_SECONDS, 60 * minutes)
+            self._due_at = time.monotonic() + min(RETRY_SECONDS, SECONDS_BETWEEN)
             return False
         for name in (NAME, *copies):
             self._failed_writes.succeeded(name)
         self.saved_at = state["iteration"]
-        self._due_at = time.monotonic() + 60 * minutes
+        self._due_at = time.monotonic() + SECONDS_BETWEEN
         return True
-
-
-def file_name(age: int) -> str:
-    """Return the file name of the checkpoint that was written `age` saves ago. Age 0 is the newest one."""
-    return NAME if age == 0 else f"checkpoint-{age}.pt"
 
 
 def kept_name(iteration: int) -> str:
     """Return the file name of a checkpoint that is kept for good (--keep-every)."""
-    return f"checkpoint-iteration-{iteration:06d}.pt"
+    return f"{KEPT}{iteration:06d}.pt"
 
 
-def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copies: Iterable[str] = ()) -> None:
-    """Write the newest checkpoint, and rename the older ones. A complete checkpoint exists at every moment.
+def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[str] = ()) -> None:
+    """Write the newest checkpoint, and keep the one before it. A complete checkpoint exists at every moment.
 
     Args:
         run_dir: directory of the run.
         state: content of the checkpoint.
-        keep: number of checkpoints to keep, including this one.
         copies: further file names of this checkpoint. They are not renamed when the next one is written.
 
     Raises:
@@ -115,11 +108,8 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, keep: int = 2, copi
         write_checkpoint(temporary, state)
         for name in copies:
             _duplicate(temporary, run_dir / name)
-        for age in range(keep - 1, 1, -1):
-            if (run_dir / file_name(age - 1)).exists():
-                os.replace(run_dir / file_name(age - 1), run_dir / file_name(age))
-        if keep > 1 and path.exists():
-            _duplicate(path, run_dir / file_name(1))
+        if path.exists():
+            _duplicate(path, run_dir / BEFORE)
     directory = os.open(run_dir, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems do not support it for directories
@@ -252,19 +242,10 @@ def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[s
 
 
 def _newest_first(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of a run, the newest first: those of --keep-checkpoints, then those of --keep-every.
-
-    Names are not assumed to be consecutive, because the process may have been killed while it renamed files.
-    """
-    ages, kept = {}, {}
-    for path in run_dir.glob("checkpoint*.pt"):
-        if path.name == NAME:
-            ages[0] = path
-        elif match := re.fullmatch(r"checkpoint-(\d+)\.pt", path.name):
-            ages[int(match[1])] = path
-        elif match := re.fullmatch(r"checkpoint-iteration-(\d+)\.pt", path.name):
-            kept[int(match[1])] = path
-    return [ages[age] for age in sorted(ages)] + [kept[iteration] for iteration in sorted(kept, reverse=True)]
+    """Return the checkpoints of a run, the newest first: the last two, then those of --keep-every."""
+    kept = {int(path.stem.rpartition("-")[2]): path for path in run_dir.glob(f"{KEPT}*.pt")}
+    last = [path for path in (run_dir / NAME, run_dir / BEFORE) if path.exists()]
+    return last + [kept[iteration] for iteration in sorted(kept, reverse=True)]
 
 
 def no_checkpoint(run_dir: Path) -> ConfigError:

@@ -58,7 +58,7 @@ class RunFiles(NamedTuple):
 
 
 def check_run(run_dir: Path) -> RunFiles:
-    """Check all files of a run that has ended. Logs, videos, kl.csv, and step_times.csv contain no checksums.
+    """Check all files of a run that has ended. Logs, videos, and kl.csv contain no checksums.
 
     Raises:
         ConfigError: if a file is damaged, or does not belong to the others. Its details list the other such files.

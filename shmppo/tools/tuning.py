@@ -13,7 +13,7 @@ from shmppo.bench.measured_run import measured_run
 from shmppo.bench.options import Dimension, Tune
 from shmppo.config.checks import require
 from shmppo.config.differences import command, differences
-from shmppo.config.train_config import BATCH_ROWS, TrainConfig
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory, write_json
 from shmppo.utils.machine import usable_cores
@@ -93,9 +93,6 @@ def neighbors(config: TrainConfig, dimension: Dimension) -> Iterator[TrainConfig
         for n in (config.num_envs // 2, config.num_envs * 2):
             if n and config.batch_steps % n == 0 and config.batch_steps // n >= MIN_ROLLOUT_STEPS:
                 changes.append({"num_envs": n, "rollout_steps": config.batch_steps // n})
-    elif dimension == "rows":
-        rows = {config.inference_rows // 2, config.inference_rows * 2}
-        changes = [{"tile_rows": n} for n in sorted(rows) if n % BATCH_ROWS == 0 and n < 2 * config.num_envs]
     else:
         # Each shard has a fixed cost, so one shard per process is usually fastest.
         counts = {max(config.num_workers, 1), config.shards // 2, config.shards * 2} - {0, config.shards}

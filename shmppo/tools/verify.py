@@ -28,8 +28,7 @@ COMPARED = tuple(name for name in GLOSSARY if name not in (*TIMED_COLUMNS, ROW_C
 After the replacement of a worker, state_drift is too small."""
 _REPORT: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)}
 _QUIET: dict[str, Any] = _REPORT | {
-    "quiet": True, "check_determinism": 0, "checkpoint_every": None, "checkpoint_minutes": 1e6, "keep_every": None,
-    "keep_checkpoints": 1,
+    "quiet": True, "check_determinism": 0, "checkpoint_every": None, "keep_every": None,
 }  # fmt: skip
 """Options that do not change the weights, and what they are while iterations are executed again."""
 

@@ -30,8 +30,8 @@ def test_sizes_by_hand() -> None:
     # N·T = 6·50 = 300; sequences of 8 steps: ⌈50 / 8⌉ = 7 per environment
     assert (CONFIG.rank_steps, CONFIG.batch_steps, CONFIG.state_slots) == (300, 300, 7)
     assert (CONFIG.min_env_sequences, CONFIG.min_sequences, CONFIG.shards, CONFIG.block) == (7, 42, 2, 6)
-    early = dataclasses.replace(CONFIG, preempt_fraction=0.5, preempt_min_fraction=0.5)
-    assert (early.min_steps, early.min_env_sequences, early.min_sequences) == (25, 4, 24)
+    early = dataclasses.replace(CONFIG, preempt_fraction=0.5)
+    assert (early.min_steps, early.min_env_sequences, early.min_sequences) == (13, 2, 12)
     ranks = dataclasses.replace(CONFIG, ranks=3, rank=2)
     assert (ranks.rank_steps, ranks.batch_steps, ranks.first_env) == (300, 900, 12)
     assert dataclasses.replace(CONFIG, total_steps=301).iterations == 2
@@ -49,12 +49,12 @@ def test_default_sizes_by_hand() -> None:
 
 def test_a_changed_copy_computes_its_values_again() -> None:
     config = with_derived_values(dataclasses.replace(CONFIG, grad_shards=None))
-    changes = {"num_envs": 12, "rollout_steps": 64, "seq_len": 4, "core": "gru", "workers": 1, "tile_rows": 16}
+    changes = {"num_envs": 36, "rollout_steps": 64, "seq_len": 4, "core": "gru", "workers": 1}
     changed = dataclasses.replace(config, **changes)  # type: ignore[arg-type]
     fresh = TrainConfig(**(config.fields() | changes))
     for name in DERIVED:
         assert getattr(changed, name) == getattr(fresh, name), name
-    assert (config.rank_steps, changed.rank_steps) == (300, 768)
+    assert (config.rank_steps, changed.rank_steps) == (300, 2304)
     assert (config.num_workers, changed.num_workers) == (2, 1)
     assert (config.inference_rows, changed.inference_rows) == (8, 16)
 

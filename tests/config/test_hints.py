@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from shmppo import cli
-from shmppo.config.hints import EXPLAINED, RENAMED, flags_in, suggestion
+from shmppo.config.command_line import flags_of
+from shmppo.config.hints import EXPLAINED, RENAMED, field_hint, flags_in, refuse_foreign_flags, remedy_for
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
 
 
 def spellings(command: str) -> set[str]:
     """All flags of a command."""
-    return {spelling for group in FLAGS[command] for flag in group.flags for spelling in flag.spellings}
+    return {f"--{flag.field.replace('_', '-')}" for flag in flags_of(OPTIONS[command]) if not flag.positional}
 
 
-FLAGS = cli.flag_reference()
+OPTIONS = cli.option_types()
 TRAIN = spellings("train")
 
 # The names that the style guide lists, and the flag that the hint names first.
@@ -29,43 +32,54 @@ WELL_KNOWN = {
 def test_flags_of_other_trainers_get_the_flag_of_this_one(given: str) -> None:
     right = WELL_KNOWN[given]
     for variant in (given, "--" + given[2:].replace("-", "_"), f"--train.{given[2:]}", given.upper()):
-        hint = suggestion(variant, TRAIN)
-        assert hint.startswith("; use "), variant
-        assert flags_in(hint)[0] == right
+        remedy = remedy_for(variant, TRAIN)
+        assert remedy.startswith("use "), variant
+        assert flags_in(remedy)[0] == right
 
 
 def test_a_hint_says_how_to_compute_a_value_that_means_something_else() -> None:
-    assert suggestion("--batch-size", TRAIN) == (
-        "; use --minibatches; M = --num-envs * --rollout-steps / B gives minibatches of B steps"
+    assert remedy_for("--batch-size", TRAIN) == (
+        "use --minibatches; M = --num-envs * --rollout-steps / B gives minibatches of B steps"
     )
-    assert "twice the vf_coef of Stable-Baselines3" in suggestion("--vf-coef", TRAIN)
-    assert suggestion("--cuda", TRAIN) == "; use --device cuda"
+    assert "twice the vf_coef of Stable-Baselines3" in remedy_for("--vf-coef", TRAIN)
+    assert remedy_for("--cuda", TRAIN) == "use --device cuda"
 
 
-def test_a_flag_of_this_trainer_with_a_prefix_or_another_spelling_is_named() -> None:
-    assert suggestion("--train.learning-rate", TRAIN) == "; use --learning-rate"
-    assert suggestion("--vec.num_envs", TRAIN) == "; use --num-envs"
-    assert suggestion("-gamma", TRAIN) == "; use --gamma"
-
-
-def test_a_misspelled_flag_gets_the_nearest_one_and_the_beginning_of_a_flag_the_whole() -> None:
-    assert suggestion("--toal-steps", TRAIN) == " (did you mean --total-steps?)"
-    assert suggestion("--total", TRAIN) == " (did you mean --total-steps?)"
-    assert suggestion("--xyzzy", TRAIN) == ""
+def test_a_flag_of_this_trainer_with_a_prefix_is_named() -> None:
+    assert remedy_for("--train.learning-rate", TRAIN) == "use --learning-rate"
+    assert remedy_for("--vec.num_envs", TRAIN) == "use --num-envs"
+    assert remedy_for("--xyzzy", TRAIN) == ""
 
 
 def test_a_hint_names_only_flags_that_the_command_has() -> None:
-    assert suggestion("--n-eval-episodes", spellings("evaluate")) == "; use --episodes"
-    assert suggestion("--n-eval-episodes", TRAIN) == "; use --eval-episodes"
-    assert suggestion("--lr", spellings("evaluate")) == ""
-    for command in FLAGS:
-        known = spellings(command)
-        for name in " ".join((*RENAMED.values(), *EXPLAINED.values())).split():
-            assert set(flags_in(suggestion(f"--{name}", known))) <= known, (command, name)
+    assert remedy_for("--n-eval-episodes", spellings("evaluate")) == "use --episodes"
+    assert remedy_for("--n-eval-episodes", TRAIN) == "use --eval-episodes"
+    assert remedy_for("--lr", spellings("evaluate")) == ""
+
+
+def test_all_foreign_flags_of_a_command_line_get_their_hints_in_one_line() -> None:
+    words = ["--n-steps", "8", "--learning_rate", "3", "--clip-obs=10", "--no-normalize-obs", "--toal-steps", "5"]
+    with pytest.raises(ConfigError) as raised:
+        refuse_foreign_flags(words, TRAIN)
+    assert str(raised.value) == (
+        "there is no flag --n-steps; use --rollout-steps; there is no flag --clip-obs; leave it out: normalized "
+        "observations are always clipped to -10 ... 10"
+    )
+    refuse_foreign_flags(["--toal-steps", "5", "--seed", "3"], TRAIN)  # tyro names the nearest flag
+    with pytest.raises(ConfigError, match=r"^--run_dir is not a flag; write its value without it$"):
+        refuse_foreign_flags(["--run_dir", "runs/a"], spellings("evaluate"), ["--run-dir"])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("n_steps", "; use rollout_steps"), ("num_evns", " (did you mean num_envs?)"), ("xyzzy", "")],
+)
+def test_unknown_fields_of_python_get_hints_too(name: str, hint: str) -> None:
+    assert field_hint(name, TrainConfig().fields()) == hint
 
 
 def test_every_hint_can_appear() -> None:
-    known = set().union(*map(spellings, FLAGS))
+    known = set().union(*map(spellings, OPTIONS))
     for remedy in (*RENAMED, *EXPLAINED):
         assert set(flags_in(remedy)) <= known, remedy
 

@@ -21,7 +21,6 @@ NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({}, []),
     ({"env": "ALE/Pong-v5", "wrappers": ("TimeLimit(max_episode_steps=5)",)}, []),
     ({"env": "os:system"}, ["--env os:system"]),
-    ({"env": ":x"}, ["--env :x"]),
     ({"env": "a:b:c"}, ["--env a:b:c"]),
     ({"wrappers": ("a.b:C(x='d:e')", "shmppo.envs.wrappers:RepeatAction(steps=2)")}, ["--wrappers a.b:C"]),
     ({"wrappers": ("shmppo.cli:main",)}, ["--wrappers shmppo.cli:main"]),
@@ -136,9 +135,6 @@ def test_the_configuration_of_a_run_of_another_user_may_not_name_code(option: st
     with pytest.raises(ConfigError, match=r"names code to import: --network nets:make; .* add --trust nets "):
         parse_config([*given, "--env", "own:Env"])
     assert parse_config([*given, "--env", "own:Env", "--network", "own:make"]).env == "own:Env"
-    edit(path, env=":x")
-    with pytest.raises(ConfigError, match="--trust"):
-        parse_config(given)
 
 
 def edit(path: Path, signature: str | None = None, **fields: Any) -> None:
@@ -157,8 +153,6 @@ def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -
 def test_the_flag_names_one_module_and_can_be_repeated() -> None:
     _, arguments = parse_resume(["--trust", "a", "--resume", "run", "--trust=b.c"])
     assert arguments["trust"] == Trust(("a", "b.c"), ask=True)
-    with pytest.raises(ConfigError, match=r"--trust needs a value: --trust MODULE"):
-        parse_resume(["--resume", "run", "--trust"])
 
 
 def test_presets_name_only_packages_that_register_environments() -> None:

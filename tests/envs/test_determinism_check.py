@@ -96,7 +96,6 @@ SEEDED: list[dict[str, Any]] = [
     {"env": "CartPole-v1", "prev_action": True, "prev_reward": True},
     {"env": "Pendulum-v1", "hide_obs": (2,)},
     *({"env": f"environments:{name}-v0"} for name in ("Counter", "CounterTruncated", "PutsBack")),
-    {"env": "environments:SlowCartPole", "step_times": True},
     *({"env": "space_environments:Echo", "env_kwargs": {"actions": name}} for name in ACTION_SPACES),
     *({"env": "space_environments:Shaped", "env_kwargs": {"space": name}} for name in SPACES),
     *(

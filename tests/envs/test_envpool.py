@@ -105,7 +105,7 @@ def test_the_first_observation_is_a_function_of_the_seed() -> None:
         ({"prev_action": True}, "--prev-action needs --env-backend gymnasium"),
         ({"wrappers": ("FlattenObservation",)}, "--wrappers needs --env-backend gymnasium"),
         ({"skip_bad_episodes": True}, "--skip-bad-episodes needs --env-backend gymnasium"),
-        ({"step_times": True}, "--step-times need --env-backend gymnasium"),
+        ({"action_masks": True}, "--action-masks needs --env-backend gymnasium"),
     ],
 )
 def test_unsupported_options_are_refused(changes: dict, message: str, tmp_path: Path) -> None:

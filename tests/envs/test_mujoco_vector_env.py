@@ -160,7 +160,6 @@ def test_training_gives_the_hash_of_gymnasium(env: str, tmp_path: Path) -> None:
         ({"env": "CartPole-v1"}, "it is not a MuJoCo task"),
         ({"wrappers": ("FlattenObservation",)}, "it has the wrapper FlattenObservation"),
         ({"prev_action": True}, "it has the wrapper PreviousStepWrapper"),
-        ({"step_times": True}, "--step-times"),
     ],
 )
 def test_other_environments_use_gymnasium(change: dict[str, Any], reason: str) -> None:

@@ -173,7 +173,7 @@ def test_what_is_not_a_vector_environment_is_refused(env: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_a_step_names_the_environments_and_the_line(workers: int, tmp_path: Path) -> None:
-    config = changed("Raising", workers=workers, max_restarts=0, run_dir=str(tmp_path / "run"))
+    config = changed("Raising", workers=workers, run_dir=str(tmp_path / "run"))
     with pytest.raises((EnvError, ConfigError), match=r"the simulation exploded") as raised:
         train(config)
     assert "vector_environments.py" in raised.value.details

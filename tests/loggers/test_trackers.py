@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.checked_rows import TEXT_COLUMNS
@@ -92,36 +91,29 @@ class FakeWandb:
         self.exit_code = exit_code
 
 
-def tracked(monkeypatch: pytest.MonkeyPatch, run_dir: Path, **options: Any) -> FakeWandb:
+def tracked(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> FakeWandb:
     """Log one row with a fake library."""
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)  # type: ignore[arg-type]
     tracker = WeightsAndBiases()
-    tracker.start(run_dir, dataclasses.replace(SMALL, track=("wandb",), **options).to_json(), 0)
+    tracker.start(run_dir, dataclasses.replace(SMALL, track=("wandb",)).to_json(), 0)
     tracker.log({"iteration": 1, "env_steps": 8, "approx_kl": 0.5, "eval_return_mean": 2.0})
     tracker.finish({"iterations": 1})
     return fake
 
 
-def test_wandb_gets_project_group_name_and_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_a_project_and_a_name_that_its_variables_override(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = tracked(monkeypatch, tmp_path / "run")
-    names = ("project", "group", "name", "tags")
-    assert [fake.options[name] for name in names] == ["shmppo", None, "run", []]
-    fake = tracked(
-        monkeypatch, tmp_path / "run", wandb_project="p", wandb_group="g", wandb_name="n", wandb_tags=("a", "b")
-    )
-    assert [fake.options[name] for name in names] == ["p", "g", "n", ["a", "b"]]
+    assert (fake.options["project"], fake.options["name"]) == ("shmppo", "run")
+    assert not {"group", "tags"} & set(fake.options), "the library reads WANDB_RUN_GROUP and WANDB_TAGS itself"
     assert fake.rows == [{"iteration": 1, "env_steps": 8, "policy/approx_kl": 0.5, "eval/eval_return_mean": 2.0}]
     assert fake.exit_code == 0
-
-
-def test_wandb_flags_need_the_tracker(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"^--wandb-group needs --track wandb; add it$"):
-        TrainConfig(wandb_group="g", track=("tensorboard",))
-    with pytest.raises(ConfigError, match=r"^--wandb-project, --wandb-tags need --track wandb; add it$"):
-        TrainConfig(wandb_project="p", wandb_tags=("a",))
-    config = parse_config(["--track", "wandb", "--wandb-tags", "a", "b", "--wandb-name", "n"])
-    assert (config.wandb_tags, config.wandb_name, config.wandb_project) == (("a", "b"), "n", "shmppo")
+    monkeypatch.setenv("WANDB_PROJECT", "p")
+    monkeypatch.setenv("WANDB_NAME", "n")
+    fake = tracked(monkeypatch, tmp_path / "run")
+    assert (fake.options["project"], fake.options["name"]) == ("p", "n")
 
 
 def test_wandb_works_without_a_network(tmp_path: Path) -> None:
@@ -154,7 +146,7 @@ def test_a_resumed_tensorboard_drops_steps_after_those_of_all_ranks(
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
     tracker = TensorBoard()
-    tracker.start(tmp_path, dataclasses.replace(SMALL, ranks=3, keep_checkpoints=2).to_json(), 5)
+    tracker.start(tmp_path, dataclasses.replace(SMALL, ranks=3).to_json(), 5)
     tracker.finish(None)
     assert purged == [5 * 3 * SMALL.num_envs * SMALL.rollout_steps + 1]
 

@@ -15,7 +15,7 @@ from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, alloc
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
-    hidden_size=8, encoder_sizes=(8,), grad_shards=2, tile_rows=8,
+    hidden_size=8, encoder_sizes=(8,), grad_shards=2,
 )  # fmt: skip
 
 
@@ -92,7 +92,6 @@ def test_two_views_of_one_memory_see_the_same_numbers(buffers: SharedBuffers) ->
 def test_lengths_of_axes_are_computed() -> None:
     sizes = dict(zip("TNWKMGCDAPSQO", itertools.count(2), strict=False)) | {
         "snapshot": 0,
-        "timed_steps": 0,
         "phases": 3,
     }
     shapes = {field.path: field.shape for field in shared_fields(sizes, [])}
@@ -100,4 +99,3 @@ def test_lengths_of_axes_are_computed() -> None:
     assert shapes["minibatches.step_targets"] == (T * N, 3 + Q)
     assert shapes["minibatches.bounds"] == (K, M, G + 1)
     assert shapes["timings.phase_seconds"] == (sizes["W"], 3)
-    assert shapes["timings.step_seconds"] == (0, N)

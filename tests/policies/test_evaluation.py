@@ -228,9 +228,6 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"--video: a\.mp4 needs imageio and imageio_ffmpeg; pip install 'shmppo\[v"):
         evaluate(run_dir, video=tmp_path / "a.mp4")
-    config = dataclasses.replace(SMALL, eval_every=1, eval_videos=True, run_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=r"--eval-videos: videos\.mp4 needs"):
-        train(config)
 
 
 @pytest.mark.long
@@ -270,8 +267,7 @@ class EvaluationLogger:
 
 def test_evaluation_during_training_does_not_change_the_weights(run_dir: Path, tmp_path: Path) -> None:
     logger = EvaluationLogger()
-    pytest.importorskip("imageio_ffmpeg")
-    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), eval_every=6, eval_episodes=4, eval_videos=True)
+    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), eval_every=6, eval_episodes=4)
     summary = train(config, loggers=[logger])
     undisturbed = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "again")))
     assert summary["weights_sha256"] == undisturbed["weights_sha256"]
@@ -281,7 +277,6 @@ def test_evaluation_during_training_does_not_change_the_weights(run_dir: Path, t
     returns = evaluate(tmp_path / "run", episodes=4, seed=config.seed).returns
     assert row["eval_return_mean"] == np.mean(returns)
     assert (row["eval_return_min"], row["eval_return_max"]) == (min(returns), max(returns))
-    assert frames_of(tmp_path / "run" / "videos" / "6.mp4") == (returns[0] + 1) // 2
     assert not (tmp_path / "run" / "evaluation.pt").exists()
     # A resumed run keeps the rows up to its checkpoint and adds more.
     resume(tmp_path / "run", total_steps=4 * 32 * 12, anneal_steps=4 * 32 * 12)
@@ -324,8 +319,8 @@ def test_an_evaluator_whose_directory_was_removed_prints_nothing(
 
 def test_an_evaluation_that_fails_loses_only_its_row(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        SMALL, env="environments:Counter-v0", eval_every=2, eval_videos=True, run_dir=str(tmp_path / "run")
-    )  # it cannot render
+        SMALL, env="environments:FailsInEvaluation", eval_every=2, run_dir=str(tmp_path / "run")
+    )
     summary = train(config)
     assert summary["iterations"] == 6
     assert rows_of(tmp_path / "run") == []

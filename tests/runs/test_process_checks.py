@@ -74,10 +74,13 @@ def test_a_daemonic_process_trains_without_workers_and_refuses_to_start_some(
 
 
 @pytest.mark.parametrize("workers", long_after(1, [0, 2]))
-def test_an_interrupt_that_an_environment_raises_is_a_failure_of_the_environment(workers: int, tmp_path: Path) -> None:
+def test_an_interrupt_that_an_environment_raises_is_a_failure_of_the_environment(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only signals stop a run as Ctrl-C does."""
+    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
     config = dataclasses.replace(
-        BASE, env="environments:FailsSometimes-interrupt-v0", num_envs=4, workers=workers, max_restarts=0,
+        BASE, env="environments:FailsSometimes-interrupt-v0", num_envs=4, workers=workers,
         rollout_steps=64, total_steps=4 * 64, run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     with raises("WorkerError" if workers else "EnvError", r"environment \d: step raised KeyboardInterrupt\(\) at "):

@@ -41,7 +41,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_new_run_has_the_weights_and_normalizers_and_starts_anew(source: Path, tmp_path: Path) -> None:
     runs = {}
     for workers in (0, 2):
-        config = dataclasses.replace(NEW, init_from=str(source), workers=workers, keep_checkpoints=3)
+        config = dataclasses.replace(NEW, init_from=str(source), workers=workers, stop_at_iteration=1)
         runs[workers] = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
     plain = train(dataclasses.replace(NEW, run_dir=str(tmp_path / "plain")))
     assert runs[0]["weights_sha256"] == runs[2]["weights_sha256"] != plain["weights_sha256"]

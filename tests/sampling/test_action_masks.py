@@ -28,7 +28,7 @@ from shmppo.spaces.distributions import mask_logits
 
 BASE = TrainConfig(
     env="space_environments:Masked-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
-    encoder_sizes=(8,), grad_shards=3, tile_rows=8, workers=0, quiet=True, total_steps=5 * 20 * 6, entropy_coef=0.01,
+    encoder_sizes=(8,), grad_shards=3, workers=0, quiet=True, total_steps=5 * 20 * 6, entropy_coef=0.01,
     action_masks=True,
 )  # fmt: skip
 DISCRETE: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from shmppo.utils.rng import episode_seed
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
-    hidden_size=8, encoder_sizes=(8,), grad_shards=2, tile_rows=8,
+    hidden_size=8, encoder_sizes=(8,), grad_shards=2,
 )  # fmt: skip
 
 

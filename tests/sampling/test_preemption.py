@@ -40,7 +40,8 @@ def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
     short = dataclasses.replace(SHORT, advantage_norm=over)  # type: ignore[arg-type]
     expected = train(dataclasses.replace(short, run_dir=str(tmp_path / "short")))
     monkeypatch.setattr(Preemption, "watch", always)
-    long = dataclasses.replace(short, rollout_steps=32, preempt_fraction=0.5, preempt_min_fraction=0.5)
+    monkeypatch.setattr("shmppo.config.train_config.MIN_PREEMPTED", 0.5)
+    long = dataclasses.replace(short, rollout_steps=32, preempt_fraction=0.5)
     summary = train(dataclasses.replace(long, run_dir=str(tmp_path / "long")))
     for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100"):
         assert summary[name] == expected[name], name
@@ -80,10 +81,10 @@ def test_explained_variance_ignores_steps_that_are_not_valid() -> None:
 
 
 def test_options_that_need_complete_rollouts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="need complete rollouts"):
-        TrainConfig(preempt_fraction=0.6, step_times=True)
+    with pytest.raises(ConfigError, match="needs complete rollouts"):
+        TrainConfig(preempt_fraction=0.6, refresh_states=True)
     with pytest.raises(ConfigError, match="may give only 64 sequences"):
-        TrainConfig(preempt_fraction=0.6, preempt_min_fraction=0.25, rollout_steps=64, seq_len=4, minibatches=65)
+        TrainConfig(preempt_fraction=0.6, rollout_steps=64, seq_len=4, minibatches=65)
 
 
 @pytest.mark.slow

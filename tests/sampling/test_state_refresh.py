@@ -26,7 +26,7 @@ from shmppo.utils.phase_timer import PhaseTimer
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=3, workers=2,
-    hidden_size=8, encoder_sizes=(8,), grad_shards=2, tile_rows=8, refresh_states=True, quiet=True,
+    hidden_size=8, encoder_sizes=(8,), grad_shards=2, refresh_states=True, quiet=True,
     total_steps=5 * 20 * 4,
 )  # fmt: skip
 

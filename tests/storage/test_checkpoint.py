@@ -26,7 +26,7 @@ from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
 from shmppo.runs.training import EpisodeStatistics
 from shmppo.sampling.pool import CollectTimes, Pool
-from shmppo.storage.checkpoint import BEST, NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.storage.checkpoint import BEFORE, BEST, NAME, load_newest_checkpoint, save_checkpoint
 from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 from shmppo.storage.integrity import check_run
 
@@ -39,7 +39,7 @@ BASE = TrainConfig(
 def test_a_run_can_resume_from_its_very_start(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     whole = train(dataclasses.replace(BASE, stop_at_iteration=2, run_dir=str(run_dir)))
-    os.replace(run_dir / file_name(1), run_dir / NAME)
+    os.replace(run_dir / BEFORE, run_dir / NAME)
     assert load_newest_checkpoint(run_dir)["iteration"] == 0
     assert resume(run_dir, stop_at_iteration=2)["weights_sha256"] == whole["weights_sha256"]
 
@@ -67,8 +67,8 @@ def test_a_checkpoint_of_format_6_is_refused_in_one_sentence(tmp_path: Path) -> 
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, stop_at_iteration=1, run_dir=str(run_dir)))
     state = load_checkpoint(run_dir / NAME)
-    for age in range(2):
-        write_checkpoint(run_dir / file_name(age), state | {"format": 6, "fingerprint": {"shmppo": "0.9.1"}})
+    for name in (NAME, BEFORE):
+        write_checkpoint(run_dir / name, state | {"format": 6, "fingerprint": {"shmppo": "0.9.1"}})
     message = (
         rf"^{run_dir / NAME} has checkpoint format 6, but this version reads format 7; "
         r"use the version of shmppo that wrote it \(0\.9\.1\)$"
@@ -171,11 +171,12 @@ def test_a_save_that_fails_does_not_raise_the_best_return(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(workers: int, tmp_path: Path) -> None:
+def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
     run_dir = tmp_path / "run"
-    config = dataclasses.replace(
-        BASE, env="environments:Faulty-nan-v0", workers=workers, max_restarts=0, run_dir=str(run_dir)
-    )
+    config = dataclasses.replace(BASE, env="environments:Faulty-nan-v0", workers=workers, run_dir=str(run_dir))
     with pytest.raises((EnvError, WorkerError), match="not finite") as caught:
         train(config)
     assert load_newest_checkpoint(run_dir)["iteration"] == 1  # the error comes at step 40, in the second rollout
@@ -184,15 +185,21 @@ def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(
     assert check_run(run_dir).last_iteration == 1
 
 
-def test_an_episode_longer_than_the_replay_limit_is_restarted_instead_of_replayed(tmp_path: Path) -> None:
+def test_an_episode_longer_than_the_replay_limit_is_restarted_instead_of_replayed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("shmppo.runs.training.REPLAY_LIMIT", 40)
     run_dir = tmp_path / "run"
-    config = dataclasses.replace(BASE, env="Pendulum-v1", replay_limit=40, stop_at_iteration=3, run_dir=str(run_dir))
+    config = dataclasses.replace(BASE, env="Pendulum-v1", stop_at_iteration=3, run_dir=str(run_dir))
     assert train(config)["exact"]
     assert len(load_newest_checkpoint(run_dir)["actions"]["actions"]) == 0
     summary = resume(run_dir)
     assert not summary["exact"]
     assert summary["inexact_reasons"][0] == "environment 0: its episode could not be replayed and was restarted"
-    assert "environment 0: the episode is longer than --replay-limit 40" in (run_dir / "run.log").read_text()
+    assert (
+        "environment 0: the episode has more than 40 steps, so it cannot be replayed"
+        in (run_dir / "run.log").read_text()
+    )
 
 
 FULL_DISK = """

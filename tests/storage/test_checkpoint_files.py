@@ -17,9 +17,9 @@ from shmppo.errors import ConfigError
 from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import (
+    BEFORE,
     BEST,
     NAME,
-    file_name,
     kept_name,
     load_newest_checkpoint,
     load_selected_checkpoint,
@@ -35,10 +35,10 @@ BASE = TrainConfig(
 
 def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, checkpoint_every=1, keep_checkpoints=3, run_dir=str(run_dir)))
+    train(dataclasses.replace(BASE, checkpoint_every=1, run_dir=str(run_dir)))
     # Iteration 6 is due and is the last one. It is saved once.
-    assert [load_checkpoint(run_dir / file_name(age))["iteration"] for age in range(3)] == [6, 5, 4]
-    assert not (run_dir / file_name(3)).exists()
+    assert [load_checkpoint(run_dir / name)["iteration"] for name in (NAME, BEFORE)] == [6, 5]
+    assert {path.name for path in run_dir.glob("checkpoint*")} == {NAME, BEFORE, BEST}
     with open(run_dir / "metrics.csv") as file:
         returns = [float(row["return_mean_100"]) for row in csv.DictReader(file)]
     best = load_checkpoint(run_dir / BEST)
@@ -57,7 +57,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_nth_checkpoint_is_kept_for_good(kept: Path) -> None:
     names = {path.name for path in kept.glob("checkpoint*.pt")}
-    assert names == {NAME, file_name(1), BEST, kept_name(2), kept_name(4), kept_name(6)}
+    assert names == {NAME, BEFORE, BEST, kept_name(2), kept_name(4), kept_name(6)}
     for iteration in (2, 4, 6):
         assert load_checkpoint(kept / kept_name(iteration))["iteration"] == iteration
 
@@ -75,12 +75,12 @@ def test_a_checkpoint_is_selected_by_name_iteration_or_path(kept: Path, monkeypa
 def test_a_checkpoint_that_was_not_kept_is_refused_with_those_that_were(kept: Path, tmp_path: Path) -> None:
     kept = Path(shutil.copytree(kept, tmp_path / "run"))
     (kept / BEST).unlink()
-    (kept / file_name(1)).write_bytes(b"torn")
+    (kept / BEFORE).write_bytes(b"torn")
     messages = {
         3: f"^{kept} has kept no checkpoint of iteration 3, only of 2, 4, 6; choose one of them, or train with --keep",
         "best": "has no best checkpoint, because no episode had ended",
         "newest": "--checkpoint newest is not a file; name last, best, an iteration, or a checkpoint file$",
-        file_name(1): "is damaged or not a checkpoint",
+        BEFORE: "is damaged or not a checkpoint",
     }
     for which, message in messages.items():
         with pytest.raises(ConfigError, match=message):
@@ -106,20 +106,20 @@ def test_a_directory_without_a_checkpoint_is_described(tmp_path: Path) -> None:
 
 def test_older_checkpoints_are_tried_until_one_is_undamaged(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, checkpoint_every=1, keep_checkpoints=4, run_dir=str(run_dir)))
-    for age in range(3):
-        (run_dir / file_name(age)).write_bytes(b"torn")
+    train(dataclasses.replace(BASE, checkpoint_every=1, keep_every=1, run_dir=str(run_dir)))
+    for name in (NAME, BEFORE, kept_name(6), kept_name(5), kept_name(4)):
+        (run_dir / name).write_bytes(b"torn")
     assert load_newest_checkpoint(run_dir)["iteration"] == 3
     resume(run_dir)
     log = (run_dir / "run.log").read_text()
-    assert log.count("is damaged or not a checkpoint") == 3
+    assert log.count("is damaged or not a checkpoint") == 5
     assert log.index("is damaged") < log.index("resumed at iteration 3")
 
 
 def test_there_is_a_complete_checkpoint_at_every_moment_while_the_next_is_saved(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    save_checkpoint(tmp_path, {"iteration": 1}, keep=3)
+    save_checkpoint(tmp_path, {"iteration": 1})
     replace, seen = os.replace, []
 
     def watched(source: Path, target: Path) -> None:
@@ -129,21 +129,21 @@ def test_there_is_a_complete_checkpoint_at_every_moment_while_the_next_is_saved(
 
     monkeypatch.setattr("os.replace", watched)
     for iteration in (2, 3):
-        save_checkpoint(tmp_path, {"iteration": iteration}, keep=3)
+        save_checkpoint(tmp_path, {"iteration": iteration})
     assert set(seen) == {1, 2, 3}
-    assert [load_checkpoint(tmp_path / file_name(age))["iteration"] for age in range(3)] == [3, 2, 1]
+    assert [load_checkpoint(tmp_path / name)["iteration"] for name in (NAME, BEFORE)] == [3, 2]
 
 
 class Killed(BaseException):
     """Ends a save in the middle, as a signal would."""
 
 
-@pytest.mark.parametrize("last_step", range(6))
+@pytest.mark.parametrize("last_step", range(3))
 def test_a_save_that_is_killed_hides_no_older_checkpoint(
     last_step: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for iteration in range(1, 5):
-        save_checkpoint(tmp_path, {"iteration": iteration}, keep=4)
+        save_checkpoint(tmp_path, {"iteration": iteration})
     replace, steps = os.replace, 0
 
     def killed(source: Path, target: Path) -> None:
@@ -156,23 +156,16 @@ def test_a_save_that_is_killed_hides_no_older_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", killed)
         with contextlib.suppress(Killed):
-            save_checkpoint(tmp_path, {"iteration": 5}, keep=4)
+            save_checkpoint(tmp_path, {"iteration": 5})
     newest = load_newest_checkpoint(tmp_path)["iteration"]
-    assert newest == (5 if steps >= 4 else 4)
-    # The save removes the oldest checkpoint at its first step. All others must still be found.
-    for path in list(tmp_path.glob("checkpoint*.pt")):
-        if load_checkpoint(path)["iteration"] == newest:
-            path.unlink()
-    assert load_newest_checkpoint(tmp_path)["iteration"] == newest - 1
+    assert newest == (5 if steps >= 2 else 4)
 
 
 def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> None:
     for iteration in (1, 2, 3):
-        save_checkpoint(tmp_path, {"iteration": iteration}, keep=3)
+        save_checkpoint(tmp_path, {"iteration": iteration})
     (tmp_path / NAME).unlink()
     assert load_newest_checkpoint(tmp_path)["iteration"] == 2
-    (tmp_path / file_name(1)).unlink()
-    assert load_newest_checkpoint(tmp_path)["iteration"] == 1
     save_checkpoint(tmp_path, {"iteration": 4}, copies=[kept_name(4)])
     (tmp_path / NAME).write_bytes(b"torn")
-    assert load_newest_checkpoint(tmp_path)["iteration"] == 1
+    assert load_newest_checkpoint(tmp_path)["iteration"] == 2

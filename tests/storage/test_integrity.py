@@ -22,7 +22,7 @@ from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
-from shmppo.storage.checkpoint import BEST, NAME, file_name
+from shmppo.storage.checkpoint import BEFORE, BEST, NAME
 from shmppo.storage.checkpoint_file import KEYS, LEARNER_KEYS, load_checkpoint, write_checkpoint
 from shmppo.storage.integrity import check_run
 
@@ -116,7 +116,7 @@ def test_every_flipped_bit_and_every_cut_is_detected_or_harmless(
     flips: int, cuts: int, trained: Path, run_dir: Path
 ) -> None:
     if flips < 1000:  # one checkpoint is enough, and faster
-        for name in (file_name(1), BEST):
+        for name in (BEFORE, BEST):
             (run_dir / name).unlink()
     names = names_of(run_dir)
     assert {"config.json", "metrics.csv", "summary.json", NAME, "kl/000001.npz", "failed_episode.json"} <= {*names}
@@ -232,7 +232,7 @@ def test_a_checkpoint_without_a_key_is_refused_as_a_policy_and_as_initial_weight
 
 def test_a_torn_last_row_is_dropped_and_a_missing_newest_checkpoint_is_replaced(run_dir: Path, trained: Path) -> None:
     (run_dir / NAME).unlink()
-    assert load_checkpoint(run_dir / file_name(1))["iteration"] == 3
+    assert load_checkpoint(run_dir / BEFORE)["iteration"] == 3
     whole = (run_dir / "metrics.csv").read_bytes()
     (run_dir / "metrics.csv").write_bytes(whole[:-3])
     resume(run_dir, stop_at_iteration=4)

@@ -38,13 +38,11 @@ CASES: list[tuple[str, str, str]] = [
     ("verify", NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
     ("verify", f"runs/none {LONG}", TOO_LONG),
     ("verify", LONG, TOO_LONG),
-    ("train", "--hide-obs None None", "--hide-obs is 'None'; it must be an integer"),
     ("train", "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
     ("train", "--rank-timeout 1e20", "--rank-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
     ("train", "--hidden-size 1000000000000", "--hidden-size is 1000000000000; it must be at most 1048576"),
     ("train", "--num-layers 1000000000000", "--num-layers is 1000000000000; it must be at most 100"),
     ("train", "--encoder-sizes 1000000000000", "each must be at least 1 and at most 1048576"),
-    ("train", "--learner-threads 1000000000000", "--learner-threads is 1000000000000; it must be at most 4096"),
     ("train", "--network :", "--network : is not of the form module:attribute; name a class or function like that"),
     ("train", "--network .a:b", "--network .a:b is not of the form module:attribute"),
     ("train", "--network os:system", "neither a class nor a Python function, but a builtin_function_or_method"),
@@ -114,7 +112,7 @@ def test_the_largest_values_are_accepted() -> None:
         ("gamma", 10**5000, "be float"),
         ("num_envs", 10**5000, "have at most 64 bits"),
         ("hide_obs", (2**64,), "have at most 64 bits"),
-        ("env_kwargs", {"a": 10**5000}, "be numbers, text, lists, or mappings of them"),
+        ("env_kwargs", {"a": 10**5000}, "be finite numbers, text, lists, or mappings of them"),
         ("env_backend", np.array([1, 2]), "be Literal['auto',"),
         ("env_backend", np.ones((2, 2)), "be Literal['auto',"),
         ("track", (np.array([1, 2]),), "be tuple[Literal['tensorboard',"),
@@ -137,8 +135,8 @@ def test_a_value_of_python_that_no_run_can_use_is_refused_in_one_line(name: str,
 def test_a_message_is_one_line_whatever_the_value_contains() -> None:
     from shmppo.config.flags import parse_config
 
-    with pytest.raises(ConfigError, match=r"^a\\nb does not belong to a flag"):
-        parse_config(["--gamma=0.9", "a\nb"])
+    with pytest.raises(ConfigError, match=r"^--env :a\\nb names no module"):
+        parse_config(["--env", ":a\nb"])
 
 
 def test_paths_that_are_too_long_are_refused_by_the_functions_of_python_too() -> None:

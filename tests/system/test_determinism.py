@@ -89,9 +89,7 @@ def test_the_steps_of_the_annealing_decide_and_not_where_the_run_stops(tmp_path:
     assert train(short)["weights_sha256"] == train(stopped)["weights_sha256"]
 
 
-def test_acting_uses_one_thread_for_any_number_of_learner_threads(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_acting_and_gradients_use_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     acting, learning = set(), set()
     collect, compute = Collector.collect, ShardGradients.compute
 
@@ -105,10 +103,10 @@ def test_acting_uses_one_thread_for_any_number_of_learner_threads(
 
     monkeypatch.setattr(Collector, "collect", watched_collect)
     monkeypatch.setattr(ShardGradients, "compute", watched_compute)
-    config = dataclasses.replace(CASES["cartpole-lstm"], workers=0, learner_threads=2, stop_at_iteration=1)
+    config = dataclasses.replace(CASES["cartpole-lstm"], workers=0, stop_at_iteration=1)
     with torch_threads(3):
         train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-        assert (acting, learning, torch.get_num_threads()) == ({1}, {2}, 3)
+        assert (acting, learning, torch.get_num_threads()) == ({1}, {1}, 3)
 
 
 def test_minibatches_with_fewer_sequences_than_shards_are_possible(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from conftest import TESTS
 from torch.distributed.run import get_args_parser
 
 from shmppo import cli
-from shmppo.cli import flag_reference, options_type
+from shmppo.cli import option_types, options_type
+from shmppo.config.command_line import flags_of
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import train
 from shmppo.search.options import parse_search
@@ -176,8 +177,8 @@ def test_paths_that_are_named_exist() -> None:
 @functools.cache
 def known_flags() -> set[str]:
     """Flags of all commands, and of torchrun."""
-    groups = [group for command in flag_reference().values() for group in command]
-    own = {spelling for group in groups for flag in group.flags for spelling in flag.spellings}
+    names = {flag.field.replace("_", "-") for kind in option_types().values() for flag in flags_of(kind)}
+    own = {f"--{prefix}{name}" for name in names for prefix in ("", "no-")}
     torchrun = {flag for action in get_args_parser()._actions for flag in action.option_strings}
     return own | torchrun | OTHER_FLAGS
 
@@ -191,7 +192,7 @@ def test_flags_exist(page: Path) -> None:
 
 def test_defaults_in_the_tables_of_other_trainers_are_right() -> None:
     """The rows that end in a flag and a number: `| theirs | … | `--num-envs` | 16 |`."""
-    flags = {flag.field: flag for group in flag_reference()["train"] for flag in group.flags}
+    flags = {flag.field: flag for flag in flags_of(option_types()["train"])}
     row = re.compile(r"\| `--([a-z-]+)` \| ([\d.,e-]*\d) \|$", re.MULTILINE)
     found = [(page, *match) for page in DOCS for match in row.findall(page.read_text())]
     assert len(found) > 20

@@ -94,7 +94,7 @@ FAILURES = {
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
     result = run_command(
         "shmppo.train", "--env", f"environments:Faulty-{how}-v0", "--workers", 2, "--run-dir", tmp_path / "run",
-        "--worker-timeout", 2 if how == "hang" else 60, "--max-restarts", 1, *SMALL,
+        "--worker-timeout", 2 if how == "hang" else 60, *SMALL,
     )  # fmt: skip
     assert result.returncode == 1
     assert re.search(FAILURES[how], result.stderr), result.stderr
@@ -109,7 +109,7 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
 
     run = tmp_path / "run"
     environment = f"environments:Faulty-{how}-v0"
-    run_command("shmppo.train", "--env", environment, "--workers", 1, "--max-restarts", 0, "--run-dir", run, *SMALL)
+    run_command("shmppo.train", "--env", environment, "--workers", 0, "--run-dir", run, *SMALL)
     episode = json.loads((run / "failed_episode.json").read_text())
     # Episodes last 7 steps, and the 40th step in all fails: the 5th of the 6th episode.
     assert (episode["episode"], len(episode["actions"])) == (5, 5)

@@ -65,9 +65,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "normalize_reward": st.booleans(),
     "env_block": st.none() | st.integers(0, 6),
     "grad_shards": st.none() | st.integers(0, 5),
-    "tile_rows": st.none() | st.integers(0, 40),
     "stop_at_iteration": st.none() | st.integers(0, 3),
-    "checkpoint_minutes": NUMBER,
     "wrappers": st.sampled_from(
         [(), ("TimeLimit(max_episode_steps=9)",), ("FlattenObservation",), ("Nothing",), ("TimeLimit(",)]
     ),
@@ -78,10 +76,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "squash_actions": st.booleans(),
     "truncation_is_termination": st.booleans(),
     "anneal_entropy": st.booleans(),
-    "keep_checkpoints": st.integers(0, 4),
-    "replay_limit": st.integers(0, 50),
     "kl_profile_every": st.none() | st.integers(0, 3),
-    "step_times": st.booleans(),
 }
 # A few fields at a time. With all of them, nearly every configuration would be refused.
 SEVERAL = st.lists(st.sampled_from(sorted(FIELDS)), max_size=5, unique=True).flatmap(

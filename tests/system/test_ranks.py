@@ -27,11 +27,11 @@ from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import connect
 from shmppo.runs.trainer import resume, train
-from shmppo.storage.checkpoint import BEST, file_name, load_newest_checkpoint
+from shmppo.storage.checkpoint import BEFORE, BEST, NAME, kept_name, load_newest_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
 SMALL = TrainConfig(
-    env="CartPole-v1", num_envs=8, env_block=4, tile_rows=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2,
+    env="CartPole-v1", num_envs=8, env_block=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2,
     hidden_size=8, encoder_sizes=(8,), workers=0, quiet=True, total_steps=128 * 8,
 )  # fmt: skip
 STEPS = ("--total-steps", 128 * 8)
@@ -55,7 +55,7 @@ def iteration_of(path: Path) -> int:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks that have trained for 8 iterations and kept every checkpoint."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    process = start(run_dir, *STEPS, "--checkpoint-every", 1, "--keep-checkpoints", 20)
+    process = start(run_dir, *STEPS, "--checkpoint-every", 1, "--keep-every", 1)
     output = output_of(process)
     assert process.returncode == 0, output
     return run_dir
@@ -66,8 +66,8 @@ def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed:
     """Seeds, minibatches, and moments are the same. So after one update the weights differ only by rounding."""
     train(dataclasses.replace(SMALL, stop_at_iteration=1, run_dir=str(tmp_path / "one")))
     one = load_newest_checkpoint(tmp_path / "one")
-    two = next(c for age in range(20) if (c := load_checkpoint(undisturbed / file_name(age)))["iteration"] == 1)
-    start_of_all = load_checkpoint(tmp_path / "one" / file_name(1))
+    two = load_checkpoint(undisturbed / kept_name(1))
+    start_of_all = load_checkpoint(tmp_path / "one" / BEFORE)
     ours, theirs, before = (parameters(state) for state in (two, one, start_of_all))
     assert (theirs - before).abs().max() > 1e-3
     assert (ours - theirs).abs().max() < 1e-6
@@ -116,7 +116,7 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
         for p in path.glob("checkpoint*.pt"):
             p.unlink()
         for age, state in enumerate(states):
-            write_checkpoint(path / file_name(age), state)
+            write_checkpoint(path / (NAME if age == 0 else kept_name(state["iteration"])), state)
     process = start(run_dir, "--resume", run_dir, "--workers", 1)
     output = output_of(process)
     assert process.returncode == 0, output

@@ -23,7 +23,7 @@ from shmppo.errors import ConfigError, SaveError, WorkerError
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
-from shmppo.storage.checkpoint import NAME, file_name, load_newest_checkpoint, save_checkpoint
+from shmppo.storage.checkpoint import BEFORE, NAME, load_newest_checkpoint, save_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.utils.machine import processor_type
 
@@ -94,9 +94,9 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(WorkerPool, "_send", kill_always)
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9"):
-        train(dataclasses.replace(BASE, max_restarts=2, run_dir=str(tmp_path / "run")))
+        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
     summary = summary_of(tmp_path / "run")
-    assert (summary["error"], summary["worker_restarts"]) == ("worker 0 died: killed by signal 9", 2)
+    assert (summary["error"], summary["worker_restarts"]) == ("worker 0 died: killed by signal 9", 3)
 
 
 @pytest.mark.parametrize("case", long_after(2, CASES))
@@ -121,7 +121,7 @@ def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(undisturbed: dict
     """As after a SIGKILL between two checkpoints: the lost iterations are repeated, and their rows written again."""
     run_dir = tmp_path / "run"
     train(dataclasses.replace(CASES["cartpole-central"], stop_at_iteration=9, checkpoint_every=4, run_dir=str(run_dir)))
-    os.replace(run_dir / file_name(1), run_dir / NAME)  # iteration 8; the rows go up to 9
+    os.replace(run_dir / BEFORE, run_dir / NAME)  # iteration 8; the rows go up to 9
     summary = resume(run_dir)
     assert summary["weights_sha256"] == undisturbed["cartpole-central"]
     with open(run_dir / "metrics.csv") as file:
@@ -147,7 +147,7 @@ def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has finished 2 iterations, 2 were asked for; .* above 384"):
         resume(run_dir)
     (run_dir / NAME).write_bytes(b"")
-    (run_dir / file_name(1)).unlink(missing_ok=True)
+    (run_dir / BEFORE).unlink(missing_ok=True)
     with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
         resume(run_dir)
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import TESTS
 
 from shmppo import TrainConfig, train
-from shmppo.loggers import metrics, step_times
+from shmppo.loggers import metrics
 from shmppo.ppo import kl_profile
 from shmppo.storage.checkpoint_file import load_checkpoint
 
@@ -32,7 +32,6 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         quiet=True,
         checkpoint_every=1,
         keep_every=1,
-        step_times=True,
         kl_profile_every=1,
         eval_every=1,
         eval_episodes=1,
@@ -64,7 +63,6 @@ def test_generated_parts_are_up_to_date() -> None:
         ("metrics.csv", metrics.GLOSSARY),
         ("eval.csv", metrics.EVALUATION_GLOSSARY),
         ("kl.csv", kl_profile.GLOSSARY),
-        ("step_times.csv", step_times.GLOSSARY),
     ],
 )
 def test_each_glossary_is_the_header_of_its_file(run_dir: Path, file: str, glossary: dict[str, str]) -> None:

@@ -20,9 +20,10 @@ BASE = TrainConfig(
 def test_an_episode_that_fails_while_it_is_restored_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file in `tokens` lets one reset in a worker fail: here the one that restores an episode."""
     (tmp_path / "tokens").mkdir()
+    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
     run_dir = tmp_path / "run"
     kwargs = {"how": "raise", "tokens": str(tmp_path / "tokens")}
-    config = dataclasses.replace(BASE, env_kwargs=kwargs, skip_bad_episodes=True, max_restarts=0, run_dir=str(run_dir))
+    config = dataclasses.replace(BASE, env_kwargs=kwargs, skip_bad_episodes=True, run_dir=str(run_dir))
     train(dataclasses.replace(config, stop_at_iteration=2))
     (tmp_path / "tokens" / "0").touch()
     assert exit_code(main, ["--resume", run_dir, "--workers", 1], monkeypatch) == 0

@@ -44,7 +44,7 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
 ) -> None:
     count, timeout = (1, 5.0) if how == "stop" else (2, 60.0)
     monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", timeout)
-    config = configuration(how, count, tmp_path, worker_timeout=timeout, max_restarts=2, stop_at_iteration=2)
+    config = configuration(how, count, tmp_path, worker_timeout=timeout, stop_at_iteration=2)
     with no_error():
         summary = train(config)
     assert (summary["worker_restarts"], summary["exact"]) == (count, True)
@@ -87,17 +87,20 @@ def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 2.0)
-    config = configuration(how, 50, tmp_path, max_restarts=2, worker_timeout=2.0 if how == "stop" else 60.0)
+    config = configuration(how, 50, tmp_path, worker_timeout=2.0 if how == "stop" else 60.0)
     with raises("WorkerError", REASONS[how]):
         train(config)
     started = 50 - len(os.listdir(tmp_path / "tokens"))
-    assert 3 <= started <= 6, "each of two workers starts three times at most"
+    assert 4 <= started <= 8, "each of two workers starts four times at most"
 
 
 @pytest.mark.parametrize("skips", long_after(1, [False, True]))
-def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(skips: bool, tmp_path: Path) -> None:
+def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(
+    skips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With --skip-bad-episodes it tries other episodes, and then the worker is replaced."""
-    config = configuration("raise", 400 if skips else 2, tmp_path, max_restarts=1, skip_bad_episodes=skips)
+    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 1)
+    config = configuration("raise", 400 if skips else 2, tmp_path, skip_bad_episodes=skips)
     reason = r"^worker \d failed: environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
     with raises("WorkerError", reason):
         train(config)

@@ -24,7 +24,7 @@ JOB = Tune(env="Pendulum-v1", num_envs=16, rollout_steps=128, minibatches=2)
 
 @pytest.fixture
 def artificial_rates(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
-    """Rates from a formula instead of a measurement. Best are 4 workers, 64 environments, 2 shards, and 32 rows.
+    """Rates from a formula instead of a measurement. Best are 4 workers, 64 environments, and 2 shards.
 
     The clock advances by one second per measurement.
     """
@@ -33,7 +33,6 @@ def artificial_rates(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     def measured(config: TrainConfig, iterations: int) -> SimpleNamespace:
         seen.append(config)
         rate = 1000 - 50 * abs(config.num_workers - 4) - abs(config.num_envs - 64) - 10 * abs(config.shards - 2)
-        rate -= abs(config.inference_rows - 32)
         return SimpleNamespace(median=lambda column: float(rate))
 
     monkeypatch.setattr(module, "measured_run", measured)
@@ -48,7 +47,7 @@ def test_the_search_finds_the_best_of_artificial_rates(artificial_rates: list[Tr
     assert 60 <= len(artificial_rates) < 60 + module.FINALISTS
     best = search.best.config
     assert (best.num_workers, best.num_envs, best.rollout_steps) == (4, 64, 32)
-    assert (best.shards, best.inference_rows) == (2, 32)
+    assert best.shards == 2
     assert {config.batch_steps for config in artificial_rates} == {2048}
     assert [c.rate for c in search.ranking()] == sorted((c.rate for c in search.ranking()), reverse=True)
     assert len(search.best.rates) > 1, "the remaining time is spent on the fastest"

@@ -30,7 +30,7 @@ BASE = TrainConfig(
     encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 16 * 6, seq_len=8, keep_every=2, check_determinism=0,
 )  # fmt: skip
 PLANTED = 7
-"""Value of --max-restarts of the run that has the planted difference. The option does not change the weights."""
+"""Value of --worker-timeout of the run that has the planted difference. The option does not change the weights."""
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ FIELDS = ("obs", "actions", "log_prob", "value", "reward", "advantages", "gradie
 
 
 class Planted:
-    """A difference of 1e-4 in one field of one iteration, if --max-restarts is PLANTED."""
+    """A difference of 1e-4 in one field of one iteration, if --worker-timeout is PLANTED."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -158,7 +158,7 @@ class Planted:
         return self.field if self.field == "weights" else f"{self.field} (step {self.t} of environment {self.n})"
 
     def _applies(self, learner: Learner) -> bool:
-        return learner.config.max_restarts == PLANTED and learner._iteration == self.iteration
+        return learner.config.worker_timeout == PLANTED and learner._iteration == self.iteration
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
@@ -205,7 +205,7 @@ def test_a_planted_difference_is_found(
     planted = Planted(seed)
     planted.install(monkeypatch)
     other = tmp_path / "other"
-    train(dataclasses.replace(BASE, max_restarts=PLANTED, run_dir=str(other)))
+    train(dataclasses.replace(BASE, worker_timeout=PLANTED, run_dir=str(other)))
     code, output, _ = command(monkeypatch, capsys, trained, other)
     assert code == 1
     assert f"{trained} and {other} differ first in iteration {planted.iteration + 1}: weights_hash" in "\n".join(output)

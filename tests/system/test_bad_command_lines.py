@@ -1,0 +1,104 @@
+"""About 300 wrong command lines, generated from the flags of all commands: exit code 2, a message, and no traceback."""
+
+from __future__ import annotations
+
+import importlib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from public_helpers import exit_code
+
+from shmppo import cli
+from shmppo.config.command_line import Flag, flags_of
+from shmppo.config.hints import EXPLAINED, RENAMED
+
+OPTIONS = cli.option_types()
+FOREIGN = " ".join((*RENAMED.values(), *EXPLAINED.values())).split()
+OUT_OF_RANGE = (
+    "num-envs 0", "total-steps -5", "seed -1", "seed 99999999999999999999", "gamma 1.5", "gamma nan", "gae-lambda -0.1",
+    "learning-rate 0", "learning-rate inf", "clip -1", "epochs 0", "minibatches 0", "rollout-steps 0", "seq-len 0",
+    "burn-in 99", "hidden-size 0", "hidden-size 99999999", "num-layers 0", "encoder-sizes 64 0", "workers -1",
+    "env-block 3", "grad-shards 0", "dual-clip 1", "target-kl 0", "desired-kl 0", "penalty-coef -1", "value-coef -1",
+    "entropy-coef nan", "anneal-steps 0", "warmup-steps -1", "adam-eps 0", "weight-decay -1", "max-grad-norm 0",
+    "worker-timeout 0", "worker-timeout nan", "rank-timeout inf", "eval-every 0", "eval-episodes 0", "keep-every 0",
+    "checkpoint-every 0", "kl-profile-every 0", "check-determinism -1", "preempt-fraction 1.5", "log-std-init 99",
+    "log-std-min 5", "device tpu", "clip-reward 0", "stop-at-iteration 0", "hide-obs 99", "run-dir=", "env :foo",
+    "env-kwargs a", "env-kwargs a=NaN", "env-kwargs =1", "env NoSuchEnv-v0", "env no_such_module:Env",
+    "config none.yaml", "preset NoSuch", "init-from none", "resume none", "wrappers NoSuchWrapper",
+    "wrappers TimeLimit(", "network nothing:make", "network x", "env-schedule nothing:f", "actor-obs nothing",
+)  # fmt: skip
+COMBINATIONS = (
+    "--workers 32 --num-envs 16", "--learning sharded --workers 0", "--learning sharded --device cuda",
+    "--core none --burn-in 2", "--core none --refresh-states", "--objective penalty --ratio per-dimension",
+    "--objective penalty --dual-clip 3", "--num-envs 2 --rollout-steps 8 --minibatches 99",
+    "--preempt-fraction 0.5 --refresh-states", "--env-backend envpool --prev-action",
+    "--env-backend vector --wrappers TimeLimit", "--env-backend vector --action-masks", "--preset auto",
+    "--resume runs/none --gamma 0.5", "--resume runs/none --no-normalize-obs", "--resume --help-me", "CartPole-v1",
+    "env=CartPole-v1", "--", "-x", "--=", "--seed 1 2", "--quiet True", "--no-gamma",
+)  # fmt: skip
+
+
+def plain_type(flag: Flag) -> Any:
+    """The type of one value of a flag."""
+    kind = typing.get_args(flag.kind)[0] if typing.get_origin(flag.kind) is typing.Annotated else flag.kind
+    while typing.get_origin(kind) not in (None, typing.Literal):
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    return kind
+
+
+def wrong_lines(command: str) -> Iterator[str]:
+    """Command lines with one mistake."""
+    flags = [flag for flag in flags_of(OPTIONS[command]) if not flag.positional]
+    if command not in ("train", "train --resume RUN_DIR"):
+        flags = [flag for flag in flags if flag.field not in cli_names("train")] + flags[:3]
+    for number, flag in enumerate(flags):
+        name, kind = f"--{flag.field.replace('_', '-')}", plain_type(flag)
+        if kind in (int, float):
+            yield f"{name} abc"
+        elif typing.get_origin(kind) is typing.Literal:
+            yield f"{name} nothing"
+        elif kind is bool:
+            yield f"{name} maybe"
+        if number % 3 == 0:
+            yield f"{name[:-1]}zz 3"
+        if number % 3 == 1 and kind is not bool and "tuple" not in str(flag.kind) and flag.field != "env_kwargs":
+            yield name
+    yield from (f"--{name} 3" for name in FOREIGN[:: 10 if command == "train" else 60])
+    yield "--no-such-flag 3"
+
+
+def cli_names(command: str) -> set[str]:
+    return {flag.field for flag in flags_of(OPTIONS[command])}
+
+
+def command_lines(command: str) -> list[str]:
+    prefix = {"train --resume RUN_DIR": "--resume none ", "plot kl": "kl "}.get(command, "")
+    lines = [prefix + line for line in dict.fromkeys(wrong_lines(command))]
+    if command == "train":
+        lines += [f"--{line}" for line in OUT_OF_RANGE] + list(COMBINATIONS)
+    return lines
+
+
+def test_there_are_about_300() -> None:
+    assert 300 <= sum(len(command_lines(command)) for command in OPTIONS) <= 500
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command", OPTIONS)
+def test_wrong_command_lines_end_with_code_2_and_a_message(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *words = command.partition(" --")[0].replace("plot kl", "plot").split()
+    module, _, function = cli.COMMANDS[name].main.partition(":")
+    main = getattr(importlib.import_module(module), function)
+    for line in command_lines(command):
+        code = exit_code(main, [*words, *line.split(" ")], monkeypatch)
+        error = capsys.readouterr().err
+        assert code == 2, f"{command}: {line!r} ends with {code}: {error}"
+        assert error.strip(), line
+        assert "Traceback" not in error or "nothing" in line, f"{command}: {line!r}: {error}"
+    assert not list(tmp_path.iterdir()), "a refused command leaves no files"
