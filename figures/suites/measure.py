@@ -50,8 +50,8 @@ SUITES = {
     "Meta-World": (
         "metaworld",
         [
-            "metaworld:Meta-World/MT1 --env-kwargs env_name=reach-v3 --allow-out-of-bounds",
-            "metaworld:Meta-World/MT1 --env-kwargs env_name=reach-v3 seed=1 --allow-out-of-bounds "
+            "metaworld:Meta-World/MT1 --env-kwargs env_name=reach-v3",
+            "metaworld:Meta-World/MT1 --env-kwargs env_name=reach-v3 seed=1 "
             "--wrappers figures.suites.wrappers:SeededGoals",
         ],
     ),
