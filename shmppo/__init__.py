@@ -83,7 +83,7 @@ def resume(
         new_run_dir: a directory to continue in. It gets the metrics up to the checkpoint. None: `run_dir` for the
             newest checkpoint, otherwise RUN_DIR-from-ITERATION.
         callback, loggers: see `train`.
-        trust: modules to import although another user or machine made the run, see `load_policy`.
+        trust: modules of which the run may import code, see `load_policy`.
         changes: fields of the configuration to change, for example total_steps or workers. Only the fields in
             `shmppo.config.resumable.RESUMABLE` can change. The others would change the weights.
 
@@ -118,8 +118,8 @@ def load_policy(
         checkpoint: "last" for the newest checkpoint, "best" for the one with the highest mean return, the number of an
             iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
-        trust: names of modules and packages. A run directory that this user has not made on this machine may import
-            only these for its environment, wrappers, and network.
+        trust: names of modules and packages. The run may import code only from these, from `gymnasium.wrappers`, and
+            from `shmppo.envs.wrappers`, for example its own environment, wrappers, and network.
 
     Raises:
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or if the environment

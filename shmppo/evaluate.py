@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.trust import Modules, Trust
+from shmppo.config.trust import Modules
 from shmppo.errors import run_command
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class EvaluateConfig:
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()
-    """A module or package that may be imported although another user or machine made the run. Give the flag once per
-    module. Runs of this user on this machine need no flag."""
+    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
+    per module."""
 
 
 def main() -> int:
@@ -77,7 +77,7 @@ def _evaluate() -> None:
             max_steps=options.max_steps,
             video=options.video,
             progress=None if line is None else line.update,
-            trust=Trust(options.trust, ask=True),
+            trust=options.trust,
         )
     finally:
         if line is not None:

@@ -10,7 +10,7 @@ from typing import Literal
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.trust import Modules, Trust
+from shmppo.config.trust import Modules
 from shmppo.errors import run_command
 
 
@@ -28,8 +28,8 @@ class ExportConfig:
     out: Path | None = None
     """File to write. None: policy.onnx or policy.pt in the run's directory."""
     trust: Modules = ()
-    """A module or package that may be imported although another user or machine made the run. Give the flag once per
-    module. Runs of this user on this machine need no flag."""
+    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
+    per module."""
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def _export() -> None:
         checkpoint=options.checkpoint,
         format=options.format,
         out=options.out,
-        trust=Trust(options.trust, ask=True),
+        trust=options.trust,
     )
     print(path)
 

@@ -10,7 +10,7 @@ from types import TracebackType
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.trust import Modules, Trust
+from shmppo.config.trust import Modules
 from shmppo.errors import EnvError, print_error, run_command
 
 
@@ -21,8 +21,8 @@ class ReplayConfig:
     file: tyro.conf.Positional[Path]
     """The file failed_episode.json of a run."""
     trust: Modules = ()
-    """A module or package that may be imported although another user or machine made the run. Give the flag once per
-    module. Runs of this user on this machine need no flag."""
+    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
+    per module."""
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def _replay() -> None:
     options = parse(ReplayConfig, sys.argv[1:], program("replay"), text, example="runs/pendulum/failed_episode.json")
     from shmppo.tools.replay import replay
 
-    steps = replay(options.file, Trust(options.trust, ask=True))
+    steps = replay(options.file, options.trust)
     print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")
 
 

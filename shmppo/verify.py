@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 
 from shmppo.config.command_line import parse, program
-from shmppo.config.trust import Modules, Trust
+from shmppo.config.trust import Modules
 from shmppo.errors import ConfigError, run_command
 from shmppo.utils.files import user_path
 
@@ -28,8 +28,8 @@ class VerifyConfig:
     workers: int | None = None
     """Number of worker processes. It does not change the result. None: as in the run."""
     trust: Modules = ()
-    """A module or package that may be imported although another user or machine made the run. Give the flag once per
-    module. Runs of this user on this machine need no flag."""
+    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
+    per module."""
 
 
 def main() -> int:
@@ -49,17 +49,16 @@ def _verify() -> bool:
         raise ConfigError("--from-iteration and --iterations are for one run; leave them out to compare two runs")
     from shmppo.tools.verify import compare_runs, verify_run
 
-    trust = Trust(options.trust, ask=True)
     run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
     if len(run_dirs) == 2:
-        verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=trust)
+        verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=options.trust)
     else:
         verdict = verify_run(
             run_dirs[0],
             from_iteration=options.from_iteration,
             iterations=options.iterations,
             workers=options.workers,
-            trust=trust,
+            trust=options.trust,
         )
     print(verdict.text)
     return verdict.equal

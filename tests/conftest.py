@@ -11,7 +11,6 @@ import torch
 from public_helpers import (  # noqa: F401 (pytest finds fixtures here, and tests import the rest from here)
     TESTS,
     _nothing_left_behind,
-    _own_key,
     background_check,
     environments_importable,
     run_command,
@@ -19,6 +18,7 @@ from public_helpers import (  # noqa: F401 (pytest finds fixtures here, and test
     worker_processes,
 )
 
+from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
@@ -29,6 +29,10 @@ from shmppo.sampling.pool import Pool
 from shmppo.sampling.worker import ActionLog
 
 torch.set_num_threads(1)  # faster for small tensors
+trust.SAFE_MODULES += (
+    "environments", "networks", "schedules", "space_environments", "vector_environments", "hidden_state",
+)  # fmt: skip
+"""Most tests resume their own runs. Those of --trust use other modules, and commands that tests start name modules."""
 
 
 @pytest.fixture(autouse=True)

@@ -68,14 +68,6 @@ def wait_for_the_check(row: dict[str, float]) -> bool:
     return False
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key that signs run directories out of the home directory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
-
-
 @pytest.fixture
 def background_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs in this process check their environment (--check-determinism), at the usual priority."""

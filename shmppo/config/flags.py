@@ -18,7 +18,7 @@ from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.presets import preset_fields
 from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
-from shmppo.config.trust import Modules, Trust
+from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
 from shmppo.utils.files import user_path
 
@@ -46,8 +46,8 @@ class SourceOptions:
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
     trust: Modules = ()
-    """A module or package that may be imported although --init-from, or the config.json of a run, names it, and another
-    user or machine made that run. Give the flag once per module. Runs of this user on this machine need no flag."""
+    """A module or package of which code may be imported although only --init-from, or the config.json of a run, names
+    it. Give the flag once per module."""
 
 
 def subjects() -> dict[str, type]:
@@ -111,11 +111,12 @@ def parse_config(
         if file is None:
             raise
         raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
-    if file is not None:
-        used = {key: value for key, value in from_file.items() if key not in given_fields(arguments)}
-        # A file of flags is trusted like the command line that names it. The config.json of a run is not.
-        if option == "--init-from" or _is_of_run(_read(file, option)):
-            Trust(parsed.start.trust, ask=True).check(from_file, file, [file.parent], used)
+    # A file of flags is trusted like the command line that names it. The config.json of a run is not.
+    if file is not None and (option == "--init-from" or _is_of_run(_read(file, option))):
+        given = given_fields(arguments)
+        named_here = modules_of({name: value for name, value in fields.items() if name in given})
+        used = {name: value for name, value in from_file.items() if name not in given}
+        check_trust(used, file, (*parsed.start.trust, *named_here))
     return config
 
 
@@ -236,8 +237,8 @@ class ResumeOptions:
     """A new directory to continue in. It gets the metrics up to the checkpoint. None: RUN_DIR for the last checkpoint,
     otherwise RUN_DIR-from-ITERATION."""
     trust: Modules = ()
-    """A module or package that may be imported although another user or machine made the run. Give the flag once per
-    module. Runs of this user on this machine need no flag."""
+    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
+    per module."""
 
 
 def _resume_config() -> Any:
@@ -282,4 +283,4 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir}
-    return options.resume, {**where, "trust": Trust(options.trust, ask=True), **changes_of_run}
+    return options.resume, {**where, "trust": options.trust, **changes_of_run}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import modules_of, trust_flags
 from shmppo.loggers.status import count
 from shmppo.loggers.text import clock, number
 from shmppo.utils.files import short_path
@@ -105,7 +106,8 @@ def _stopped_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
 def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> list[str]:
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
-    commands = [f"{_program('evaluate')} {argument}"]
+    trust = trust_flags(modules_of(config.to_json()))
+    commands = [f"{_program('evaluate')} {argument}{trust}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{_program('plot')} {argument}")
     more = ""
@@ -113,7 +115,7 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
         steps = 2 * summary["env_steps"]
         flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
         more = "".join(f" {flag} {steps}" for flag in flags)
-    return [*commands, f"{_resume_program(config)} --resume {argument}{more}"]
+    return [*commands, f"{_resume_program(config)} --resume {argument}{trust}{more}"]
 
 
 def _best_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:

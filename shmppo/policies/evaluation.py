@@ -89,7 +89,7 @@ def evaluate(
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         progress: called after each step.
-        trust: modules to import although another user or machine made the run, as in `shmppo.load_policy`.
+        trust: modules of which the run may import code, as in `shmppo.load_policy`.
 
     Raises:
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a number is below 1,

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig, from_json
-from shmppo.config.trust import Trust, Trusted
+from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
@@ -26,7 +26,7 @@ from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import NUMBERS, ObservationError
-from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint, signing_directories
+from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import check_keys
 from shmppo.utils.files import user_path
 
@@ -71,7 +71,7 @@ def load_trained(run_dir: Path, checkpoint: str | int | Path = "last", trust: Tr
     state = load_selected_checkpoint(run_dir, checkpoint)
     check_keys(state, run_dir)
     fields = from_json(json.loads(state["config"])).to_json()
-    Trust.of(trust).check(fields, run_dir, signing_directories(run_dir, checkpoint))
+    check_trust(fields, run_dir, trust)
     return trained_from(state)
 
 

@@ -13,7 +13,7 @@ from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields, resumed_config
 from shmppo.config.schemas import config_digest
 from shmppo.config.train_config import TrainConfig, from_json, load_config
-from shmppo.config.trust import Trust
+from shmppo.config.trust import Trusted, check_trust
 from shmppo.loggers.checked_rows import read_checked_rows
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.parallel.process_group import ProcessGroup
@@ -24,7 +24,6 @@ from shmppo.storage.checkpoint import (
     load_common_checkpoint,
     load_newest_checkpoint,
     load_selected_checkpoint,
-    signing_directories,
 )
 from shmppo.storage.checkpoint_file import check_keys
 from shmppo.storage.run_directory import CONFIG, EVALUATIONS, LOG, METRICS, directory_of, fork_name
@@ -40,7 +39,7 @@ class ResumeRequest(NamedTuple):
     changes: Mapping[str, Any]
     checkpoint: str | int | Path = "last"
     new_run_dir: Path | None = None
-    trust: Trust = Trust()
+    trust: Trusted = ()
 
 
 def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple[TrainConfig, Start]:
@@ -62,7 +61,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         newest = checkpoint if request.checkpoint == "last" else load_newest_checkpoint(own)
         is_older = iteration != newest["iteration"]
         before = from_json(json.loads(checkpoint["config"]))
-        request.trust.check(before.to_json(), request.run_dir, signing_directories(own, request.checkpoint))
+        check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
             _check_origin(before, own, request.checkpoint)
         _check_files(own, newest, in_place=not is_older and request.new_run_dir is None)

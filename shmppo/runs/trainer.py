@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig, load_config
-from shmppo.config.trust import Trust, Trusted, named_code
+from shmppo.config.trust import Trusted, modules_of
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
@@ -71,7 +71,7 @@ def train(
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
-            own = Trust(tuple(name.module for name in named_code(config.to_json())))  # the caller names this code
+            own = modules_of(config.to_json())  # the caller names this code
             return _resume(
                 process_group, ResumeRequest(Path(str(config.run_dir)), {}, trust=own), receivers, make_learner
             )
@@ -106,9 +106,9 @@ def resume(
     target = user_path(new_run_dir, "--run-dir") if new_run_dir is not None else None
     with only_run(), connect(changes.get("rank_timeout", config.rank_timeout)) as process_group:
         if target is not None and any(process_group.gather_objects(_is_restart(target))):
-            request = ResumeRequest(target, changes, trust=Trust.of(trust))
+            request = ResumeRequest(target, changes, trust=trust)
         else:
-            request = ResumeRequest(run_dir, changes, checkpoint, target, Trust.of(trust))
+            request = ResumeRequest(run_dir, changes, checkpoint, target, trust)
         return _resume(process_group, request, Receivers(callback, loggers), make_learner)
 
 

@@ -17,6 +17,7 @@ from shmppo.config.checks import require
 from shmppo.config.differences import differences
 from shmppo.config.resumable import different_fields
 from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.trust import modules_of, trust_flags
 from shmppo.utils.files import write_json
 from shmppo.utils.signals import kill_with_parent
 
@@ -138,7 +139,7 @@ class TrialRun:
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
         if list(self._run_dir.glob("checkpoint*.pt")):
-            return ["--resume", str(self._run_dir)]
+            return ["--resume", str(self._run_dir), *trust_flags(modules_of(self._config.to_json())).split()]
         shutil.rmtree(self._run_dir, ignore_errors=True)  # it was killed before its first checkpoint
         file = self._run_dir.with_suffix(".json")
         write_json(file, differences(self._config))

@@ -185,11 +185,6 @@ def is_file_name(which: str | int | Path) -> bool:
     return str(which) not in ("last", "best") and not str(which).isdecimal()
 
 
-def signing_directories(run_dir: Path, which: str | int | Path) -> list[Path]:
-    """Return the directories that may contain the signature of a checkpoint (see `load_selected_checkpoint`)."""
-    return [run_dir, user_path(str(which), "--checkpoint").parent] if is_file_name(which) else [run_dir]
-
-
 def _load_iteration(run_dir: Path, iteration: int) -> dict[str, Any]:
     """Load the checkpoint of an iteration. Raises ConfigError if it was not kept. The message lists those that were."""
     found: set[int] = set()

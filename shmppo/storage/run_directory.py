@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import SIGNATURE, sign
 from shmppo.errors import ConfigError, SaveError
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
@@ -182,11 +181,9 @@ def fork_name(run_dir: Path, iteration: int) -> str:
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
-    """Return the content of config.json: the resolved configuration, its signature, the versions, the machine."""
-    fields = config.to_json()
+    """Return the content of config.json: the resolved configuration, the versions, the machine."""
     return {
-        "config": fields,
-        SIGNATURE: sign(fields),
+        "config": config.to_json(),
         "derived": {name: getattr(config, name) for name in _DERIVED},
         "versions": machine.versions(),
         "processor": machine.processor_type(),

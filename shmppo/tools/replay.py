@@ -10,7 +10,7 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.config.schemas import FAILED_EPISODE_FILE, read_object
 from shmppo.config.train_config import from_json
-from shmppo.config.trust import Trust, Trusted
+from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
@@ -20,7 +20,7 @@ def replay(file: Path, trust: Trusted = ()) -> int:
     """Reset the environment with the episode's seed and repeat its actions. The last action is the one that failed.
 
     Args:
-        file: failed_episode.json of a run. The config.json beside it has the signature.
+        file: failed_episode.json of a run.
         trust: see `shmppo.load_policy`.
 
     Returns:
@@ -42,7 +42,7 @@ def replay(file: Path, trust: Trusted = ()) -> int:
         index < config.num_envs,
         f"{file}: env_index is {index}, but the run has {config.num_envs} environments; restore it",
     )
-    Trust.of(trust).check(config.to_json(), file, [file.absolute().parent])
+    check_trust(config.to_json(), file, trust)
     task = inspect_task(config)
     size = task.distribution.action_size
     require(

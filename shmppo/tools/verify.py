@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields
 from shmppo.config.run_options import ReportOptions
-from shmppo.config.trust import Trust, Trusted
+from shmppo.config.trust import Trusted, check_trust
 from shmppo.loggers.checked_rows import ROW_CHECKSUM, WEIGHTS_HASH
 from shmppo.loggers.metrics import GLOSSARY, TIMED_COLUMNS
 from shmppo.ppo.learner import Learner
@@ -217,7 +217,7 @@ def _execute(
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
     changes |= {} if workers is None else {"workers": workers, "learning": "auto"}
-    Trust.of(trust).check(later.to_json(), files.run_dir, [files.run_dir])
+    check_trust(later.to_json(), files.run_dir, trust)
     make_learner = partial(RecordingLearner, record) if record is not None else Learner
     with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
         target = Path(directory) / "run"

@@ -1,10 +1,8 @@
-"""The code that configurations name, signatures of it, and the flag --trust."""
+"""The code that configurations name, and the flag --trust."""
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from helpers import make_run_directory
 from shmppo.config.flags import parse_config, parse_resume
 from shmppo.config.presets import PRESETS
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import CODE_FIELDS, Trust, named_code, sign
+from shmppo.config.trust import check_trust, named_code
 from shmppo.errors import ConfigError
 
 NAMES: list[tuple[dict[str, Any], list[str]]] = [
@@ -38,109 +36,30 @@ def test_the_code_that_a_configuration_names(fields: dict[str, Any], names: list
     assert list(map(str, named_code(TrainConfig(**fields).to_json()))) == names
 
 
-def test_each_field_that_names_code_is_signed_and_no_other(tmp_path: Path) -> None:
-    config = TrainConfig(run_dir=str(tmp_path / "run"), env="a:b", network="n:m", wrappers=("w:W",))
-    path = make_run_directory(config)
-    fields = json.loads((path / "config.json").read_text())["config"]
-    moved = path.rename(tmp_path / "moved")
-    Trust().check(fields, moved, [moved])
-    Trust().check(fields | {"gamma": 0.5, "run_dir": "x"}, moved, [moved])
-    edits = {"env": "a:c", "env_kwargs": {"x": 1}, "env_backend": "vector", "wrappers": ["w:W(x=1)"], "network": "n:n"}
-    edits["env_schedule"] = "s:s"
-    assert edits.keys() == set(CODE_FIELDS)
-    for name, value in edits.items():
-        with pytest.raises(ConfigError, match="was not made by this user on this machine, or was edited"):
-            Trust().check(fields | {name: value}, moved, [moved])
-    Trust().check(fields | {"env": "CartPole-v1", "network": None, "wrappers": []}, moved, [])
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"signature": 3}', "\udcff", "[" * 10_000])
-def test_a_damaged_file_is_not_signed(content: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ConfigError, match="add --trust a "):
-        Trust().check({"env": "a:b"}, tmp_path, [tmp_path])
-
-
 def test_a_trusted_module_includes_the_modules_below_it() -> None:
     fields = {"env": "mazes.small:Maze", "network": "nets:make"}
-    for given in (("mazes", "nets"), ["mazes.small", "nets"], Trust(("nets", "mazes"))):
-        Trust.of(given).check(fields, Path("run"), [])
-    Trust.of("nets").check({"network": "nets:make"}, Path("run"), [])
+    for given in (("mazes", "nets"), ["mazes.small", "nets"]):
+        check_trust(fields, Path("run"), given)
+    check_trust({"network": "nets:make"}, Path("run"), "nets")
     with pytest.raises(ConfigError) as raised:
-        Trust(("maze", "mazes.smal", "nets.x")).check(fields, Path("run"), [])
+        check_trust(fields, Path("run"), ("maze", "mazes.smal", "nets.x"))
     assert str(raised.value) == (
-        "run was not made by this user on this machine, or was edited, and it names code to import: --env "
-        "mazes.small:Maze, --network nets:make; if you trust this code, add --trust mazes.small --trust nets (in "
-        "Python: trust=['mazes.small', 'nets'])"
+        "run names code to import: --env mazes.small:Maze, --network nets:make; if you trust it, add "
+        "--trust mazes.small --trust nets (in Python: trust=['mazes.small', 'nets'])"
     )
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-ANSWERS = [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False), ("", False)]
-
-
-@pytest.mark.parametrize(("answer", "allowed"), ANSWERS)
-def test_a_command_on_a_terminal_asks(answer: str, allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = Terminal()
-    monkeypatch.setattr("sys.stdin", Terminal(answer))
-    monkeypatch.setattr("sys.stdout", output)
-    check = {"fields": {"env": "mazes:Maze"}, "source": Path("run"), "directories": []}
-    if allowed:
-        Trust(ask=True).check(**check)  # type: ignore[arg-type]
-    else:
-        with pytest.raises(ConfigError, match="add --trust mazes "):
-            Trust(ask=True).check(**check)  # type: ignore[arg-type]
-    assert "--env mazes:Maze" in output.getvalue()
-    for no_question in (Trust(), Trust(ask=True)):
-        if no_question.ask:
-            monkeypatch.setenv("RANK", "0")
-        monkeypatch.setattr("sys.stdin", Terminal("y\n"))
-        with pytest.raises(ConfigError, match="add --trust mazes "):
-            no_question.check(**check)  # type: ignore[arg-type]
-
-
-def test_without_a_terminal_a_command_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stdin, stdout in ((io.StringIO("y\n"), Terminal()), (Terminal("y\n"), io.StringIO()), (None, Terminal())):
-        monkeypatch.setattr("sys.stdin", stdin)
-        monkeypatch.setattr("sys.stdout", stdout)
-        with pytest.raises(ConfigError, match="add --trust mazes "):
-            Trust(ask=True).check({"env": "mazes:Maze"}, Path("run"), [])
-
-
-def test_a_run_without_a_key_is_not_signed_and_the_log_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with caplog.at_level(logging.WARNING):
-        path = make_run_directory(TrainConfig(run_dir=str(tmp_path / "run")))
-    assert json.loads((path / "config.json").read_text())["signature"] is None
-    assert caplog.text.count("this run directory is not signed") == 1
-    assert sign({}) is None
-
-
 @pytest.mark.parametrize("option", ["--config", "--init-from"])
-def test_the_configuration_of_a_run_of_another_user_may_not_name_code(option: str, tmp_path: Path) -> None:
+def test_the_configuration_of_a_run_may_not_name_code_that_is_not_trusted(option: str, tmp_path: Path) -> None:
     path = make_run_directory(TrainConfig(env="mazes:Maze", network="nets:make", run_dir=str(tmp_path / "run")))
     given = [option, str(path / "config.json" if option == "--config" else path)]
-    assert parse_config(given).env == "mazes:Maze"
-    edit(path)
     with pytest.raises(ConfigError, match=r"--env mazes:Maze, --network nets:make; .* --trust mazes --trust nets "):
         parse_config(given)
     assert parse_config([*given, "--trust", "nets", "--trust=mazes"]).env == "mazes:Maze"
     with pytest.raises(ConfigError, match=r"names code to import: --network nets:make; .* add --trust nets "):
         parse_config([*given, "--env", "own:Env"])
     assert parse_config([*given, "--env", "own:Env", "--network", "own:make"]).env == "own:Env"
-
-
-def edit(path: Path, signature: str | None = None, **fields: Any) -> None:
-    content = json.loads((path / "config.json").read_text())
-    content["config"] |= fields
-    (path / "config.json").write_text(json.dumps(content | {"signature": signature}))
+    assert parse_config([*given, "--env", "nets:Env"]).network == "nets:make", "the command line names its module"
 
 
 def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -> None:
@@ -152,7 +71,7 @@ def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -
 
 def test_the_flag_names_one_module_and_can_be_repeated() -> None:
     _, arguments = parse_resume(["--trust", "a", "--resume", "run", "--trust=b.c"])
-    assert arguments["trust"] == Trust(("a", "b.c"), ask=True)
+    assert arguments["trust"] == ("a", "b.c")
 
 
 def test_presets_name_only_packages_that_register_environments() -> None:

@@ -20,7 +20,6 @@ from shmppo.config.flags import parse_resume
 from shmppo.config.resumable import RESUMABLE
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import Trust
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
 from shmppo.models.actor_critic import weights_sha256
@@ -169,13 +168,12 @@ def test_a_change_that_alters_no_schedule_keeps_the_run_exact(case: str, tmp_pat
 
 
 def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
-    trust = Trust((), ask=True)
-    assert parse_resume(["--resume", "a"]) == (Path("a"), {"checkpoint": "last", "new_run_dir": None, "trust": trust})
+    assert parse_resume(["--resume", "a"]) == (Path("a"), {"checkpoint": "last", "new_run_dir": None, "trust": ()})
     arguments = "--resume a --checkpoint 4 --run-dir b --total_steps 5 --track tensorboard --no-quiet --keep-every None"
     arguments += " --trust c --trust d.e"
     assert parse_resume(arguments.split())[1] == {
         "checkpoint": "4", "new_run_dir": Path("b"), "total_steps": 5, "track": ("tensorboard",), "quiet": False,
-        "keep_every": None, "trust": Trust(("c", "d.e"), ask=True),
+        "keep_every": None, "trust": ("c", "d.e"),
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"--learning-rate belongs to the run .* --init-from a --learning-rate 0\.1$"):
         parse_resume(["--resume", "a", "--learning-rate", "0.1"])

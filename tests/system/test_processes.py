@@ -115,13 +115,13 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     assert (episode["episode"], len(episode["actions"])) == (5, 5)
     assert episode["seed"] == episode_seed(1, episode["env_index"], 5)
     # A new environment does not fail at its 5th step, and the replay says so.
-    result = run_command("shmppo.replay", run / "failed_episode.json")
+    result = run_command("shmppo.replay", run / "failed_episode.json", "--trust", "environments")
     assert result.returncode == 0, result.stderr
     assert "all 5 steps succeeded" in result.stdout
     episode["actions"] *= 8
     del episode["checksum"]
     (run / "longer.json").write_text(json.dumps(episode))
-    result = run_command("shmppo.replay", run / "longer.json")
+    result = run_command("shmppo.replay", run / "longer.json", "--trust", "environments")
     expected = {"raise": "ValueError: the simulation exploded", "shape": "has shape (3,), but its space has shape (2,)"}
     assert expected[how] in result.stderr
     files = re.findall('File "(.*?)"', result.stderr)
