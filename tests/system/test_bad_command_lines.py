@@ -37,7 +37,7 @@ COMBINATIONS = (
     "--preempt-fraction 0.5 --refresh-states", "--env-backend envpool --prev-action",
     "--env-backend vector --wrappers TimeLimit", "--env-backend vector --action-masks", "--preset auto",
     "--resume runs/none --gamma 0.5", "--resume runs/none --no-normalize-obs", "--resume --help-me", "CartPole-v1",
-    "env=CartPole-v1", "--", "-x", "--=", "--seed 1 2", "--quiet True", "--no-gamma",
+    "env=CartPole-v1", "-x", "--=", "--seed 1 2", "--quiet True", "--no-gamma",
 )  # fmt: skip
 
 
