@@ -7,14 +7,12 @@ import importlib.util
 import logging
 import math
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, print_warning
+from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import tracker_name
 
 log = logging.getLogger(__name__)
@@ -58,13 +56,10 @@ class LoggerList:
         self._callback = callback
         self._loggers = list(loggers)
         self._finished = False
-        self._errors_of_threads = ExitStack()
 
     def start(self, run_dir: Path, config: TrainConfig, iteration: int) -> None:
         """Call `start` of all loggers."""
-        others = set(threading.enumerate())
         self._each(lambda logger: logger.start(run_dir, config.to_json(), iteration))
-        self._errors_of_threads.enter_context(_log_errors_of(set(threading.enumerate()) - others))
 
     def log(self, row: Row) -> None:
         """Call `log` of all loggers."""
@@ -78,8 +73,7 @@ class LoggerList:
         """Call `finish` of all loggers, unless that has been done."""
         if not self._finished:
             self._finished = True
-            with self._errors_of_threads:
-                self._each(lambda logger: logger.finish(summary))
+            self._each(lambda logger: logger.finish(summary))
 
     def close(self) -> None:
         """Call `finish(None)` of all loggers, unless `finish` has been called. The run has failed then."""
@@ -93,29 +87,6 @@ class LoggerList:
             except Exception as error:  # a failing logger must not end the run
                 self._loggers.remove(logger)
                 log.warning("%s failed and gets no more rows: %r", type(logger).__name__, error)
-
-
-@contextmanager
-def _log_errors_of(threads: set[threading.Thread]) -> Iterator[None]:
-    """Log an exception of a thread that a logger has started, and warn, instead of a traceback on stderr.
-
-    TensorBoard writes its files in such a thread. It fails if the disk is full or the directory was removed.
-    """
-    before = threading.excepthook
-
-    def log_error(error: threading.ExceptHookArgs) -> None:
-        if error.thread in threads and error.exc_type is not SystemExit:
-            log.warning("a thread of a logger failed: %r", error.exc_value)
-            print_warning(f"a logger cannot write its files and gets no more rows: {error.exc_value}")
-        else:
-            before(error)
-
-    threading.excepthook = log_error
-    try:
-        yield
-    finally:
-        if threading.excepthook is log_error:
-            threading.excepthook = before
 
 
 class TensorBoard:

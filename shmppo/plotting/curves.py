@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.config.checks import require
 from shmppo.config.schemas import CONFIG_FILE, read_object
 from shmppo.errors import ConfigError
 from shmppo.loggers.checked_rows import TEXT_COLUMNS
+from shmppo.utils.phase_timer import PHASES
 
 POINTS = 200
 """Points of the common grid of an aggregate."""
 RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
+NEEDED = ("iteration", "env_steps", "wall_seconds", *(f"{phase}_seconds" for phase in PHASES))
+"""Columns of metrics.csv that every plot needs."""
 IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
     "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes",
@@ -85,6 +89,8 @@ def read_run(run_dir: Path) -> Run:
     advice = "restore it, or remove it to plot the run without its configuration"
     fields = read_object(config, CONFIG_FILE, advice)["config"] if config.is_file() else {}
     columns = read_columns(metrics)
+    missing = [name for name in NEEDED if name not in columns]
+    require(not missing, f"{metrics} has no column {''.join(missing[:1])}; name the directory of a run of train")
     return Run(run_dir, fields, columns, _read_evaluations(run_dir / "eval.csv", columns))
 
 
@@ -94,6 +100,7 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
         evaluations = read_columns(path)
     except (FileNotFoundError, ConfigError):  # the first evaluation has not ended
         return {}
+    require("iteration" in evaluations, f"{path} has no column iteration; remove this file to plot without it")
     seconds = np.interp(evaluations["iteration"], columns["iteration"], columns["wall_seconds"])
     return evaluations | {"wall_seconds": seconds}
 

@@ -17,8 +17,6 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,54 +89,31 @@ def export(
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size)
     path = out or run_dir / f"policy{SUFFIXES[format]}"
+    metadata = {"env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size}
+    write = _write_onnx if format == "onnx" else _write_torchscript
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with _without_warnings(), torch.no_grad():
-            if format == "onnx":
-                _write_onnx(policy, inputs, path, _metadata(trained))
-            else:
-                _write_torchscript(policy, inputs, path, _metadata(trained))
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # about deprecations and optional libraries
+            write(policy, inputs, path, json.dumps(metadata))
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
     return path
 
 
-def _metadata(trained: TrainedPolicy) -> dict[str, Any]:
-    """Return the metadata that the file stores under the key "shmppo"."""
-    return {"env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size}
-
-
-def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: dict[str, Any]) -> None:
+def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: str) -> None:
     rows = torch.export.Dim("n")
     program = torch.onnx.export(
-        policy,
-        tuple(inputs.values()),
-        dynamo=True,
-        input_names=list(inputs),
-        output_names=policy.output_names,
-        dynamic_shapes=(tuple({0: rows} for _ in inputs),),
-        verbose=False,
-    )
+        policy, tuple(inputs.values()), dynamo=True, input_names=list(inputs), output_names=policy.output_names,
+        dynamic_shapes=(tuple({0: rows} for _ in inputs),), verbose=False,
+    )  # fmt: skip
     assert program is not None
-    program.model.metadata_props["shmppo"] = json.dumps(metadata)
+    program.model.metadata_props["shmppo"] = metadata
     program.save(str(path))
 
 
-def _write_torchscript(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: dict[str, Any]) -> None:
+def _write_torchscript(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: str) -> None:
     trace: Any = torch.jit.trace  # it has no type annotations
     traced = trace(policy, tuple(inputs.values()))
     with open(path, "wb") as file:
-        torch.jit.save(traced, file, _extra_files={"shmppo": json.dumps(metadata)})
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hide warnings of torch's exporters about deprecations and about optional libraries."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
+        torch.jit.save(traced, file, _extra_files={"shmppo": metadata})

@@ -37,31 +37,27 @@ class Candidate:
 
 
 class Search:
-    """Coordinate search: improve one dimension after the other while there is time.
-
-    The search starts at the configuration in `options`.
-    """
+    """Coordinate search: improve one dimension after the other while there is time."""
 
     def __init__(self, options: Tune) -> None:
+        """Begin at the configuration in `options`, with one worker per core."""
         self._options = options
         self._until = time.monotonic() + 60 * options.minutes
         self._measured: dict[str, Candidate] = {}  # by the text of `describe`
-        self._start = options.config(workers=min(usable_cores(), options.num_envs))
 
     def run(self) -> None:
         """Measure neighbors until none is faster, then the fastest configurations again. Stop at the time limit."""
-        self._measure(self._start)
-        improved = True
-        while improved:
+        self._measure(self._options.config(workers=min(usable_cores(), self._options.num_envs)))
+        before = None
+        while before is not self.best:
             before = self.best
             for dimension in self._options.vary:
                 for config in neighbors(self.best.config, dimension):
-                    if not self._time_is_left():
+                    if time.monotonic() >= self._until:
                         return
                     if describe(config) not in self._measured:
                         self._measure(config)
-            improved = self.best is not before
-        while self._time_is_left():
+        while time.monotonic() < self._until:
             for candidate in self.ranking()[:FINALISTS]:
                 self._measure(candidate.config)
 
@@ -73,9 +69,6 @@ class Search:
     def ranking(self) -> list[Candidate]:
         """Return the measured configurations, fastest first."""
         return sorted(self._measured.values(), key=lambda candidate: -candidate.rate)
-
-    def _time_is_left(self) -> bool:
-        return time.monotonic() < self._until
 
     def _measure(self, config: TrainConfig) -> None:
         rate = measured_run(config, self._options.iterations).median("steps_per_second")

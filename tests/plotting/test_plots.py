@@ -138,6 +138,23 @@ def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path, monkeyp
     assert "environment steps" in texts(tmp_path / "steps.svg")
 
 
+def test_tables_with_other_columns_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written_run(tmp_path / "a")
+    (run / "eval.csv").write_text("steps,score\n1,2\n")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "metrics.csv").write_text("epoch,loss\n1,0.5\n2,0.25\n")
+    monkeypatch.chdir(tmp_path)
+    for directory, message in (
+        ("a", "error: a/eval.csv has no column iteration; remove this file to plot without it\n"),
+        ("b", "error: b/metrics.csv has no column iteration; name the directory of a run of train\n"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["plot", directory])
+        assert main() == 2
+        assert capsys.readouterr().err == message
+
+
 def test_metrics_that_cannot_be_plotted_are_refused(tmp_path: Path) -> None:
     runs = written_run(tmp_path / "a"), written_run(tmp_path / "b", iterations=2)
     for name, message in (

@@ -209,32 +209,6 @@ def test_a_disk_that_is_full_from_the_start_is_refused(disk: Path) -> None:
         train(dataclasses.replace(BASE, run_dir=str(disk / "run")))
 
 
-@pytest.mark.parametrize("fault", long_after(1, ["removed", "full"]))
-def test_a_tensorboard_directory_with_a_fault_gives_one_warning(
-    fault: str, undisturbed: str, disk: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("tensorboard")
-    run_dir = disk.parent / "run"
-    if fault == "full":
-        (disk / "tensorboard").mkdir()
-        run_dir.mkdir()
-        (run_dir / "tensorboard").symlink_to(disk / "tensorboard")
-
-    def remove() -> None:
-        shutil.rmtree((run_dir / "tensorboard").rename(disk.parent / "removed"))  # no file is added meanwhile
-
-    begin = (lambda: fill(disk)) if fault == "full" else remove
-    hook = threading.excepthook
-    config = dataclasses.replace(BASE, run_dir=str(run_dir), track=("tensorboard",))
-    with no_error():
-        summary = train(config, callback=at(i2=begin))
-    assert summary["weights_sha256"] == undisturbed
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 1, lines
-    assert "warning: a logger cannot write its files and gets no more rows" in lines[0]
-    assert threading.excepthook is hook
-
-
 # --- the process of the caller
 
 
