@@ -14,6 +14,7 @@ from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
 from shmppo.runs.trainer import train
+from shmppo.utils.phase_timer import LEARNING, PHASES, SAMPLING
 
 WARM_UP = 3  # iterations that are not counted: they touch new memory pages and see tensor shapes for the first time
 
@@ -30,6 +31,18 @@ class MeasuredRun:
     def median(self, column: str) -> float:
         """Return the median over the iterations after the warm-up."""
         return float(np.median(self.columns[column][WARM_UP:]))
+
+    def parts(self) -> dict[str, float]:
+        """Split the seconds of an iteration into the parts of `plotting.scaling.PARTS`."""
+        seconds = {phase: self.median(f"{phase}_seconds") for phase in PHASES}
+        signals = min(self.median("sync_seconds"), seconds["wait"])
+        return {
+            "sampling": sum(seconds[phase] for phase in SAMPLING),
+            "optimization": sum(seconds[phase] for phase in LEARNING),
+            "communication": seconds["publish"] + seconds["reduce"] + signals,
+            "waiting": seconds["wait"] - signals,
+            "other": seconds["other"],
+        }
 
 
 def measured_run(config: TrainConfig, iterations: int) -> MeasuredRun:

@@ -23,7 +23,6 @@ from shmppo.plotting.style import new_figure
 from shmppo.runs.trainer import train
 from shmppo.utils.files import make_parent_directory
 from shmppo.utils.machine import usable_cores
-from shmppo.utils.phase_timer import LEARNING, SAMPLING
 
 LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
 """Phases in which the workers are idle. With central learning, "gradient" is another one."""
@@ -76,23 +75,7 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
         "learner_share": _learner_seconds(run, central=not config.sharded) / iteration,
         "weights_sha256": str(run.summary["weights_sha256"]),
     }
-    return row | {f"{part}_seconds": seconds for part, seconds in _split(run).items()}
-
-
-def _split(run: MeasuredRun) -> dict[str, float]:
-    """Split the seconds of an iteration into PARTS."""
-
-    def seconds(*phases: str) -> float:
-        return sum(run.median(f"{phase}_seconds") for phase in phases)
-
-    sync = run.median("sync_seconds")
-    return {
-        "sampling": seconds(*SAMPLING),
-        "optimization": seconds(*LEARNING),
-        "communication": seconds("publish", "reduce") + min(sync, seconds("wait")),
-        "waiting": max(seconds("wait") - sync, 0.0),
-        "other": seconds("other"),
-    }
+    return row | {f"{part}_seconds": seconds for part, seconds in run.parts().items()}
 
 
 def _learner_seconds(run: MeasuredRun, *, central: bool) -> float:

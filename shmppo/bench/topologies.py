@@ -19,9 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from shmppo.bench.measured_run import WARM_UP, MeasuredRun, measured_run
+from shmppo.bench.measured_run import MeasuredRun, measured_run
 from shmppo.bench.options import Topologies
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
@@ -29,10 +27,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.parallel.shared_buffers import OWN_ENVS, run_fields
 from shmppo.plotting.curves import read_columns
 from shmppo.utils.machine import usable_cores
-from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, SAMPLING
-
-SPLIT = {"sampling": SAMPLING, "optimization": LEARNING, "communication": COMMUNICATION, "other": ("other",)}
-"""Phases of each part of an iteration."""
 
 
 def decentralized_run(config: TrainConfig, ranks: int, iterations: int) -> MeasuredRun:
@@ -117,10 +111,8 @@ def _measured(options: Topologies, count: int, learning: str) -> tuple[int, Trai
 def _row(name: str, processes: int, config: TrainConfig, run: MeasuredRun, single: float) -> dict[str, Any]:
     """Make a topology's row of the table. single: steps per second of one process."""
     rate = run.median("steps_per_second")
-    parts = {
-        part: float(np.median(np.sum([run.columns[f"{phase}_seconds"][WARM_UP:] for phase in phases], axis=0)))
-        for part, phases in SPLIT.items()
-    }
+    parts = run.parts()
+    parts["communication"] += parts.pop("waiting")
     return {
         "topology": name,
         "processes": processes,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shmppo.bench.measured_run import MeasuredRun
-from shmppo.bench.scaling import COLUMNS, Scaling, _split, add_scaling, plan, serial_fraction, table, time_to_target
+from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, plan, serial_fraction, table, time_to_target
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.plotting.scaling import PARTS
@@ -65,7 +65,7 @@ def test_weak_scaling_keeps_the_environments_per_worker_and_the_steps_per_miniba
 
 def test_the_parts_of_an_iteration_add_up_to_all_phases() -> None:
     seconds = {f"{phase}_seconds": np.full(5, 2.0**i) for i, phase in enumerate(PHASES)}
-    parts = _split(MeasuredRun({}, seconds | {"sync_seconds": np.full(5, 0.5)}))
+    parts = MeasuredRun({}, seconds | {"sync_seconds": np.full(5, 0.5)}).parts()
     assert tuple(parts) == PARTS
     assert sum(parts.values()) == sum(2.0**i for i in range(len(PHASES)))
     wait, publish, reduce = (2.0 ** PHASES.index(phase) for phase in ("wait", "publish", "reduce"))
