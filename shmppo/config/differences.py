@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from typing import Any
 
-from shmppo.config.checks import flag
+from shmppo.config.checks import flag_with_value
 from shmppo.config.train_config import TrainConfig
 
 
@@ -18,14 +16,5 @@ def differences(config: TrainConfig) -> dict[str, Any]:
 
 def command(config: TrainConfig) -> str:
     """Return the command line that trains a configuration."""
-    words = ["python", "-m", "shmppo.train"]
-    for name, value in differences(config).items():
-        if isinstance(value, bool):
-            words.append(flag(name) if value else flag("no_" + name))
-        elif isinstance(value, dict):
-            words += [flag(name), *(f"{key}={json.dumps(part)}" for key, part in value.items())]
-        elif isinstance(value, tuple):
-            words += [flag(name), *map(str, value)]
-        else:
-            words += [flag(name), str(value)]
-    return shlex.join(words)
+    flags = [flag_with_value(name, value) for name, value in differences(config).items()]
+    return " ".join(["python -m shmppo.train", *flags])
