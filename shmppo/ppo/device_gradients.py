@@ -102,7 +102,7 @@ class DeviceGradients:
         self._each_epoch = ("weights", "sequence_state") if config.refresh_states else ("weights",)
 
     def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
-        """See `ShardGradients.compute`."""
+        """Copy what has changed to the device, compute the gradients of some shards there, and copy them back."""
         if epoch == minibatch == 0:
             self._copies.upload()
         else:

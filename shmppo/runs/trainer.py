@@ -60,7 +60,10 @@ def train(
     loggers: Sequence[Logger] = (),
     make_learner: LearnerType = Learner,
 ) -> dict[str, Any]:
-    """See `shmppo.train`. make_learner: makes the learner; with it `shmppo.verify` records an iteration."""
+    """Train a new run, as `shmppo.train` describes.
+
+    make_learner: makes the learner; with it `shmppo.verify` records an iteration.
+    """
     refuse_imported_script()
     refuse_forked_process()
     if config.run_dir is not None:
@@ -95,7 +98,7 @@ def resume(
     make_learner: LearnerType = Learner,
     **changes: Any,
 ) -> dict[str, Any]:
-    """See `shmppo.resume`. make_learner: see `train`."""
+    """Continue a run, as `shmppo.resume` describes. make_learner: as for `train`."""
     run_dir = user_path(run_dir, "--resume")
     refuse_imported_script()
     refuse_forked_process()

@@ -85,28 +85,11 @@ class _ActingMlp:
         return x
 
 
-class _ActingEncoder:
-    """Any other encoder: it calls the module of the learning network.
-
-    `load` does nothing, because the weights of that module do not change during a rollout.
-    """
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-
-    def load(self) -> None:
-        pass
-
-    def __call__(self, obs: Sequence[Tensor]) -> Tensor:
-        features: Tensor = self.encoder(obs)
-        return features
-
-
-def _acting_encoder(encoder: Encoder, rows: int) -> _ActingMlp | _ActingEncoder:
+def _acting_encoder(encoder: Encoder, rows: int) -> _ActingMlp | Encoder:
     layers, leaves = encoder.network, encoder.leaves
     if isinstance(layers, Mlp) and not layers.normalized and (len(leaves) > 1 or leaves[0].kind == "vector"):
         return _ActingMlp(encoder, layers, rows)
-    return _ActingEncoder(encoder)
+    return encoder  # the module of the learning network, whose weights do not change during a rollout
 
 
 class _ActingTrunk:
@@ -134,7 +117,8 @@ class _ActingTrunk:
 
     def load(self) -> None:
         for encoder in self.encoders:
-            encoder.load()
+            if isinstance(encoder, _ActingMlp):
+                encoder.load()
         for cell in self.cells:
             cell.load()
 

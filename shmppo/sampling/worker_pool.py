@@ -91,17 +91,17 @@ class WorkerPool(Pool):
         self._workers: list[WorkerProcess] = []
         try:
             for w in range(config.num_workers):
-                self._workers.append(self._start(w, restore=self._must_restore(w)))
+                self._workers.append(self._start(w))
         except BaseException:  # the process limit is reached, or Ctrl-C: end the workers that run already
             self.close(grace=0.0)
             raise
 
     def _must_restore(self, index: int) -> bool:
-        """Whether a new worker has to restore episodes. If not, it begins the first ones."""
+        """Whether a new worker has to restore the episodes of its environments instead of beginning the first ones."""
         return self._actions.iteration > 0 or index in self._begun
 
-    def _start(self, index: int, *, restore: bool) -> WorkerProcess:
-        """Start worker `index`. With `restore` it restores the episodes of its environments first."""
+    def _start(self, index: int) -> WorkerProcess:
+        """Start worker `index`. It begins the first episodes of its environments, or restores those in progress."""
         config = self._config
         columns = partition(config.num_envs, config.num_workers, index)
         setup = dataclasses.replace(
@@ -111,7 +111,7 @@ class WorkerPool(Pool):
             shards=partition(config.shards, config.num_workers, index),
             sequence_number=self._mailbox.sequence_number(index),
             iteration=self._actions.iteration,
-            episodes=self._actions.episodes(columns) if restore else None,
+            episodes=self._actions.episodes(columns) if self._must_restore(index) else None,
         )
         worker = WorkerProcess(self._context, setup)
         self._mailbox.connect(index, worker.commands)
@@ -123,7 +123,7 @@ class WorkerPool(Pool):
         return [worker.process.pid for worker in self._workers]
 
     def start(self, model: ActorCritic) -> None:
-        """Wait until every worker is ready, and replace those that fail while they start. See `Pool.start`."""
+        """Wait until every worker is ready, and replace those that fail while they start."""
         self.create_gradients(model)
         self._wait_ready(self._workers)
 
@@ -147,7 +147,7 @@ class WorkerPool(Pool):
         return ready
 
     def collect(self, iteration: int) -> tuple[Rollout, CollectTimes]:
-        """Let all workers collect the rollout of their environments. See `Pool.collect`."""
+        """Let all workers collect the rollout of their environments, and wait for them."""
         timings = self._buffers.timings
         sent = self.timer.switch("wait")
         self._send_and_wait(self._workers, Collect(iteration))
@@ -158,14 +158,14 @@ class WorkerPool(Pool):
         return self._buffers.rollout, CollectTimes(now - sent, timings.phase_seconds.sum(axis=1), sync_seconds)
 
     def refresh_states(self) -> float:
-        """Let all workers refresh the states of their environments. See `Pool.refresh_states`."""
+        """Let all workers recompute the stored states of their environments, and wait for them."""
         sent = self.timer.switch("wait")
         self._send_and_wait(self._workers, RefreshStates())
         self.timer.add_blocked(self.timer.switch("other") - sent, self._buffers.timings.phase_seconds)
         return self._state_drift()
 
     def compute_gradients(self, epoch: int, minibatch: int) -> float:
-        """Compute the own shards while all workers but worker 0 compute theirs. See `Pool.compute_gradients`."""
+        """Compute the learner's shards while all workers but worker 0 compute theirs, and wait for them."""
         if not self._config.sharded:
             return super().compute_gradients(epoch, minibatch)
         others, command, timer = self._workers[1:], ComputeGradients(epoch, minibatch), self.timer
@@ -229,7 +229,7 @@ class WorkerPool(Pool):
             raise error
         log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, MAX_RESTARTS)
         self.restarts += 1
-        new = self._start(worker.index, restore=self._must_restore(worker.index))
+        new = self._start(worker.index)
         self._workers = [new if w is worker else w for w in self._workers]
         return new
 
@@ -253,16 +253,17 @@ class WorkerPool(Pool):
         while waiting:
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):
-                report: Ready | WorkerError | None = None
-                if not (commanded and self._mailbox.is_acknowledged(index)):
-                    if not any(handle in ready for handle in worker.handles):
-                        continue
-                    message = _next_report(worker, starting=not commanded)
-                    if isinstance(message, WakeUp):  # the next round of the loop checks for the acknowledgement
-                        continue
-                    if isinstance(message, WorkerError) and message.env_index is not None:
-                        hint_at_skipping(message, self._config)
-                    report = message
+                report: Ready | WakeUp | WorkerError | None
+                if commanded and self._mailbox.is_acknowledged(index):
+                    report = None
+                elif any(handle in ready for handle in worker.handles):
+                    report = _next_report(worker, starting=not commanded)
+                else:
+                    continue
+                if isinstance(report, WakeUp):  # the next round of the loop checks for the acknowledgement
+                    continue
+                if isinstance(report, WorkerError) and report.env_index is not None:
+                    hint_at_skipping(report, self._config)
                 del waiting[index]
                 reported = True
                 yield worker, report

@@ -184,10 +184,10 @@ def test_workers_that_have_started_end_if_another_cannot_start(monkeypatch: pyte
     started: list[int] = []
     original = WorkerPool._start
 
-    def second_fails(pool: WorkerPool, index: int, *, restore: bool) -> WorkerProcess:
+    def second_fails(pool: WorkerPool, index: int) -> WorkerProcess:
         if index == 1:
             raise OSError("no more processes")
-        worker = original(pool, index, restore=restore)
+        worker = original(pool, index)
         started.append(worker.process.pid)
         return worker
 

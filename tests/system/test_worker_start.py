@@ -62,9 +62,9 @@ def test_a_worker_that_is_killed_before_it_runs_is_replaced(
 
     original, left = WorkerPool._start, strikes
 
-    def start_and_kill(pool: WorkerPool, index: int, *, restore: bool) -> Any:
+    def start_and_kill(pool: WorkerPool, index: int) -> Any:
         nonlocal left
-        worker = original(pool, index, restore=restore)
+        worker = original(pool, index)
         if left:
             left -= 1
             os.kill(worker.process.pid, signal.SIGKILL)
