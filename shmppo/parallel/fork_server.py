@@ -22,10 +22,6 @@ PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 `shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
 
 START_TRIES, RETRY_SECONDS = 3, 0.2
-START_SECONDS = 180.0
-"""Far above the time that the fork server takes to import PRELOAD and to fork."""
-REAP_SECONDS = 60.0
-"""Far above the time that the fork server takes to reap a process."""
 
 
 def has_fork_server() -> bool:
@@ -48,18 +44,15 @@ def started_process(make: Callable[[], Any]) -> Any:
     """Make a process with the start method "forkserver", and start it.
 
     Args:
-        make: makes the process. It is called again if the fork server ends meanwhile, for example because a signal was
-            sent to all processes of the job. A fork server that does not answer within START_SECONDS was probably
-            stopped (SIGSTOP), and is killed. The next try starts another one.
+        make: makes the process. It is called again if the fork server ends meanwhile, because a signal was sent to all
+            processes of the job. The next try starts another fork server.
 
     Raises:
         EOFError, ConnectionError: if the fork server ends again and again.
         OSError: if the system cannot start another process.
     """
     for tries_left in reversed(range(START_TRIES)):
-        process, too_long = make(), threading.Timer(START_SECONDS, _kill_server)
-        too_long.daemon = True
-        too_long.start()
+        process = make()
         try:
             process.start()
             break
@@ -67,44 +60,25 @@ def started_process(make: Callable[[], Any]) -> Any:
             if not tries_left:
                 raise
             time.sleep(RETRY_SECONDS)
-        finally:
-            too_long.cancel()
     return process
 
 
 def end_process(process: Any) -> None:
-    """Kill a process of `started_process`, and wait for its end."""
+    """Kill a process of `started_process`, and wait until the fork server has reaped it."""
     process.kill()
-    wait_for_end(process)
-
-
-def wait_for_end(process: Any) -> None:
-    """Wait for a process of `started_process` that is about to end.
-
-    The fork server reaps it. If it does not, because it was stopped (SIGSTOP), it is killed.
-    """
-    process.join(REAP_SECONDS)
-    if process.exitcode is None:
-        _kill_server()
-        process.join()
+    process.join()
 
 
 def kill_fork_server() -> None:
     """End the fork server at once, even while it imports modules. Call this when no worker is left."""
     server: Any = vars(forkserver)["_forkserver"]
-    if server._forkserver_pid is not None:
-        _kill_server()
-        server._stop()
-
-
-def _kill_server() -> None:
-    """Kill the fork server and its children, if it has been started. The next start of a process starts another one."""
-    pid = vars(forkserver)["_forkserver"]._forkserver_pid
+    pid = server._forkserver_pid
     if pid is not None:
         # The import of glfw, which mujoco needs, starts processes. Without a reader, they would print an error.
         for each in [pid, *_children(pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
+        server._stop()
 
 
 def _children(pid: int) -> list[int]:

@@ -20,7 +20,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, WorkerError
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.parallel.fork_server import wait_for_end
 from shmppo.parallel.mailbox import (
     BLOCK_SECONDS,
     Collect,
@@ -351,7 +350,7 @@ def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | W
     """
     # A worker that raises sends its report before it ends. So look for a report first.
     if not worker.reports.has_message():
-        wait_for_end(worker.process)
+        worker.process.join()
         if worker.process.exitcode == UNGUARDED_MAIN:
             raise ConfigError(
                 "the main script calls train() or resume() again when a worker imports it; put the call under "

@@ -1,16 +1,14 @@
-"""The fork server: its pipe, which would keep it alive if a stopped worker held it, and its own failures."""
+"""The fork server: its pipe, which would keep it alive if a stopped worker held it, and a start while it ends."""
 
 from __future__ import annotations
 
 import os
-import time
 from multiprocessing import forkserver
 from typing import Any
 
-import psutil
 import pytest
 
-from shmppo.parallel.fork_server import end_process, end_with_fork_server, started_process
+from shmppo.parallel.fork_server import end_with_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker_process import start_context
 
@@ -63,28 +61,3 @@ def test_a_start_is_tried_again_if_the_fork_server_ends(monkeypatch: pytest.Monk
     assert not failures
     with pytest.raises(EOFError):
         started_process(lambda: Interrupted([EOFError()]))
-
-
-def sleep() -> None:
-    time.sleep(1000)
-
-
-def test_a_stopped_fork_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can neither reap a process that is killed, nor start another one."""
-    monkeypatch.setattr("shmppo.parallel.fork_server.REAP_SECONDS", 0.2)
-    context = start_context()
-    process = started_process(lambda: context.Process(target=sleep, daemon=True))
-    server = psutil.Process(vars(forkserver)["_forkserver"]._forkserver_pid)
-    server.suspend()
-    end_process(process)
-    assert process.exitcode is not None
-    another = started_process(lambda: context.Process(target=sleep, daemon=True))
-    stopped = psutil.Process(vars(forkserver)["_forkserver"]._forkserver_pid)
-    assert stopped.pid != server.pid
-    assert not server.is_running()
-    stopped.suspend()
-    monkeypatch.setattr("shmppo.parallel.fork_server.START_SECONDS", 2.0)
-    monkeypatch.setattr("shmppo.parallel.fork_server.START_TRIES", 1)
-    with pytest.raises((EOFError, ConnectionError)):
-        started_process(lambda: context.Process(target=sleep, daemon=True))
-    end_process(another)
