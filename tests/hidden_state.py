@@ -199,6 +199,26 @@ class FailsElsewhere(Hidden):
         return 0.0
 
 
+class SamplesSpaces(Counter):
+    """Its reset draws the observation from the space, whose generator `reset(seed=…)` does not seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed, options=options)
+        return self.observation_space.sample(), {}
+
+
+class UnseededReset(Counter):
+    """Its reset draws the observation from a generator that nothing seeds."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed, options=options)
+        return np.random.default_rng().random(2), {}
+
+
 class NotMade(Counter):
     """Can be made only in the process `owner`."""
 

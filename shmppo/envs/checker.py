@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import numbers
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 
+from shmppo.envs.space_seeds import seed_spaces, spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, path_name, relative_pronoun
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
@@ -31,13 +34,22 @@ STEP_RULE = "it must return (observation, reward, terminated, truncated, info)"
 _REMEDY = "correct the observation or observation_space"
 
 
+class Contract(NamedTuple):
+    """What an environment that follows Gymnasium's API does with seeds."""
+
+    seeding: Seeding
+    """The seeding that the configuration asks for, or "never" if the environment does not accept seeds."""
+    resets_equal: bool
+    """Whether two resets with the same seed gave the same observation, as far as each episode is seeded."""
+
+
 def check_contract(
     env: gymnasium.Env,
     where: str,
     seeding: Literal["episode", "once"],
     action: Callable[[Any], Any] | None = None,
-) -> Seeding:
-    """Reset and step an environment once, and check what it returns.
+) -> Contract:
+    """Reset and step an environment, reset it again with the same seed, and check what it returns.
 
     Args:
         env: the environment.
@@ -45,13 +57,12 @@ def check_contract(
         seeding: the seeding that the configuration asks for.
         action: maps an observation to an action; a random action if None.
 
-    Returns:
-        `seeding`, or "never" if the environment does not accept seeds.
-
     Raises:
         ConfigError: if a rule is broken. The message names the rule.
     """
     accepted: Seeding = seeding
+    parts = spaces_of(env)
+    seed_spaces(parts, 0)
     returned: Any = None
     try:
         returned = env.reset(seed=0)
@@ -66,6 +77,7 @@ def check_contract(
     if not isinstance(returned[1], dict):
         raise ConfigError(f"{where}: reset returned {kind_of(returned[1])} as its info; {_RESET_RULE}")
     _check_observation(where, "reset", env.observation_space, returned[0])
+    first = copy.deepcopy(returned[0])  # the environment may reuse its arrays
     env.action_space.seed(0)
     chosen = env.action_space.sample() if action is None else action(returned[0])
     stepped = _call(where, "step(action)", lambda: env.step(chosen))
@@ -83,7 +95,11 @@ def check_contract(
             raise ConfigError(f"{where}: step returned {name} = {brief(flag)}; it must be a bool")
     if not isinstance(info, dict):
         raise ConfigError(f"{where}: step returned {kind_of(info)} as its info; {STEP_RULE}, info a dict")
-    return accepted
+    if accepted != "episode":  # an episode may depend on earlier ones
+        return Contract(accepted, resets_equal=True)
+    seed_spaces(parts, 0)
+    again = _call(where, "reset(seed=0)", lambda: env.reset(seed=0)[0])
+    return Contract(accepted, resets_equal=data_equivalence(first, again, exact=True))
 
 
 def _call(where: str, what: str, function: Callable[[], Any]) -> Any:

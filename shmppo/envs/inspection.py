@@ -9,13 +9,13 @@ from typing import Literal
 import gymnasium
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import Seeding, check_contract
+from shmppo.envs.checker import Contract, check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.mujoco_support import reason_for_gymnasium, simulation_snapshot
+from shmppo.envs.mujoco_support import reason_for_gymnasium
 from shmppo.envs.row_check import check_rows
 from shmppo.envs.schedule import load_schedule
-from shmppo.envs.snapshots import snapshot_spec
+from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import first_allowed_action
 from shmppo.errors import ConfigError
@@ -53,11 +53,16 @@ def inspect_task(config: TrainConfig) -> Task:
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        seeding = check_contract(env, where, wanted, choose_action)
+        contract = check_contract(env, where, wanted, choose_action)
         backend = _backend(config, env)
-        native = backend == "mujoco" and seeding == "episode"
-        snapshot = simulation_snapshot(env) if native else snapshot_spec(env, choose_action)
-        task = Task(observation, distribution, seeding, snapshot, backend, _inexact_reason(backend, seeding))
+        if backend == "mujoco" and contract.seeding == "episode":
+            from shmppo.envs.mujoco_vector_env import simulation_snapshot  # a broken MuJoCo must not end other tasks
+
+            snapshot: SnapshotSpec | None = simulation_snapshot(env)
+        else:
+            snapshot = snapshot_spec(env, choose_action)
+        reason = _inexact_reason(backend, contract)
+        task = Task(observation, distribution, contract.seeding, snapshot, backend, reason)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     finally:
         close_environment(env, where)
@@ -86,11 +91,13 @@ def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "m
     return "gymnasium"
 
 
-def _inexact_reason(backend: str, seeding: Seeding) -> str | None:
+def _inexact_reason(backend: str, contract: Contract) -> str | None:
     """Return why runs with such environments are not reproducible, or None."""
     if backend == "envpool":
         return "--env-backend envpool cannot replay an episode"
-    return "the environment raises on reset(seed=…), so its episodes begin at random" if seeding == "never" else None
+    if contract.seeding == "never":
+        return "the environment raises on reset(seed=…), so its episodes begin at random"
+    return None if contract.resets_equal else "two resets with the same seed give different observations"
 
 
 def _check_mask(env: gymnasium.Env, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Which environments `MujocoVectorEnv` can step, and the format of their snapshots."""
+"""Which environments `MujocoVectorEnv` can step. This does not import MuJoCo, which other environments do not need."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import mujoco
-import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_tasks import TASKS, MujocoTask
-from shmppo.envs.snapshots import SnapshotSpec, wrappers_of
+from shmppo.envs.snapshots import wrappers_of
 
-SIMULATION_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
-"""The part of a simulation's state that its next step depends on."""
 _PACKAGE = "gymnasium.envs.mujoco."
 _SOURCES = {
     "ant_v5": ("03be9596a1fbc17157b6969e3ee48291600ff689c27fa02e178de3976eedddf9",),
@@ -70,12 +66,6 @@ def mujoco_task(env: gymnasium.Env) -> MujocoTask:
     signature = inspect.signature(type(base)).bind(**base.spec.kwargs)
     signature.apply_defaults()
     return TASKS[_task_name(type(base))](base.model, signature.arguments)
-
-
-def simulation_snapshot(env: gymnasium.Env) -> SnapshotSpec:
-    """Return the format of a snapshot: the state of the simulation, and the position before its next step."""
-    base: Any = env.unwrapped
-    return SnapshotSpec((mujoco.mj_stateSize(base.model, SIMULATION_STATE) + 1,), np.dtype(np.float64).str)
 
 
 def time_limit(env: gymnasium.Env) -> int:

@@ -12,17 +12,28 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+import gymnasium
 import mujoco
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.mujoco_support import SIMULATION_STATE, mujoco_task, time_limit
+from shmppo.envs.mujoco_support import mujoco_task, time_limit
 from shmppo.envs.mujoco_tasks import MujocoTask
+from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.utils.user_code import describe_error, user_traceback
+
+SIMULATION_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+"""The part of a simulation's state that its next step depends on."""
+
+
+def simulation_snapshot(env: gymnasium.Env) -> SnapshotSpec:
+    """Return the format of a snapshot: the state of the simulation, and the position before its next step."""
+    base: Any = env.unwrapped
+    return SnapshotSpec((mujoco.mj_stateSize(base.model, SIMULATION_STATE) + 1,), np.dtype(np.float64).str)
 
 
 class MujocoHandle(GymnasiumHandle):

@@ -18,6 +18,7 @@ from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import restore_snapshot, take_snapshot
+from shmppo.envs.space_seeds import seed_spaces, spaces_of
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
@@ -57,6 +58,7 @@ class GymnasiumHandle(EnvHandle):
         with creation_errors(self.index):
             self._env = make_environment(self._config, self._render_mode)
         self.step = self._env.step
+        self._spaces = spaces_of(self._env)
         self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 
     def reset(self, episode: int, iteration: int = 1) -> Any:
@@ -73,6 +75,8 @@ class GymnasiumHandle(EnvHandle):
         stream = self._config.first_env + self.index  # unique over all ranks
         seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
         self._seeded = self._task.seeding == "episode"
+        if seed is not None:
+            seed_spaces(self._spaces, seed)
         arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
         if self._schedule is not None:
             arguments["options"] = self._schedule(iteration)

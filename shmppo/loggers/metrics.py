@@ -76,7 +76,8 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "run_dir": "directory of the run",
     "config": "the resolved configuration",
     "weights_sha256": "hash of the weights; null if an error ended the run during an update",
-    "exact": "whether the determinism guarantee holds for this run, as far as shmppo can tell",
+    "exact": "whether the determinism guarantee holds for this run, as far as shmppo can tell; null: the check of the "
+    "environment has not finished",
     "inexact_reasons": "why it does not hold",
     "environment_check": "whether the environment has the same bits for the same seed and actions, in the steps that "
     "`--check-determinism` compares: `passed`, `failed`, `not finished`, or `none` without the check",

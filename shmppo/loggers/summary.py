@@ -19,6 +19,8 @@ from shmppo.loggers.text import clock, number
 from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PHASES
 
+_EXACT = {True: "", False: " (not exact)", None: " (the check of the environment has not finished)"}
+
 
 class RunSummary(dict[str, Any]):
     """The content of summary.json. It is a dictionary with a short text form."""
@@ -66,7 +68,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         f"time           {shares}",
         f"memory         peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "
         f"of which {summary['shared_memory_bytes'] / 2**20:.1f} MiB shared",
-        f"weights        sha256 {summary['weights_sha256'][:16]}...{'' if summary['exact'] else ' (not exact)'}",
+        f"weights        sha256 {summary['weights_sha256'][:16]}...{_EXACT[summary['exact']]}",
     ]
     if summary["inexact_reasons"]:
         lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))

@@ -276,13 +276,14 @@ class Session:
         """
         config, state = self.config, self.state
         wall, steps = float(state.phase_seconds.sum()), state.env_steps
+        check = self.outputs.environment_check
         return {
             "run_dir": str(self.run_dir),
             "config": json.loads(json.dumps(config.to_json())),
             "weights_sha256": None if state.updating else self.learner.weights_sha256(),
-            "exact": not inexact_reasons,
+            "exact": False if inexact_reasons else None if check == "not finished" else True,
             "inexact_reasons": list(inexact_reasons),
-            "environment_check": self.outputs.environment_check,
+            "environment_check": check,
             "initial_weights": state.initial_weights,
             "env_steps": steps,
             "iterations": state.iteration,

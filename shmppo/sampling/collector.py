@@ -16,7 +16,6 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
-from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
@@ -58,6 +57,8 @@ def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, col
     if task.backend == "vector":
         return UserVectorEnv(config, task, low, high)
     if task.backend == "mujoco":
+        from shmppo.envs.mujoco_vector_env import MujocoVectorEnv  # other environments do not need MuJoCo
+
         return MujocoVectorEnv(config, task, low, high)
     return SyncVectorEnv(config, task, low, high)
 

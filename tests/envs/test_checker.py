@@ -204,7 +204,7 @@ class OutOfBounds(Returns):
 def test_values_outside_the_bounds_are_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     seen = {"arm": np.array([0.0, 1.5])}
     env = OutOfBounds((seen, {}), (seen, 0.0, False, False, {}))
-    assert check_contract(env, "--env X", "episode") == "episode"
+    assert check_contract(env, "--env X", "episode").seeding == "episode"
     outside = "returned an observation outside its space: part 'arm': [1] is 1.5 (bounds -1 … 1)"
     assert [record.message for record in caplog.records] == [f"--env X: {call} {outside}" for call in ("reset", "step")]
     wrong = {"arm": np.zeros(3)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from typing import Any
 
@@ -70,7 +71,8 @@ def test_a_difference_that_32_bits_cannot_show_is_found(monkeypatch: pytest.Monk
 
 
 def test_the_part_of_the_observation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("space_environments.Shaped._observe", lambda env: SPACES["dict"].sample())  # not seeded
+    space = copy.deepcopy(SPACES["dict"])  # not seeded
+    monkeypatch.setattr("space_environments.Shaped._observe", lambda env: space.sample())
     difference = check(env="space_environments:Shaped", env_kwargs={"space": "dict"}).difference
     assert difference is not None
     assert difference.startswith("observation 'camera', ")

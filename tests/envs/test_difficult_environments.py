@@ -40,6 +40,29 @@ def test_an_environment_that_refuses_seeds_trains_and_is_not_exact(tmp_path: Pat
     assert "environment 3: its episode could not be replayed and was restarted" in again["inexact_reasons"]
 
 
+def test_an_environment_that_draws_from_its_spaces_is_reproducible() -> None:
+    """IdentityEnvBox of Stable-Baselines3 does this."""
+    config = dataclasses.replace(BASE, env="hidden_state:SamplesSpaces")
+    task = inspect_task(config)
+    assert task.inexact_reason is None
+    drawn = []
+    for first in (0, 5):
+        envs = SyncVectorEnv(config, task, 0, 2)
+        for episode in (first, 7, 8):
+            envs.reset_all(episode)
+        drawn.append(envs.obs[0].copy())
+        envs.close()
+    assert (drawn[0] == drawn[1]).all()
+    assert len(np.unique(drawn[0])) == drawn[0].size, "each environment and each number is another one"
+
+
+def test_an_environment_whose_resets_differ_is_not_exact_from_the_start(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="hidden_state:UnseededReset", run_dir=str(tmp_path / "run"))
+    summary = train(dataclasses.replace(config, stop_at_iteration=1))
+    assert summary["inexact_reasons"] == ["two resets with the same seed give different observations"]
+    assert not summary["exact"]
+
+
 @pytest.mark.parametrize(("seeding", "expected"), [("episode", [3.0, 0.0]), ("once", [1.0, 2.0])])
 def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
     config = dataclasses.replace(BASE, env="environments:SeedCounter-v0", episode_seeding=seeding)

@@ -88,13 +88,28 @@ def test_an_environment_that_cannot_be_made_is_refused_in_a_sentence(fields: dic
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gymnasiums_own_advice_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise gymnasium.error.DependencyNotInstalled("Box2D is not installed, you can install it by …\nmore")
 
     monkeypatch.setattr(gymnasium, "make", missing)
-    with pytest.raises(ConfigError, match=r"^--env LunarLander-v3 could .*; pip install 'shmppo\[box2d\]'$"):
+    with pytest.raises(ConfigError, match=r"^--env LunarLander-v3 could not be made: Box2D is not .* install it by …$"):
         inspect_task(TrainConfig(env="LunarLander-v3"))
+
+
+@pytest.mark.parametrize("source", ["raise ImportError('broken')", ""])
+def test_a_broken_mujoco_does_not_end_other_tasks(
+    source: str, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """metaworld leaves such a package. An import of it fails, or it has no members."""
+    (tmp_path / "mujoco.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    small = ("--num-envs", 4, "--rollout-steps", 16, "--minibatches", 2, "--stop-at-iteration", 1, "--run-dir")
+    result = run_command("shmppo.train", "--env", "CartPole-v1", "--workers", 1, *small, tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    result = run_command("shmppo.train", "--env", "HalfCheetah-v5", *small, tmp_path / "other")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: --env HalfCheetah-v5 could not be made: ")
 
 
 def test_arguments_from_the_command_line_and_from_a_file() -> None:
