@@ -14,6 +14,7 @@ from typing import Any
 
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
+from shmppo.config.trust import modules_of
 from shmppo.utils.machine import git_revision
 
 RUNS = ROOT / "runs"
@@ -59,6 +60,7 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path) ->
         raise SystemExit(f"the training in {run_dir} was stopped; run the same command again to resume it")
     summary = json.loads((run_dir / "summary.json").read_text())
     command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", 20, "--seed", 1, "--json"]
+    command += trust_of(run_dir)
     # Some examples define wrappers that the run names by the module of the example.
     path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path}
@@ -81,15 +83,29 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path) ->
 
 def is_finished(run_dir: Path) -> bool:
     """Whether the run in a directory has reached its last step."""
-    file = run_dir / "summary.json"
-    return file.exists() and not json.loads(file.read_text())["stopped_early"]
+    summary = run_dir / "summary.json"
+    if not summary.exists():
+        return False
+    steps: int = json.loads(summary.read_text())["env_steps"]
+    return steps >= config_of(run_dir)["total_steps"]
+
+
+def config_of(run_dir: Path) -> dict[str, Any]:
+    """Return the configuration of a run."""
+    config: dict[str, Any] = json.loads((run_dir / "config.json").read_text())["config"]
+    return config
+
+
+def trust_of(run_dir: Path) -> list[str]:
+    """Return the flags that trust the modules which a run of this script names."""
+    return [word for module in modules_of(config_of(run_dir)) for word in ("--trust", module)]
 
 
 def train_or_resume(arguments: Iterable[str], seed: int, run_dir: Path) -> None:
     """Train with --workers 0, or resume from the last checkpoint. arguments: those of `add_run`."""
     if (run_dir / "checkpoint.pt").exists():
         program = itertools.takewhile(lambda argument: not argument.startswith("--"), arguments)
-        command = [*program, "--resume", str(run_dir)]
+        command = [*program, "--resume", str(run_dir), *trust_of(run_dir)]
     else:
         shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
         command = [*arguments, "--seed", str(seed), "--run-dir", str(run_dir)]

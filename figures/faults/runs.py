@@ -85,7 +85,7 @@ class Run:
         """Return the summary of a finished run, or None."""
         with suppress(OSError, json.JSONDecodeError):
             summary: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
-            return None if summary["stopped_early"] else summary
+            return summary if summary["env_steps"] >= ITERATIONS * BATCH_STEPS * len(self.learners) else None
         return None
 
     def workers(self, rank: int) -> list[psutil.Process]:

@@ -75,7 +75,7 @@ def train_or_resume(config: TrainConfig) -> dict[str, Any]:
     else:
         shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
         summary = train(config, callback=stop)
-    if summary["stopped_early"] and not is_solved(summary["iterations"]):
+    if summary["env_steps"] < config.total_steps and not is_solved(summary["iterations"]):
         raise SystemExit(f"the training in {run_dir} was stopped; run the same command again to resume it")
     return summary
 

@@ -128,7 +128,7 @@ def losses_of(game: Game, steps: Iterable[tuple[int, int]]) -> dict[str, float]:
 
 def measure(game: Game, run_dir: Path, episodes: int, seed: int) -> dict[str, str]:
     """Let a trained policy play, with sampled actions as in training. Returns its mean return and its mean losses."""
-    policy = load_policy(run_dir, seed=seed)
+    policy = load_policy(run_dir, seed=seed, trust=("popgym",))
     config = policy.config
     if "MineSweeperEasy" not in str(config.env) or not config.prev_action:
         raise SystemExit(f"{run_dir} was not trained with MineSweeperEasy and --prev-action; name another run")
