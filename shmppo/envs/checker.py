@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from shmppo.envs.space_seeds import seed_spaces, spaces_of
 from shmppo.errors import ConfigError
-from shmppo.spaces.observations import NUMBERS, path_name, relative_pronoun
+from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec, path_name, relative_pronoun
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)
@@ -27,11 +27,8 @@ TOLERANCE = 1e-5  # relative, at the bounds of a Box: a value rounded to float32
 
 MAX_NAMED = 3
 """Number of values outside the bounds that a message names."""
-MAX_VALUE_TEXT = 40
-"""Number of characters up to which a message shows a value of a discrete space."""
 _RESET_RULE = "it must return (observation, info), info a dict"
 STEP_RULE = "it must return (observation, reward, terminated, truncated, info)"
-_REMEDY = "correct the observation or observation_space"
 
 
 class Contract(NamedTuple):
@@ -115,37 +112,26 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
 
 
 def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
-    """Raise ConfigError if an observation violates its space. A value outside the bounds of a Box is only a warning."""
-    clause = broken_rule(space, observation)
-    if clause:
-        raise ConfigError(f"{where}: {call} returned an observation {clause}")
+    """Check that an observation can be stored and is finite. A value outside the bounds of a Box is only a warning.
+
+    Raises:
+        ConfigError: if it cannot, or is not.
+    """
+    clause = None
+    try:
+        for leaf in observation_spec(space, where).leaves:
+            array = leaf.to_storage(leaf.extract(observation)).reshape(leaf.env_shape)
+            if clause is None and not np.isfinite(array).all():
+                clause = f"{relative_pronoun(leaf.keys)} is not finite: {name_values(array, ~np.isfinite(array))}"
+    except ObservationError as error:
+        clause = error.clause
+    except ValueError:
+        clause = "that cannot be converted to an array"
+    if clause is not None:
+        remedy = "correct the observation or observation_space"
+        raise ConfigError(f"{where}: {call} returned an observation {clause}; {remedy}")
     if outside := values_outside(space, observation):
         log.warning("%s: %s returned an observation outside its space: %s", where, call, outside)
-
-
-def broken_rule(space: spaces.Space[Any], observation: Any, keys: tuple[str | int, ...] = ()) -> str | None:
-    """Return how an observation violates its space and what to do, or None if it is valid apart from bounds.
-
-    The precision of floats is not checked: many environments return float64 for a Box of float32.
-
-    Args:
-        space: the space.
-        observation: the observation, or a part of it.
-        keys: path to this part.
-
-    Returns:
-        A clause that continues "an observation …", such as "that has shape (3,), but its space has shape (2,); …".
-    """
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        fault = _wrong_parts(space, observation)
-    elif isinstance(space, spaces.Box):
-        fault = _wrong_array(space, observation)
-    else:
-        fault = _wrong_value(space, observation)
-    if fault is not None:
-        return f"{relative_pronoun(keys)} {fault}"
-    clauses = (broken_rule(part, observation[key], (*keys, key)) for key, part in _parts(space).items())
-    return next(filter(None, clauses), None)
 
 
 def _parts(space: spaces.Space[Any]) -> dict[Any, spaces.Space[Any]]:
@@ -155,51 +141,12 @@ def _parts(space: spaces.Space[Any]) -> dict[Any, spaces.Space[Any]]:
     return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else {}
 
 
-def _wrong_parts(space: spaces.Dict | spaces.Tuple[Any], observation: Any) -> str | None:
-    """Return how the parts of a compound observation differ from those of its space, or None."""
-    wanted = list(_parts(space))
-    if isinstance(space, spaces.Dict):
-        if not isinstance(observation, dict):
-            return f"is {kind_of(observation)}, but its space is a Dict with the parts {wanted}; {_REMEDY}"
-        same = set(observation) == set(wanted)
-        return None if same else f"has the parts {list(observation)}, but its space has {wanted}; {_REMEDY}"
-    if not isinstance(observation, tuple):
-        return f"is {kind_of(observation)}, but its space is a Tuple of {len(wanted)} parts; {_REMEDY}"
-    same = len(observation) == len(wanted)
-    return None if same else f"has length {len(observation)}, but its space has {len(wanted)} parts; {_REMEDY}"
-
-
-def _wrong_value(space: spaces.Space[Any], observation: Any) -> str | None:
-    """Return that a value is not in a discrete space, or None. Small values are named."""
-    if space.contains(observation) and np.asarray(observation).dtype.kind in NUMBERS:
-        return None
-    text = " ".join(repr(observation).split())
-    value = f"is {text}, which " if len(text) <= MAX_VALUE_TEXT else ""
-    return f"{value}is outside its space {brief(space)}; {_REMEDY}"
-
-
-def _wrong_array(space: spaces.Box, observation: Any) -> str | None:
-    """Return how the shape or type of an array differs from its space, or which values are not finite, or None."""
-    try:
-        array = np.asarray(observation)
-    except ValueError:
-        return f"cannot be converted to an array; {_REMEDY}"
-    if array.shape != space.shape:
-        return f"has shape {array.shape}, but its space has shape {space.shape}; {_REMEDY}"
-    if not np.can_cast(array.dtype, space.dtype, "same_kind"):
-        convert = f"convert it with .astype(np.{space.dtype})" if array.dtype.kind in "iu" else "return this type"
-        return f"has type {array.dtype}, but its space has type {space.dtype}; {convert}, or change observation_space"
-    if not np.isfinite(array).all():
-        return f"is not finite: {name_values(array, ~np.isfinite(array))}; correct the observation"
-    return None
-
-
 def values_outside(space: spaces.Space[Any], observation: Any, keys: tuple[str | int, ...] = ()) -> str | None:
     """Return which values of a valid observation lie outside the bounds of a Box, or None.
 
     Args:
         space: the space.
-        observation: the observation, or a part of it. `broken_rule` has returned None for it.
+        observation: the observation, or a part of it. It can be stored.
         keys: path to this part.
     """
     if isinstance(space, spaces.Box):

@@ -115,6 +115,8 @@ class Leaf:
         if self.kind == "image" and array.dtype != np.uint8:
             raise ObservationError(self.keys, f"has type {array.dtype}, but its space has type uint8")
         if self.kind == "codes":
+            if array.dtype.kind == "f":
+                raise ObservationError(self.keys, f"has type {array.dtype}, but it must contain integers")
             array = array.reshape(*batch, -1) - np.array(self.starts)
             if (array < 0).any() or (array >= np.array(self.sizes)).any():
                 raise ObservationError(self.keys, f"is {' '.join(str(value).split())}, which is outside its space")

@@ -123,7 +123,7 @@ def test_arguments_from_the_command_line_and_from_a_file() -> None:
             tyro.cli(TrainConfig, args=["--env-kwargs", given])
         assert str(raised.value) == f"--env-kwargs {given} is not of the form KEY=VALUE; write {advice}"
     for value in ((1, 2), object()):
-        with pytest.raises(ConfigError, match=r"--env-kwargs is .*; its values must be numbers, text, lists"):
+        with pytest.raises(ConfigError, match=r"--env-kwargs is .*; its values must be finite numbers, text, lists"):
             dataclasses.replace(config, env_kwargs={"a": value})
 
 
