@@ -43,7 +43,7 @@ __all__ = [
 
 
 def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
-    """Train a policy until the configured number of steps, or until SIGINT, SIGTERM, or SIGUSR1.
+    """Train a policy until the configured number of steps.
 
     Args:
         config: the configuration of the run.
@@ -58,11 +58,13 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
     Raises:
         ConfigError: if the configuration cannot run. It is raised before any process starts.
         WorkerError, EnvError, TrainingError, RankError: if the run cannot continue. All its processes have ended.
-        SaveError: if files of the run could not be written, or if its directory was removed.
+        SaveError: if a file of the run cannot be written, or if its directory was removed.
+        KeyboardInterrupt: after Ctrl-C, SIGTERM, or SIGUSR1. The run finishes the iteration in progress and is saved
+            before; a second signal ends it at once.
     """
     from shmppo.runs import trainer
 
-    return trainer.train(config, callback=callback, loggers=loggers)
+    return _uninterrupted(trainer.train(config, callback=callback, loggers=loggers))
 
 
 def resume(
@@ -93,19 +95,28 @@ def resume(
     Raises:
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a change is refused,
             or if the run has finished.
-        WorkerError, EnvError, TrainingError, RankError, SaveError: see `train`.
+        WorkerError, EnvError, TrainingError, RankError, SaveError, KeyboardInterrupt: see `train`.
     """
     from shmppo.runs import trainer
 
-    return trainer.resume(
-        run_dir,
-        checkpoint=checkpoint,
-        new_run_dir=new_run_dir,
-        callback=callback,
-        loggers=loggers,
-        trust=trust,
-        **changes,
+    return _uninterrupted(
+        trainer.resume(
+            run_dir,
+            checkpoint=checkpoint,
+            new_run_dir=new_run_dir,
+            callback=callback,
+            loggers=loggers,
+            trust=trust,
+            **changes,
+        )
     )
+
+
+def _uninterrupted(summary: dict[str, Any]) -> dict[str, Any]:
+    """Raise KeyboardInterrupt if a signal has ended the run, so that a loop over runs ends too."""
+    if summary["stop_reason"] == "signal":
+        raise KeyboardInterrupt(f"{summary['run_dir']} was stopped after iteration {summary['iterations']} and saved")
+    return summary
 
 
 def load_policy(

@@ -8,8 +8,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -123,15 +123,7 @@ class RankError(ShmppoError):
 
 
 class SaveError(ShmppoError):
-    """Files of the run could not be written, or its directory was removed. The message says what is lost.
-
-    Attributes:
-        summary: content of summary.json if the run has trained to its end, otherwise None.
-    """
-
-    def __init__(self, message: str, summary: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.summary = summary
+    """A file of the run could not be written, for example because the disk is full or the directory was removed."""
 
 
 class CommandEnd(SystemExit):
@@ -197,6 +189,21 @@ def print_error(error: ShmppoError) -> None:
     print(*filter(None, [error.details, *error.hints]), f"error: {error}", sep="\n", file=sys.stderr)
 
 
+@contextlib.contextmanager
+def memory_errors(then: str = "") -> Iterator[None]:
+    """Raise a ShmppoError if the body runs out of memory. then: what to do after there is more memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+            raise
+        reason = "".join(str(error).splitlines()[:1]) or "MemoryError"
+        raise ShmppoError(
+            f"there is not enough memory ({reason}); free memory, or use smaller minibatches, a smaller network, or "
+            f"fewer environments{then}"
+        ) from error
+
+
 def run_command(
     command: Callable[[], object],
     interrupted: str = "interrupted",
@@ -216,7 +223,8 @@ def run_command(
     """
     protect_standard_streams()
     try:
-        command()
+        with memory_errors():
+            command()
     except raised:
         raise
     except ShmppoError as error:
@@ -236,17 +244,6 @@ def run_command(
             raise
         print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))
         return ConfigError.exit_code
-    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError
-        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
-            raise
-        reason = "".join(str(error).splitlines()[:1]) or "MemoryError"
-        print_error(
-            ShmppoError(
-                f"there is not enough memory ({reason}); free memory, or use smaller minibatches, a smaller network, "
-                "or fewer environments"
-            )
-        )
-        return ShmppoError.exit_code
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED

@@ -99,8 +99,8 @@ def make() -> gymnasium.Env[Any, Any]:
 def traced_files() -> set[str]:
     """Train three iterations with two workers, and trace the second."""
     from shmppo import TrainConfig, train
-    from shmppo.loggers.metrics import MetricsFile
     from shmppo.ppo.learner import Learner
+    from shmppo.storage.metrics_file import MetricsFile
 
     begin, write = Learner.begin, MetricsFile.write
 

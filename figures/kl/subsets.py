@@ -28,7 +28,7 @@ from shmppo.ppo.losses import ShardGradients
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.training import TrainState
 from shmppo.sampling.pool import Pool
-from shmppo.storage.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_selected_checkpoint
 
 JOB = TrainConfig(
     core="none", encoder_sizes=(64, 64), separate_critic=True, epochs=10, learning_rate=3e-4, value_clip=True,
@@ -50,7 +50,7 @@ def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Sha
     Returns:
         The buffers with the rollout, and the state of the learner in the checkpoint.
     """
-    checkpoint = load_newest_checkpoint(run_dir)
+    checkpoint = load_selected_checkpoint(run_dir)
     buffers = new_buffers(config, task)
     state = TrainState(config, task, buffers)
     state.restore(checkpoint)
@@ -63,7 +63,7 @@ def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Sha
         pool.collect(state.iteration)
     finally:
         pool.close()
-    return buffers, load_newest_checkpoint(run_dir)["learner"]  # the learner may use the tensors of the first one
+    return buffers, load_selected_checkpoint(run_dir)["learner"]  # the learner may use the tensors of the first one
 
 
 def update_on(

@@ -25,8 +25,8 @@ from shmppo.config.checks import flag, require, shown
 from shmppo.config.hints import field_hint
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import ProcessOptions, RankOptions, ReportOptions
-from shmppo.config.schemas import CONFIG_FILE, read_object
 from shmppo.errors import ConfigError
+from shmppo.utils.files import read_object
 from shmppo.utils.machine import usable_cores
 
 DEFAULT_ENV = "CartPole-v1"
@@ -282,10 +282,10 @@ def load_config(run_dir: Path) -> TrainConfig:
     path = run_dir / "config.json"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; name the directory of a run, which contains config.json")
-    content = read_object(path, CONFIG_FILE, "restore it or start a new run")
+    content = read_object(path, "restore it or start a new run")
     try:
         return from_json(content["config"])
-    except ConfigError as error:
+    except (ConfigError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 

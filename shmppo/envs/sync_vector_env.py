@@ -144,7 +144,8 @@ class SyncVectorEnv(VectorEnv):
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
         super().__init__(config, task, [self.handle_type(config, task, n, render_mode) for n in range(low, high)])
         self._skip_failed = config.skip_bad_episodes
-        self._store = self._store_vector if self.observation.is_single_vector else self._store_leaves
+        # A bound method would keep this object, and with it the shared memory, until the cyclic garbage collection.
+        self._store = type(self)._store_vector if self.observation.is_single_vector else type(self)._store_leaves
         self._step_functions = [handle.step for handle in self.handles]
 
     @property
@@ -246,7 +247,7 @@ class SyncVectorEnv(VectorEnv):
     def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
         """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""
         try:
-            self._store(i, observation, hashed)
+            self._store(self, i, observation, hashed)
         except ObservationError as error:
             raise self._error(i, f"{call} returned an observation {error.clause}") from error
         except Exception as error:  # the values may be of any type

@@ -1,25 +1,13 @@
-"""The metrics of a run: their meaning, and the files metrics.csv and eval.csv."""
+"""The metrics of a run: the meaning of every column and key."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from pathlib import Path
-from typing import BinaryIO
-
-from shmppo.loggers.checked_rows import (
-    ROW_CHECKSUM,
-    TEXT_COLUMNS,
-    WEIGHTS_HASH,
-    CheckedRows,
-    header_line,
-    read_checked_rows,
-    row_line,
-)
-from shmppo.utils.files import FailedWrites, replaced_file
 from shmppo.utils.phase_timer import PHASES
 
-log = logging.getLogger(__name__)
+WEIGHTS_HASH = "weights_hash"
+"""The column of metrics.csv that is no number."""
+HASH_DIGITS = 16
+"""Hexadecimal digits of its values."""
 
 GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
@@ -54,7 +42,6 @@ GLOSSARY: dict[str, str] = {
     "slowest_worker": "index of the worker that needed the most time for its part of the rollout",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
     WEIGHTS_HASH: "first 16 digits of the SHA-256 of the weights after this iteration",
-    ROW_CHECKSUM: "checksum of this row and of the checksum of the row before",
 }
 """Every column of metrics.csv."""
 
@@ -68,7 +55,6 @@ EVALUATION_GLOSSARY: dict[str, str] = {
     "eval_length_mean": "mean length of the episodes, in steps",
     "eval_episodes": "number of episodes",
     "eval_seconds": "duration of the evaluation in seconds; training continues meanwhile",
-    ROW_CHECKSUM: "checksum of this row and of the checksum of the row before",
 }
 """Every column of eval.csv."""
 
@@ -100,9 +86,8 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "sync_seconds": "seconds spent on signaling workers",
     "peak_memory_bytes": "largest memory of all processes together",
     "shared_memory_bytes": "size of the shared buffers",
-    "stopped_early": "whether the run ended before `--total-steps`",
+    "stop_reason": "why the run ended: `finished`, `signal`, `callback`, or `error`",
     "error": "the error that ended the run; null if there was none",
-    "checksum": "SHA-256 of all other keys; only in the file",
 }
 """Every key of summary.json."""
 
@@ -122,8 +107,7 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
 """The group of each metric in trackers, which show `approx_kl` as `policy/approx_kl`."""
 
 TIMED_COLUMNS = TRACKER_GROUPS["time"]
-"""Columns of metrics.csv that depend on the clock. All others are functions of the configuration, except the chained
-ROW_CHECKSUM."""
+"""Columns of metrics.csv that depend on the clock. All others are functions of the configuration."""
 
 _TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.items() for name in names}
 
@@ -131,82 +115,3 @@ _TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.ite
 def tracker_name(name: str) -> str:
     """Return the name of a metric in trackers: with its group, or unchanged for iteration and env_steps."""
     return _TRACKER_NAMES.get(name, name)
-
-
-class MetricsFile:
-    """The file metrics.csv or eval.csv. If the disk is full, rows are kept in memory and written later."""
-
-    def __init__(
-        self,
-        path: Path,
-        iteration: int,
-        columns: Sequence[str] = tuple(GLOSSARY),
-        failed_writes: FailedWrites | None = None,
-    ) -> None:
-        """Open the file.
-
-        Args:
-            path: the file.
-            iteration: number of finished iterations. Rows of later iterations are removed; 0 removes all rows.
-            columns: names of the columns. The last one is ROW_CHECKSUM.
-            failed_writes: records whether rows can be written. None: an own one, which only warns.
-
-        Raises:
-            ConfigError: if a row before the last one is damaged, or if the file has other columns.
-            OSError: if the file cannot be written.
-        """
-        self._path = path
-        self._failed_writes = failed_writes or FailedWrites()
-        self._columns = columns
-        kept = CheckedRows([], [], torn=False)
-        if iteration and path.exists():
-            kept = read_checked_rows(path, columns)
-            if kept.torn:
-                log.warning("%s: its last row is incomplete and is removed", path)
-            kept = kept.up_to(iteration)
-        with replaced_file(path) as temporary:
-            temporary.write_bytes(b"".join([header_line(columns), *kept.lines]))
-        self._checksum = kept.rows[-1][ROW_CHECKSUM] if kept.rows else ""
-        self._file: BinaryIO = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close)
-        self._pending = b""  # text that is not in the file yet
-
-    def write(self, row: dict[str, float], weights_hash: str = "") -> None:
-        """Append a row. If it cannot be written now, log a warning and keep it.
-
-        Args:
-            row: a value for every column, except those of TEXT_COLUMNS.
-            weights_hash: the value of WEIGHTS_HASH, if the file has this column.
-        """
-        cells = [weights_hash if name in TEXT_COLUMNS else f"{row[name]:.10g}" for name in self._columns[:-1]]
-        line, self._checksum = row_line(cells, self._checksum)
-        self._pending += line
-        self._write_pending()
-
-    def _write_pending(self) -> None:
-        with self._failed_writes.recorded(self._path.name):
-            while self._pending:  # if the disk becomes full, only a part is written
-                self._pending = self._pending[self._file.write(self._pending) :]
-
-    def write_again(self) -> None:
-        """Write all rows to a new file of the same name, after the file was removed.
-
-        A file that was removed can be read as long as it is open. If it cannot, log a warning. The rows are lost then.
-        """
-        try:
-            self._file.seek(0)
-            content = self._file.read()
-            with replaced_file(self._path) as temporary:
-                temporary.write_bytes(content)
-            file: BinaryIO = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        except OSError as error:
-            log.warning("the rows of %s are lost: %s", self._path.name, error)
-            return
-        self._file.close()
-        self._file = file
-
-    def close(self) -> None:
-        """Close the file. If the remaining rows cannot be written, log a warning. They are lost."""
-        self._write_pending()
-        if self._pending:
-            log.warning("%s: the last rows are not written", self._path.name)
-        self._file.close()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
-import os
 import shlex
-import shutil
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import modules_of, trust_flags
 from shmppo.loggers.status import count
 from shmppo.loggers.text import clock, number
+from shmppo.utils.commands import program, resume_command
 from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PHASES
 
@@ -100,7 +98,7 @@ def _skipped_lines(summary: dict[str, Any]) -> list[str]:
 
 def _stopped_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
     """Say at which iteration a run was stopped. Empty if it has finished."""
-    if not summary["stopped_early"]:
+    if summary["iterations"] >= config.iterations:
         return []
     return [f"stopped        after iteration {summary['iterations']:,} of {config.iterations:,}"]
 
@@ -109,15 +107,15 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
     trust = trust_flags(modules_of(config.to_json()))
-    commands = [f"{_program('evaluate')} {argument}{trust}"]
+    commands = [f"{program('evaluate')} {argument}{trust}"]
     if importlib.util.find_spec("matplotlib") is not None:
-        commands.append(f"{_program('plot')} {argument}")
+        commands.append(f"{program('plot')} {argument}")
     more = ""
-    if not summary["stopped_early"]:
+    if summary["iterations"] >= config.iterations:
         steps = 2 * summary["env_steps"]
         flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
         more = "".join(f" {flag} {steps}" for flag in flags)
-    return [*commands, f"{_resume_program(config)} --resume {argument}{trust}{more}"]
+    return [*commands, f"{resume_command(run_dir)}{trust}{more}"]
 
 
 def _best_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
@@ -126,27 +124,6 @@ def _best_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
     if name is None or best is None:
         return []
     return [f"best saved     {number(best)} in {short_path(run_dir / name)}"]
-
-
-def _program(command: str) -> str:
-    """Return how the user starts a command: through the console script or the interpreter, as it was typed."""
-    typed = sys.orig_argv
-    if sys.argv[0].startswith("shmppo ") and len(typed) > 1:
-        script = "shmppo" if shutil.which("shmppo") == os.path.abspath(typed[1]) else short_path(Path(typed[1]))
-        return f"{shlex.quote(script)} {command}"
-    python = typed[0] if typed and Path(typed[0]).name.startswith("python") else "python"
-    return f"{shlex.quote(python)} -m shmppo.{command}"
-
-
-def _resume_program(config: TrainConfig) -> str:
-    """Return how to start the train command with as many ranks as before."""
-    if config.ranks == 1:
-        return _program("train")
-    machines, ranks = (
-        int(os.environ.get("GROUP_WORLD_SIZE", "1")),
-        os.environ.get("LOCAL_WORLD_SIZE", str(config.ranks)),
-    )
-    return f"torchrun --nnodes {machines} --nproc-per-node {ranks} -m shmppo.train"
 
 
 def _ranks_lines(config: TrainConfig) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.config.schemas import CONFIG_FILE, read_object
 from shmppo.errors import ConfigError
-from shmppo.loggers.checked_rows import TEXT_COLUMNS
+from shmppo.loggers.metrics import WEIGHTS_HASH
+from shmppo.utils.files import read_object
 from shmppo.utils.phase_timer import PHASES
 
 POINTS = 200
@@ -69,7 +69,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
             rows = [row for row in csv.DictReader(file) if None not in row.values()]
         if not rows:
             raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
-        names = [name for name in rows[0] if name not in TEXT_COLUMNS]
+        names = [name for name in rows[0] if name != WEIGHTS_HASH]
         return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
     except FileNotFoundError:
         raise
@@ -87,7 +87,7 @@ def read_run(run_dir: Path) -> Run:
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")
     advice = "restore it, or remove it to plot the run without its configuration"
-    fields = read_object(config, CONFIG_FILE, advice)["config"] if config.is_file() else {}
+    fields = read_object(config, advice).get("config", {}) if config.is_file() else {}
     columns = read_columns(metrics)
     missing = [name for name in NEEDED if name not in columns]
     require(not missing, f"{metrics} has no column {''.join(missing[:1])}; name the directory of a run of train")

@@ -27,7 +27,6 @@ from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import NUMBERS, ObservationError
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
-from shmppo.storage.checkpoint_file import check_keys
 from shmppo.utils.files import user_path
 
 
@@ -65,11 +64,10 @@ def load_trained(run_dir: Path, checkpoint: str | int | Path = "last", trust: Tr
         trust: see `shmppo.load_policy`.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if it is incomplete, if the run names code that is not trusted, or
-            as in `trained_from`.
+        ConfigError: if there is no such checkpoint, if it is damaged, if the run names code that is not trusted, or as
+            in `trained_from`.
     """
     state = load_selected_checkpoint(run_dir, checkpoint)
-    check_keys(state, run_dir)
     fields = from_json(json.loads(state["config"])).to_json()
     check_trust(fields, run_dir, trust)
     return trained_from(state)

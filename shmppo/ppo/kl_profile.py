@@ -13,7 +13,6 @@ profile does not change the update.
 from __future__ import annotations
 
 import csv
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,9 +189,6 @@ class KLRecorder:
 def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
     """Write a profile to kl/ITERATION.npz and append its summary to kl.csv.
 
-    Rows of kl.csv for this and later iterations are removed. They exist if the run was resumed from an earlier
-    checkpoint.
-
     Raises:
         OSError: if a file cannot be written.
     """
@@ -209,17 +205,11 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
         iteration, int(profile.steps[-1]), profile.probe_steps, profile.sequential_mean, float(profile.reference[0]),
         profile.gamma, profile.slope, profile.monotonic_share, profile.seconds,
     )  # fmt: skip
-    table, temporary = run_dir / TABLE, run_dir / f"{TABLE}.partial"
-    rows: list[dict[str, str]] = []
-    if table.exists():
-        with open(table, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["iteration"]) < iteration]
-    with open(temporary, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-        writer.writerow({name: f"{value:.10g}" for name, value in zip(COLUMNS, summary, strict=True)})
-    os.replace(temporary, table)
+    is_new = not (run_dir / TABLE).exists()
+    with open(run_dir / TABLE, "a", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([COLUMNS] if is_new else [])
+        writer.writerow(f"{value:.10g}" for value in summary)
 
 
 def mean_profile(profiles: list[KLProfile], name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -22,15 +22,16 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.fork_server import end_process, end_with_fork_server, started_process
 from shmppo.policies.evaluation import MAX_STEPS, EpisodeResult, play_episodes
 from shmppo.policies.policy import trained_from
 from shmppo.ppo.learner import Learner
 from shmppo.sampling.worker_process import start_context
-from shmppo.storage.run_directory import EVALUATIONS, LOG, config_error_if_unwritable
-from shmppo.utils.files import FailedWrites
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.storage.metrics_file import MetricsFile
+from shmppo.storage.run_directory import EVALUATIONS, LOG, config_error_if_unwritable, saving
 from shmppo.utils.logs import log_to
 from shmppo.utils.signals import StopRequest
 
@@ -45,26 +46,15 @@ NICENESS = 10  # lower priority than training
 class Evaluator:
     """Starts the evaluator process, requests evaluations, and writes the results to eval.csv and the loggers."""
 
-    def __init__(
-        self, config: TrainConfig, run_dir: Path, iteration: int, loggers: LoggerList, failed_writes: FailedWrites
-    ) -> None:
-        """Start the process.
-
-        Args:
-            config: of the run.
-            run_dir: directory of the run.
-            iteration: number of finished iterations. Rows of later iterations are removed from eval.csv.
-            loggers: receive each row.
-            failed_writes: records whether rows can be written.
+    def __init__(self, config: TrainConfig, run_dir: Path, loggers: LoggerList) -> None:
+        """Start the process. loggers: receive each row of eval.csv.
 
         Raises:
             ConfigError: if eval.csv cannot be written.
         """
         self._config, self._run_dir, self._loggers = config, run_dir, loggers
         with config_error_if_unwritable(run_dir):
-            self._table = MetricsFile(
-                run_dir / EVALUATIONS, iteration, tuple(EVALUATION_GLOSSARY), failed_writes=failed_writes
-            )
+            self._table = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
         self._due = self._busy = self._dead = False
         self._evaluated = 0  # iteration of the last evaluation that was requested
         context = start_context()
@@ -86,6 +76,9 @@ class Evaluator:
             iteration: number of finished iterations.
             env_steps: number of finished environment steps.
             learner: its current weights and statistics are evaluated.
+
+        Raises:
+            SaveError: if the results or the weights cannot be written.
         """
         self._due |= iteration % (self._config.eval_every or 1) == 0
         self._receive()
@@ -97,7 +90,7 @@ class Evaluator:
             self._dead = True
             return
         state = learner.state()
-        content = {
+        weights = {
             "config": json.dumps(self._config.to_json()),
             "iteration": iteration,
             "env_steps": env_steps,
@@ -106,13 +99,11 @@ class Evaluator:
                 "obs_moments": state["obs_moments"],
             },
         }
-        try:
-            torch.save(content, self._run_dir / WEIGHTS)
+        with saving(self._run_dir):
+            write_checkpoint(self._run_dir / WEIGHTS, weights)
+        with suppress(OSError):  # the process has just died, which is noticed when the results are received
             self._pipe.send(iteration)
-        except (OSError, RuntimeError) as error:
-            log.warning("iteration %d is not evaluated: %s", iteration, error)
-        else:
-            self._due, self._busy, self._evaluated = False, True, iteration
+        self._due, self._busy, self._evaluated = False, True, iteration
 
     def _receive(self, timeout: float = 0.0) -> None:
         """Wait up to `timeout` seconds for the results of the evaluation in progress, and record them."""
@@ -154,7 +145,6 @@ class Evaluator:
         """End the process. Safe to call after an error."""
         self._pipe.close()
         end_process(self._process)
-        self._table.close()
         (self._run_dir / WEIGHTS).unlink(missing_ok=True)
 
 
@@ -172,7 +162,7 @@ def run_evaluator(run_dir: Path, pipe: Connection) -> None:
     os.nice(NICENESS)
     torch.set_num_threads(1)
     with ExitStack() as stack:
-        with suppress(OSError):  # the directory was removed, which the learner notices
+        with suppress(OSError):  # the directory was removed, which ends the run
             stack.enter_context(log_to(run_dir / LOG))
         while True:
             try:
@@ -194,7 +184,7 @@ def _evaluate(run_dir: Path) -> Row | str:
     """Evaluate the weights file. Return a row of eval.csv, or the text of an error."""
     began = time.monotonic()
     try:
-        state = torch.load(run_dir / WEIGHTS, weights_only=True)
+        state = load_checkpoint(run_dir / WEIGHTS)
         trained = trained_from(state)
         results = play_episodes(trained, episodes=trained.config.eval_episodes, seed=trained.config.seed)
     except Exception as error:  # an error of the environment or the disk must not end the run

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import EnvError, TrainingError, WorkerError
 from shmppo.models.actor_critic import ActorCritic
@@ -75,7 +74,7 @@ def write_failed_episode(
         "actions": episode_actions.tolist(),
         "message": str(error),
     }
-    write_json(run_dir / FAILED_EPISODE, with_checksum(content))
+    write_json(run_dir / FAILED_EPISODE, content)
     file = shlex.quote(short_path(run_dir / FAILED_EPISODE))
     error.add_hint(f"To repeat the episode that failed: python -m shmppo.replay {file}")
 
@@ -93,7 +92,7 @@ def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCr
         error: names the minibatch.
 
     Raises:
-        OSError: if the file cannot be written.
+        OSError, RuntimeError: if the file cannot be written.
     """
     rollout, minibatches, results = buffers.rollout, buffers.minibatches, buffers.shard_results
     arrays = {name: getattr(rollout, name) for name in _STEP_ARRAYS}
@@ -110,8 +109,5 @@ def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCr
         "gradients": torch.from_numpy(results.gradients.copy()),
         "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
     }
-    try:
-        with replaced_file(run_dir / FAILED_MINIBATCH) as temporary:
-            torch.save(content, temporary)
-    except RuntimeError as torch_error:  # torch raises it instead of an OSError
-        raise OSError(f"{run_dir / FAILED_MINIBATCH}: {torch_error}") from torch_error
+    with replaced_file(run_dir / FAILED_MINIBATCH) as temporary:
+        torch.save(content, temporary)

@@ -37,6 +37,14 @@ _STEP_FIELDS = (
 """Fields of `Rollout` in the order in which a step computes them. The observation comes before them."""
 
 
+def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return digests of the parts of a checkpoint that the next iteration depends on, by name."""
+    learner = checkpoint["learner"]
+    parts = {name: learner[name] for name in _START_FIELDS} | {"optimizer": learner["optimizer"]["state"]}
+    parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes")}
+    return {name: _digest(_leaves(part)) for name, part in parts.items()}
+
+
 class Difference(NamedTuple):
     """The first difference between two records."""
 

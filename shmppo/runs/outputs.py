@@ -5,24 +5,24 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.schemas import with_checksum
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.metrics import MetricsFile
+from shmppo.loggers.metrics import GLOSSARY
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.shared_buffers import Control
-from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE, KLProfile, write_profile
+from shmppo.ppo.kl_profile import write_profile
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluator import Evaluator
-from shmppo.storage.run_directory import METRICS, SUMMARY, DirectoryGuard, config_error_if_unwritable
+from shmppo.storage.metrics_file import MetricsFile, remove_later
+from shmppo.storage.run_directory import METRICS, SUMMARY, config_error_if_unwritable, saving
 from shmppo.utils import machine
-from shmppo.utils.files import FailedWrites, replaced_file, warn_on_os_error, write_json
+from shmppo.utils.files import write_json
 from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class Outputs:
     """The outputs of one run. `close` ends them.
 
     Attributes:
-        directory: notices that the directory was removed.
         metrics: the file metrics.csv.
         peak_memory: largest measured memory of all processes together, in bytes. 0 before the first measurement.
     """
@@ -44,37 +43,34 @@ class Outputs:
         config: TrainConfig,
         run_dir: Path,
         iteration: int,
+        metrics_bytes: int,
         loggers: LoggerList,
         stop: StopRequest,
         control: Control,
-        failed_writes: FailedWrites,
     ) -> None:
         """Open metrics.csv and the console. Call this before workers start, so that the console shows their start.
 
         Args:
             config: of the run.
             run_dir: directory of the run.
-            iteration: number of finished iterations. Rows of later iterations are removed from metrics.csv.
+            iteration: number of finished iterations.
+            metrics_bytes: size of metrics.csv at that time. What was written later is removed. 0: a new run.
             loggers: the callback and the loggers. They are closed with the outputs.
             stop: the console shows that a signal has made this request. It also ends the wait for an evaluation.
             control: counters of progress, which the console shows.
-            failed_writes: records which files could not be written.
 
         Raises:
             ConfigError: if the directory cannot be written.
         """
         self._config, self._run_dir, self._loggers, self._stop = config, run_dir, loggers, stop
-        self._failed_writes = failed_writes
-        self.directory = DirectoryGuard(run_dir)
         self._evaluator: Evaluator | None = None
         self._check: BackgroundCheck | None = None
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
-                remove_profiles_after(run_dir, iteration)
-                metrics = MetricsFile(run_dir / METRICS, iteration, failed_writes=failed_writes)
-            self.metrics = stack.enter_context(closing(metrics))
+                remove_later(run_dir, iteration, metrics_bytes)
+                self.metrics = MetricsFile(run_dir / METRICS, tuple(GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
             stack.enter_context(closing(loggers))
             self._open = stack.pop_all()
@@ -84,7 +80,7 @@ class Outputs:
         self._status.ready = True
         self._loggers.start(self._run_dir, self._config, iteration)
         if self._config.eval_every is not None:
-            self._evaluator = Evaluator(self._config, self._run_dir, iteration, self._loggers, self._failed_writes)
+            self._evaluator = Evaluator(self._config, self._run_dir, self._loggers)
             self._open.callback(self._evaluator.close)
         self._check = check
         self._open.callback(check.close)
@@ -99,9 +95,13 @@ class Outputs:
 
         Returns:
             Whether the callback asks to stop the run.
+
+        Raises:
+            SaveError: if a file cannot be written.
         """
         if learner.kl_profile is not None:
-            self._write_profile(int(row["iteration"]), learner.kl_profile)
+            with saving(self._run_dir):
+                write_profile(self._run_dir, int(row["iteration"]), learner.kl_profile)
         self._loggers.log(row)
         asked_to_stop = self._loggers.asks_to_stop(row)
         if self._evaluator is not None:
@@ -118,18 +118,6 @@ class Outputs:
         """Show the result of the check of the environment, if it has just ended with a difference."""
         if self._check is not None and (reason := self._check.poll()):
             self._status.notes.append(f"not exact: {reason}")  # the check has logged it
-
-    def _write_profile(self, iteration: int, profile: KLProfile) -> None:
-        file = f"{PROFILE_DIRECTORY}/{iteration:06d}.npz"
-        with self._failed_writes.recorded(TABLE):
-            try:
-                write_profile(self._run_dir, iteration, profile)
-            except OSError as error:
-                self._failed_writes.lost(file, error)
-                for name in (file, f"{TABLE}.partial"):
-                    with suppress(OSError):
-                        (self._run_dir / name).unlink(missing_ok=True)
-                raise
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], pids: list[int], *, last: bool) -> None:
         """Update the console.
@@ -156,42 +144,24 @@ class Outputs:
         Args:
             summary: the content of summary.json. "evaluation_given_up" is set if the evaluation in progress is given
                 up.
+
+        Raises:
+            SaveError: if a file cannot be written.
         """
-        self._write_summary(summary)  # before the wait for the evaluation, in case that this process is killed
+        self.write_summary(summary)  # before the wait for the evaluation, in case that this process is killed
         if self._evaluator is not None and (given_up := self._evaluator.finish(self._stop)):
             log.warning("%s", given_up)
             summary["evaluation_given_up"] = given_up
-            self._write_summary(summary)
+            if self._stop.signal is not None:
+                summary["stop_reason"] = "signal"
+            self.write_summary(summary)
         self._loggers.finish(summary)
 
-    def _write_summary(self, summary: dict[str, Any]) -> None:
-        with self._failed_writes.recorded(SUMMARY):
-            write_json(self._run_dir / SUMMARY, with_checksum(summary))
-
-    def write_failure(self, summary: dict[str, Any]) -> None:
-        """Write summary.json after the run has failed, if its directory is still there and can be written."""
-        if self.directory.is_unchanged():
-            with warn_on_os_error():
-                write_json(self._run_dir / SUMMARY, with_checksum(summary))
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write summary.json. Raises SaveError if that is not possible."""
+        with saving(self._run_dir):
+            write_json(self._run_dir / SUMMARY, summary)
 
     def close(self) -> None:
         """End the evaluator, close the files, and restore the terminal."""
         self._open.close()
-
-
-def remove_profiles_after(run_dir: Path, iteration: int) -> None:
-    """Remove KL profiles of later iterations, which are trained again. Rows of kl.csv are removed as well.
-
-    Raises:
-        OSError: if the files cannot be changed.
-    """
-    for path in (run_dir / PROFILE_DIRECTORY).glob("*.npz"):
-        if path.stem.isdecimal() and int(path.stem) > iteration:
-            path.unlink()
-    table = run_dir / TABLE
-    if table.is_file():
-        header, *rows = table.read_text().splitlines(keepends=True)
-        kept = [row for row in rows if int(row.partition(",")[0]) <= iteration]
-        if len(kept) < len(rows):
-            with replaced_file(table) as temporary:
-                temporary.write_text("".join([header, *kept]))

@@ -11,22 +11,18 @@ from typing import Any, NamedTuple
 
 from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields, resumed_config
-from shmppo.config.schemas import config_digest
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.config.trust import Trusted, check_trust
-from shmppo.loggers.checked_rows import read_checked_rows
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.learner import Schedule
 from shmppo.runs.start import Start
 from shmppo.storage.checkpoint import (
     is_file_name,
-    load_common_checkpoint,
-    load_newest_checkpoint,
+    load_resumable_checkpoint,
     load_selected_checkpoint,
 )
-from shmppo.storage.checkpoint_file import check_keys
-from shmppo.storage.run_directory import CONFIG, EVALUATIONS, LOG, METRICS, directory_of, fork_name
+from shmppo.storage.metrics_file import check_metrics
+from shmppo.storage.run_directory import LOG, directory_of, fork_name
 from shmppo.utils.files import make_parent_directory
 
 log = logging.getLogger(__name__)
@@ -53,18 +49,15 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     """
     own = directory_of(request.run_dir.absolute(), process_group.rank)
     checkpoint = _load(process_group, own, request.checkpoint)
-    with process_group.config_errors_on_all_ranks():
-        check_keys(checkpoint, own)
     iteration = checkpoint["iteration"]
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
-        newest = checkpoint if request.checkpoint == "last" else load_newest_checkpoint(own)
-        is_older = iteration != newest["iteration"]
+        is_older = request.checkpoint != "last" and iteration != load_resumable_checkpoint(own)["iteration"]
         before = from_json(json.loads(checkpoint["config"]))
         check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
             _check_origin(before, own, request.checkpoint)
-        _check_files(own, newest, in_place=not is_older and request.new_run_dir is None)
+        check_metrics(own, checkpoint["metrics_bytes"])
         config = resumed_config(before, request.changes, request.run_dir)
         require(
             config.ranks == process_group.size,
@@ -92,7 +85,7 @@ def _load(process_group: ProcessGroup, own: Path, which: str | int | Path) -> di
         which: see `load_selected_checkpoint`.
     """
     if which == "last":
-        return load_common_checkpoint(own, process_group)
+        return load_resumable_checkpoint(own, process_group)
     require(
         process_group.size == 1 or not is_file_name(which),
         f"--checkpoint {which} is one file, but each of the {process_group.size} ranks needs its own; name last, best, "
@@ -106,28 +99,6 @@ def _load(process_group: ProcessGroup, own: Path, which: str | int | Path) -> di
         f"--checkpoint {which} is of the iterations {iterations} on the ranks; name an iteration that all of them have",
     )
     return checkpoint
-
-
-def _check_files(own: Path, newest: dict[str, Any], *, in_place: bool) -> None:
-    """Check config.json and the tables of a run before anything starts.
-
-    Args:
-        own: directory of this rank.
-        newest: content of its newest checkpoint.
-        in_place: whether the run continues in its directory. Otherwise config.json is written anew.
-
-    Raises:
-        ConfigError: if config.json has changed, or if a table is damaged.
-    """
-    for name, columns in ((METRICS, GLOSSARY), (EVALUATIONS, EVALUATION_GLOSSARY)):
-        if (own / name).exists():
-            read_checked_rows(own / name, tuple(columns))
-    require(not (own / LOG).is_dir(), f"{own / LOG} is a directory, but the run writes this file; remove it")
-    require(
-        not in_place or config_digest(own / CONFIG) == newest.get("config_digest"),
-        f"{own / CONFIG} has changed since the checkpoint was written; restore it, and change options with flags of "
-        "--resume, or with train --init-from RUN_DIR",
-    )
 
 
 def _check_origin(config: TrainConfig, own: Path, which: str | int | Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import ConfigError, EnvError, ShmppoError, TrainingError, WorkerError
+from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList
 from shmppo.parallel.process_group import ProcessGroup
@@ -32,8 +32,7 @@ from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
-from shmppo.storage.run_directory import LOG
-from shmppo.utils.files import FailedWrites, warn_on_os_error
+from shmppo.storage.run_directory import LOG, METRICS, saving
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -52,7 +51,6 @@ class Session:
         buffers: the shared buffers.
         process_group: the ranks.
         run_dir: directory of the run.
-        failed_writes: the files that could not be written.
         stop: this rank's request to stop.
         stopping: whether any rank has requested to stop.
         state: counters and statistics.
@@ -90,8 +88,7 @@ class Session:
         self.stop = StopRequest()
         self.stopping = False
         self.state = TrainState(config, task, buffers, process_group)
-        self.failed_writes = FailedWrites()
-        self.checkpoints = CheckpointSchedule(config, run_dir, self.failed_writes)
+        self.checkpoints = CheckpointSchedule(config, run_dir)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
@@ -111,8 +108,9 @@ class Session:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
+        metrics_bytes = start.checkpoint["metrics_bytes"] if start.checkpoint is not None else 0
         self.outputs = Outputs(
-            config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, self.failed_writes
+            config, self.run_dir, self.state.iteration, metrics_bytes, loggers, self.stop, buffers.control
         )
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
@@ -171,10 +169,14 @@ class Session:
             if error is not None:
                 log.error("the run ended early: %r", error, exc_info=error)
                 self.pool.close(grace=0.0)
-                if isinstance(error, (WorkerError, EnvError, TrainingError, ConfigError)):
-                    self._save_after_error(error)
-                text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
-                self.outputs.write_failure(self._summary(self.state.inexact_reasons, text))
+                try:
+                    if isinstance(error, (WorkerError, EnvError, TrainingError, ConfigError)):
+                        self._save_after_error(error)
+                    text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
+                    reason = "signal" if isinstance(error, KeyboardInterrupt) else "error"
+                    self.outputs.write_summary(self._summary(self.state.inexact_reasons, reason, text))
+                except SaveError as second:
+                    log.warning("%s", second)
         finally:
             self._open.close()
 
@@ -184,7 +186,7 @@ class Session:
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         if not state.updating and self.process_group.size == 1:
             self.save()
-        with warn_on_os_error():
+        try:
             if isinstance(error, TrainingError):
                 write_failed_minibatch(self.run_dir, buffers, self.learner.model, error)
             elif isinstance(error, (WorkerError, EnvError)) and error.env_index is not None:
@@ -192,6 +194,8 @@ class Session:
                 write_failed_episode(
                     self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, error
                 )
+        except (OSError, RuntimeError) as second:  # torch raises RuntimeError
+            log.warning("the file that shows the failure could not be written: %s", second)
 
     def _steps_begun(self, n: int) -> int:
         """Return the number of steps of the current, uncommitted rollout that environment n has begun."""
@@ -209,28 +213,14 @@ class Session:
 
         Raises:
             RankError: if the weights differ between ranks, or a rank has failed.
-            SaveError: if the directory of the run was removed.
+            SaveError: if a file cannot be written.
         """
-        self._check_directory()
         if self.outputs.log(row, self.learner):
             self.stop.make()
         if self._agree():
-            self._check_directory()
             self.save()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
-
-    def _check_directory(self) -> None:
-        """End the run with a SaveError if its directory was removed. Save the run in a new directory, if possible.
-
-        With several ranks, only checkpoints that all ranks save at the same iteration are usable.
-        """
-        self.outputs.directory.check(self._save_again if self.process_group.size == 1 else None)
-
-    def _save_again(self) -> bool:
-        """Write metrics.csv and a checkpoint to a new directory. Return whether the checkpoint was written."""
-        self.outputs.metrics.write_again()
-        return self.save()
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
@@ -239,20 +229,19 @@ class Session:
         self.stopping, due = self.process_group.agree((self.stop.made, due), self.buffers.published.weights, iteration)
         return due
 
-    def save(self) -> bool:
-        """Save a checkpoint. If the disk is full, warn and continue. Return whether it was written."""
+    def save(self) -> None:
+        """Save a checkpoint. Raises SaveError if it cannot be written."""
         state = self.state
         best = state.mean_return > state.best_return
         content = state.to_checkpoint(self.learner)
-        saved = self.checkpoints.save(content, best=best)
-        if saved:
-            state.best_return = content["best_return"]
-        return saved
+        with saving(self.run_dir):
+            content["metrics_bytes"] = (self.run_dir / METRICS).stat().st_size
+            self.checkpoints.save(content, best=best)
+        state.best_return = content["best_return"]
 
     def finish(self) -> dict[str, Any]:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
-        self._check_directory()
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
@@ -263,15 +252,24 @@ class Session:
             for rank, reasons in enumerate(self.process_group.gather_objects(state.inexact_reasons))
             for reason in reasons
         ]
-        summary = self._summary(inexact)
+        reasons = self.process_group.gather_objects(self._stop_reason())
+        stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
+        summary = self._summary(inexact, stop_reason)
         self.outputs.finish(summary)
         return RunSummary(summary)
 
-    def _summary(self, inexact_reasons: list[str], error: str | None = None) -> dict[str, Any]:
+    def _stop_reason(self) -> str:
+        """Why this rank has stopped, without an error."""
+        if self.stop.signal is not None:
+            return "signal"
+        return "callback" if self.stop.made else "finished"
+
+    def _summary(self, inexact_reasons: list[str], stop_reason: str, error: str | None = None) -> dict[str, Any]:
         """Return the content of summary.json, as of the last finished iteration.
 
         Args:
             inexact_reasons: why the run is not exact.
+            stop_reason: why the run has ended.
             error: the error that has ended the run. During an update, the weights then are those of no iteration.
         """
         config, state = self.config, self.state
@@ -303,6 +301,6 @@ class Session:
             "sync_seconds": state.sync_seconds,
             "peak_memory_bytes": self.outputs.peak_memory,
             "shared_memory_bytes": self.buffers.memory.numel(),
-            "stopped_early": state.iteration < config.iterations,
+            "stop_reason": stop_reason,
             "error": error,
         }

@@ -4,60 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
-from shmppo.errors import ConfigError
 from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start_fork_server
 from shmppo.storage.run_directory import refuse_existing_run
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import is_importing_main
 
 MAX_WORKERS = 128  # with more, the limit of open files may have to be raised before the fork server starts
-MIN_ADDRESS_SPACE = 1 << 30  # bytes: measured, torch for CPUs maps 0.7 GiB when it is imported
-SOCKET_PATH = 103  # bytes of the longest path of a Unix socket: 107 on Linux, 103 on macOS
-SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # what multiprocessing appends to the temporary directory
-
-
-def check_address_space() -> None:
-    """Check the limit of the address space. With too little of it, the import of torch aborts the process.
-
-    Raises:
-        ConfigError: if the limit is too low.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows does not have this module
-        return
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
-        raise ConfigError(
-            f"address space: torch needs more than {MIN_ADDRESS_SPACE >> 20} MiB but the limit is {limit >> 20} MiB; "
-            "raise the limit (ulimit -v)"
-        )
-
-
-def check_temporary_directory() -> None:
-    """Check that workers can be started through a socket in the temporary directory.
-
-    Raises:
-        ConfigError: if there is no temporary directory, or if its path is too long.
-    """
-    try:
-        directory = tempfile.gettempdir()
-    except OSError as error:
-        raise ConfigError(
-            f"TMPDIR: {error.strerror or error}; set TMPDIR to a directory that can be written"
-        ) from error
-    longest = SOCKET_PATH - SOCKET_NAME
-    if len(os.fsencode(directory)) > longest:
-        raise ConfigError(
-            f"TMPDIR: {directory} has more than {longest} characters, which is too long for the sockets of workers; "
-            "set TMPDIR to a shorter directory, or use --workers 0 without --eval-every"
-        )
 
 
 def check_early(config: TrainConfig) -> None:
@@ -85,7 +42,6 @@ def early_fork_server(config: TrainConfig) -> Iterator[None]:
     if is_importing_main() or not has_fork_server() or not 0 < config.num_workers <= MAX_WORKERS:
         yield
         return
-    check_temporary_directory()
     start_fork_server()
     try:
         yield

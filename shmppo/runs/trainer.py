@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of
 from shmppo.envs.inspection import inspect_task
-from shmppo.errors import ConfigError, SaveError
+from shmppo.errors import ConfigError, memory_errors
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
@@ -22,13 +22,13 @@ from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.ppo.device_gradients import check_device
 from shmppo.ppo.learner import Learner
 from shmppo.runs.preflight import allocate_shared, check_resources, only_run
-from shmppo.runs.process_checks import refuse_daemonic_process, refuse_forked_process
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights
 from shmppo.runs.training import train_iterations
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
+from shmppo.utils.commands import resume_command
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
@@ -65,7 +65,6 @@ def train(
     make_learner: makes the learner; with it `shmppo.verify` records an iteration.
     """
     refuse_imported_script()
-    refuse_forked_process()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
     if config.init_from is not None:
@@ -101,7 +100,6 @@ def resume(
     """Continue a run, as `shmppo.resume` describes. make_learner: as for `train`."""
     run_dir = user_path(run_dir, "--resume")
     refuse_imported_script()
-    refuse_forked_process()
     try:
         config = load_config(directory_of(run_dir, integer_variable("RANK", 0)))
     except ConfigError:  # loading the checkpoint raises a better error later
@@ -152,7 +150,6 @@ def _run(
             task = inspect_task(config)
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
             fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
-            refuse_daemonic_process(config)
             check_resources(config, fields)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))
@@ -160,18 +157,12 @@ def _run(
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
         stack.enter_context(torch_threads(1))
+        stack.enter_context(memory_errors(f", and continue with {resume_command(run_dir)}"))
         session = stack.enter_context(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)
         )
         train_iterations(session)
-        summary = session.finish()
-    try:
-        session.failed_writes.check(run_dir, summary)  # now that all files are closed
-    except SaveError as error:
-        summary["error"] = str(error)
-        session.outputs.write_failure(summary)
-        raise
-    return summary
+        return session.finish()
 
 
 def refuse_imported_script() -> None:

@@ -17,7 +17,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import ScheduleLog, load_schedule
 from shmppo.envs.spec import Task
-from shmppo.loggers.checked_rows import HASH_DIGITS
+from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import time
@@ -18,19 +17,15 @@ from typing import Any
 
 import torch
 
-from shmppo.config.schemas import config_digest
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
-from shmppo.parallel.process_group import ProcessGroup
-from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.utils.files import FailedWrites, replaced_file, user_path
+from shmppo.errors import ConfigError, print_warning
+from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint, write_checkpoint
+from shmppo.utils.files import replaced_file, user_path
 
 NAME, BEFORE = "checkpoint.pt", "checkpoint-1.pt"
 BEST, KEPT = "checkpoint-best.pt", "checkpoint-iteration-"
 SECONDS_BETWEEN = 600.0  # largest time between two checkpoints
-RETRY_SECONDS = 60.0  # maximum time until the next try after a checkpoint could not be written
-
-log = logging.getLogger(__name__)
 
 
 class CheckpointSchedule:
@@ -40,10 +35,8 @@ class CheckpointSchedule:
         saved_at: iteration of the last checkpoint that was written. −1 before the first one.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path, failed_writes: FailedWrites) -> None:
-        """Read the digest of config.json, which each checkpoint contains. Raises ConfigError if it is damaged."""
-        self._config, self._run_dir, self._failed_writes = config, run_dir, failed_writes
-        self._config_digest = config_digest(run_dir / "config.json")
+    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+        self._config, self._run_dir = config, run_dir
         self._due_at = 0.0
         self.saved_at = -1
 
@@ -58,33 +51,22 @@ class CheckpointSchedule:
         every = self._config.keep_every
         return every is not None and iteration > 0 and iteration % every == 0
 
-    def save(self, state: dict[str, Any], *, best: bool) -> bool:
-        """Write a checkpoint. If it cannot be written, log a warning and keep the checkpoint before it.
+    def save(self, state: dict[str, Any], *, best: bool) -> None:
+        """Write a checkpoint.
 
         Args:
             state: content of the checkpoint.
             best: whether to store it also as the best checkpoint.
 
-        Returns:
-            Whether the checkpoint was written.
+        Raises:
+            OSError: if the checkpoint cannot be written. The existing checkpoints are kept.
         """
         copies = [BEST] if best else []
         if self._is_kept(state["iteration"]):
             copies.append(kept_name(state["iteration"]))
-        try:
-            content = {**state, "config_digest": self._config_digest}
-            save_checkpoint(self._run_dir, content, copies=copies)
-        except OSError as error:
-            for name in copies:
-                self._failed_writes.lost(name, error)
-            self._failed_writes.failed(NAME, error, "no checkpoint was written, the one before is kept")
-            self._due_at = time.monotonic() + min(RETRY_SECONDS, SECONDS_BETWEEN)
-            return False
-        for name in (NAME, *copies):
-            self._failed_writes.succeeded(name)
+        save_checkpoint(self._run_dir, state, copies=copies)
         self.saved_at = state["iteration"]
         self._due_at = time.monotonic() + SECONDS_BETWEEN
-        return True
 
 
 def kept_name(iteration: int) -> str:
@@ -128,56 +110,29 @@ def _duplicate(source: Path, target: Path) -> None:
             shutil.copyfile(source, temporary)
 
 
-def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
-    """Load the newest undamaged checkpoint of a run.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    paths = _newest_first(run_dir)
-    damaged: ConfigError | None = None
-    for path in paths:
-        try:
-            return load_checkpoint(path)
-        except ConfigError as error:
-            if path != paths[-1]:
-                log.warning("%s; trying the checkpoint before it", error)
-            damaged = damaged or error
-    if damaged is not None:
-        raise damaged
-    raise no_checkpoint(run_dir)
-
-
-def load_selected_checkpoint(run_dir: Path, which: str | int | Path = "last") -> dict[str, Any]:
-    """Load one checkpoint of a run.
+def load_selected_checkpoint(
+    run_dir: Path, which: str | int | Path = "last", option: str = "--checkpoint"
+) -> dict[str, Any]:
+    """Load one checkpoint of a run, for use of its policy. No other checkpoint takes the place of a damaged one.
 
     Args:
         run_dir: directory of the run.
-        which: "last" for the newest undamaged checkpoint, "best" for the one with the highest mean return, the number
-            of an iteration, or the path of a checkpoint file. A relative path starts at the working directory or at the
-            run directory.
+        which: "last" for the newest checkpoint, "best" for the one with the highest mean return, the number of an
+            iteration, or the path of a checkpoint file. A relative path starts at the working directory or at the run
+            directory.
+        option: the flag that selects another checkpoint, for the error message.
 
     Raises:
-        ConfigError: if there is no such checkpoint, or if it is damaged.
+        ConfigError: if there is no such checkpoint, or if it is damaged. The message names one that is not.
     """
-    text = str(which)
-    if text == "last":
-        return load_newest_checkpoint(run_dir)
-    if is_file_name(which):
-        path = next((path for path in (user_path(text, "--checkpoint"), run_dir / text) if path.is_file()), None)
-        if path is None:
-            raise ConfigError(f"--checkpoint {text} is not a file; name last, best, an iteration, or a checkpoint file")
+    path = _selected_path(run_dir, which)
+    try:
         return load_checkpoint(path)
-    if not _newest_first(run_dir):
-        raise no_checkpoint(run_dir)
-    if text == "best":
-        if not (run_dir / BEST).is_file():
-            raise ConfigError(
-                f"{run_dir} has no best checkpoint, because no episode had ended when its checkpoints were saved; use "
-                "--checkpoint last"
-            )
-        return load_checkpoint(run_dir / BEST)
-    return _load_iteration(run_dir, int(text))
+    except DamagedCheckpointError as error:
+        other = next((other for other in _newest_first(run_dir) if other != path and _is_undamaged(other)), None)
+        name = "" if other is None else other.name if option == "--checkpoint" else other
+        advice = f"use another one with {option} {name}" if name else "restore it from a copy"
+        raise ConfigError(f"{error}; {advice}") from error
 
 
 def is_file_name(which: str | int | Path) -> bool:
@@ -185,28 +140,61 @@ def is_file_name(which: str | int | Path) -> bool:
     return str(which) not in ("last", "best") and not str(which).isdecimal()
 
 
-def _load_iteration(run_dir: Path, iteration: int) -> dict[str, Any]:
-    """Load the checkpoint of an iteration. Raises ConfigError if it was not kept. The message lists those that were."""
-    found: set[int] = set()
-    # The name of a checkpoint that is kept for good contains its iteration, so it is found without reading the others.
-    for path in (run_dir / kept_name(iteration), *_newest_first(run_dir), run_dir / BEST):
-        try:
-            state = load_checkpoint(path) if path.is_file() else None
-        except ConfigError as error:
-            log.warning("%s", error)
-            continue
-        if state is not None and state["iteration"] == iteration:
-            return state
-        found |= {state["iteration"]} if state is not None else set()
-    kept = ", ".join(map(str, sorted(found))) or "none"
+def _selected_path(run_dir: Path, which: str | int | Path) -> Path:
+    """Return the file that a choice names. Raises ConfigError if there is none."""
+    text = str(which)
+    if is_file_name(which):
+        path = next((path for path in (user_path(text, "--checkpoint"), run_dir / text) if path.is_file()), None)
+        if path is None:
+            raise ConfigError(f"--checkpoint {text} is not a file; name last, best, an iteration, or a checkpoint file")
+        return path
+    paths = _newest_first(run_dir)
+    if not paths:
+        raise no_checkpoint(run_dir)
+    if text == "last":
+        return paths[0]
+    if text == "best":
+        if not (run_dir / BEST).is_file():
+            raise ConfigError(
+                f"{run_dir} has no best checkpoint, because no episode had ended when its checkpoints were saved; use "
+                "--checkpoint last"
+            )
+        return run_dir / BEST
+    return _path_of_iteration(run_dir, int(text))
+
+
+def _path_of_iteration(run_dir: Path, iteration: int) -> Path:
+    """Return the checkpoint of an iteration. Raises ConfigError if it was not kept. The message lists those that were.
+
+    The name of a checkpoint that is kept for good contains its iteration. The others have to be read.
+    """
+    kept = run_dir / kept_name(iteration)
+    if kept.is_file():
+        return kept
+    found: dict[int, Path] = {}
+    for path in (*_newest_first(run_dir), run_dir / BEST):
+        with suppress(ConfigError):
+            found.setdefault(load_checkpoint(path)["iteration"], path)
+            if iteration in found:
+                return found[iteration]
     raise ConfigError(
-        f"{run_dir} has kept no checkpoint of iteration {iteration}, only of {kept}; choose one of them, or train with "
-        "--keep-every"
+        f"{run_dir} has kept no checkpoint of iteration {iteration}, only of "
+        f"{', '.join(map(str, sorted(found))) or 'none'}; choose one of them, or train with --keep-every"
     )
 
 
-def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[str, Any]:
+def _is_undamaged(path: Path) -> bool:
+    try:
+        load_checkpoint(path)
+    except ConfigError:
+        return False
+    return True
+
+
+def load_resumable_checkpoint(run_dir: Path, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
     """Load this rank's checkpoint of the newest iteration for which every rank has an undamaged checkpoint.
+
+    A warning on the console names damaged checkpoints that are passed over.
 
     Args:
         run_dir: directory of this rank.
@@ -215,24 +203,26 @@ def load_common_checkpoint(run_dir: Path, process_group: ProcessGroup) -> dict[s
     Raises:
         ConfigError: on all ranks, if there is none.
     """
-    if process_group.size == 1:
-        return load_newest_checkpoint(run_dir)
     found: dict[int, Path] = {}
-    reason = ""
+    problems: list[str] = []
     for path in _newest_first(run_dir):
         try:
             found.setdefault(load_checkpoint(path)["iteration"], path)
         except ConfigError as error:
-            log.warning("%s", error)
-            reason = str(error)
-    by_rank = process_group.gather_objects((sorted(found), reason or str(no_checkpoint(run_dir))))
+            problems.append(str(error))
+        if found and process_group.size == 1:
+            break
+    reason = "" if found else (problems or [str(no_checkpoint(run_dir))])[0]
+    by_rank = process_group.gather_objects((sorted(found), reason))
     common = set(found).intersection(*(iterations for iterations, _ in by_rank))
+    if not common and process_group.size == 1:
+        raise ConfigError(reason)
     if not common:
-        reasons = [text for iterations, text in by_rank if not iterations]
         available = ", ".join(f"rank {rank} {iterations}" for rank, (iterations, _) in enumerate(by_rank))
-        raise ConfigError(
-            f"there is no iteration of which every rank has a checkpoint ({available}); {'; '.join(reasons)}"
-        )
+        reasons = "; ".join(reason for _, reason in by_rank if reason)
+        raise ConfigError(f"there is no iteration of which every rank has a checkpoint ({available}); {reasons}")
+    for problem in problems:
+        print_warning(f"{problem}; the run continues from iteration {max(common)} ({found[max(common)].name})")
     return load_checkpoint(found[max(common)])
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, SaveError
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
+from shmppo.utils.commands import resume_command
 from shmppo.utils.files import short_path, write_json
-
-log = logging.getLogger(__name__)
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS = "eval.csv"
@@ -84,77 +82,14 @@ def config_error_if_unwritable(path: Path) -> Iterator[None]:
         ) from error
 
 
-class DirectoryGuard:
-    """Notices that the directory of a running run was removed, moved, replaced, or emptied.
-
-    Its open files still accept data then, but the data is lost when they are closed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """path: the directory, which contains config.json."""
-        self._path = path
-        self._identity = self._identify()
-        self._description = (path / CONFIG).read_bytes() if (path / CONFIG).is_file() else b""
-
-    def _identify(self) -> tuple[tuple[int, int], bool] | None:
-        """Return the numbers of the file system and of the directory on it, and whether it contains config.json.
-
-        None: nothing has this name.
-        """
-        try:
-            status = os.stat(self._path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        described = True
-        try:
-            os.stat(self._path / CONFIG)
-        except FileNotFoundError:
-            described = False
-        return (status.st_dev, status.st_ino), described
-
-    def is_unchanged(self) -> bool:
-        """Whether the path still names the directory, with its files. True if the file system does not answer."""
-        try:
-            return self._identify() == self._identity
-        except OSError:  # for example a network file system that does not answer now
-            return True
-
-    def check(self, save: Callable[[], bool] | None) -> None:
-        """End the run if its directory is gone.
-
-        Args:
-            save: saves a checkpoint in a new directory of the same name, and returns whether it was written. None:
-                the directory is not created again.
-
-        Raises:
-            SaveError: if the directory was removed, moved, replaced, or emptied.
-        """
-        if self.is_unchanged():
-            return
-        short, found = short_path(self._path), self._identify()
-        emptied = found is not None and self._identity is not None and found[0] == self._identity[0]
-        if found is not None and not emptied:
-            raise SaveError(f"{short} was replaced by another directory during the run; start the run again")
-        if save is None or not self._create_again(emptied) or not save():
-            raise SaveError(f"{short} was removed during the run; start the run again")
-        raise SaveError(
-            f"{short} was removed during the run; it contains a new checkpoint now, so continue with --resume {short}"
-        )
-
-    def _create_again(self, emptied: bool) -> bool:
-        """Create the directory with its config.json. Return whether that was possible.
-
-        emptied: whether the directory is still there.
-        """
-        try:
-            self._path.mkdir(parents=True, exist_ok=emptied)  # otherwise, another run may have created it just now
-            (self._path / CONFIG).write_bytes(self._description)
-            self._identity = self._identify()
-        except OSError as error:
-            log.warning("%s cannot be created again: %s", self._path, error)
-            return False
-        log.warning("%s was removed and has been created again", self._path)
-        return True
+@contextlib.contextmanager
+def saving(run_dir: Path) -> Iterator[None]:
+    """Raise a SaveError for an OSError of the body, which writes files of a run. It ends the run."""
+    try:
+        yield
+    except OSError as error:
+        advice = f"continue with {resume_command(run_dir)}" if holds_run(run_dir) else "start the run again"
+        raise SaveError(f"{short_path(run_dir)} cannot be written ({error.strerror or error}); {advice}") from error
 
 
 def holds_run(path: Path) -> bool:

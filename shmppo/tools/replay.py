@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.config.schemas import FAILED_EPISODE_FILE, read_object
 from shmppo.config.train_config import from_json
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
+from shmppo.utils.files import read_object
 
 
 def replay(file: Path, trust: Trusted = ()) -> int:
@@ -32,28 +32,27 @@ def replay(file: Path, trust: Trusted = ()) -> int:
     """
     if not file.exists():
         raise ConfigError(f"{file} does not exist; name the failed_episode.json of a run")
-    content = read_object(file, FAILED_EPISODE_FILE, "name the failed_episode.json of a run")
+    content = read_object(file, "name the failed_episode.json of a run")
     try:
         config = from_json(content["config"])
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    index, episode, actions = content["env_index"], content["episode"], np.array(content["actions"], np.float32)
-    require(
-        index < config.num_envs,
-        f"{file}: env_index is {index}, but the run has {config.num_envs} environments; restore it",
-    )
+        index, episode, began, failed = (
+            int(content[name]) for name in ("env_index", "episode", "iteration", "failed_iteration")
+        )
+        actions = np.array(content["actions"], np.float32)
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file} is not the failed_episode.json of a run ({error}); restore it") from error
     check_trust(config.to_json(), file, trust)
     task = inspect_task(config)
     size = task.distribution.action_size
     require(
-        actions.ndim == 2 and actions.shape[1] == size,
+        actions.ndim == 2 and actions.shape[1] == size and bool(np.isfinite(actions).all()),
         f"{file} has actions that do not fit {config.env_id}, whose actions have {size} numbers each; restore it",
     )
     batch = SyncVectorEnv(dataclasses.replace(config, skip_bad_episodes=False), task, index, index + 1)
     reward, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
-    batch.iteration = content["iteration"]
+    batch.iteration = began
     batch.reset_all(episode)
-    batch.iteration = content["failed_iteration"]  # if the reset of the next episode failed
+    batch.iteration = failed  # if the reset of the next episode failed
     for action in task.distribution.to_env(actions):
         batch.step([action], reward, terminated, truncated)
     batch.close()

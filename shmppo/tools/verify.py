@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -12,17 +14,20 @@ from typing import Any, NamedTuple
 from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields
 from shmppo.config.run_options import ReportOptions
+from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.config.trust import Trusted, check_trust
-from shmppo.loggers.checked_rows import ROW_CHECKSUM, WEIGHTS_HASH
-from shmppo.loggers.metrics import GLOSSARY, TIMED_COLUMNS
+from shmppo.errors import ConfigError
+from shmppo.loggers.metrics import GLOSSARY, HASH_DIGITS, TIMED_COLUMNS, WEIGHTS_HASH
+from shmppo.models.actor_critic import weights_sha256
 from shmppo.ppo.learner import Learner
 from shmppo.runs import trainer
-from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference
-from shmppo.storage.integrity import Checkpoint, Rows, RunFiles, check_run
+from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
+from shmppo.storage.checkpoint import no_checkpoint
+from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint
 from shmppo.storage.run_directory import METRICS
 from shmppo.utils.files import short_path
 
-COMPARED = tuple(name for name in GLOSSARY if name not in (*TIMED_COLUMNS, ROW_CHECKSUM, "state_drift"))
+COMPARED = tuple(name for name in GLOSSARY if name not in (*TIMED_COLUMNS, "state_drift"))
 """Columns of metrics.csv that are the same in two runs of one configuration.
 
 After the replacement of a worker, state_drift is too small."""
@@ -34,6 +39,8 @@ _QUIET: dict[str, Any] = _REPORT | {
 
 Progress = Callable[[str], None]
 """Called with a sentence before something that takes time."""
+Rows = dict[int, dict[str, str]]
+"""Rows of metrics.csv by iteration."""
 
 
 class Verdict(NamedTuple):
@@ -42,6 +49,73 @@ class Verdict(NamedTuple):
     equal: bool
     text: str
     """One or more lines."""
+
+
+class Checkpoint(NamedTuple):
+    """What is needed to know of a checkpoint to choose one, and to compare it."""
+
+    path: Path
+    iteration: int
+    config: TrainConfig
+    digests: dict[str, str]
+    """Digests of its content (see `state_digests`)."""
+    inexact_reasons: list[str]
+
+
+class RunFiles(NamedTuple):
+    """What a run has recorded."""
+
+    run_dir: Path
+    rows: Rows
+    checkpoints: list[Checkpoint]
+    """In the order of iterations."""
+
+    @property
+    def newest(self) -> Checkpoint:
+        """The checkpoint of the last iteration that has one."""
+        return self.checkpoints[-1]
+
+    @property
+    def last_iteration(self) -> int:
+        """Number of iterations in metrics.csv."""
+        return max(self.rows, default=0)
+
+
+def read_run(run_dir: Path) -> RunFiles:
+    """Read the checkpoints and the metrics of a run that has ended.
+
+    Raises:
+        ConfigError: if there is no checkpoint, if one is damaged, or if its weights are not those of metrics.csv.
+    """
+    checkpoints = [_read_checkpoint(path) for path in run_dir.glob("checkpoint*.pt")]
+    if not checkpoints:
+        raise no_checkpoint(run_dir)
+    path = run_dir / METRICS
+    try:
+        with open(path, newline="") as file:
+            rows = {int(row["iteration"]): row for row in csv.DictReader(file) if None not in row.values()}
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
+    for checkpoint in checkpoints:
+        weights, row = checkpoint.digests[WEIGHTS_HASH], rows.get(checkpoint.iteration, {}).get(WEIGHTS_HASH)
+        require(
+            checkpoint.iteration == 0 or weights == row,
+            f"{checkpoint.path} has the weights {weights}, but {METRICS} has {row or 'no row'} after iteration "
+            f"{checkpoint.iteration}; restore both from one copy",
+        )
+    return RunFiles(run_dir, rows, sorted(checkpoints, key=lambda one: (one.iteration, one.path.name)))
+
+
+def _read_checkpoint(path: Path) -> Checkpoint:
+    try:
+        state = load_checkpoint(path)
+    except DamagedCheckpointError as error:
+        raise ConfigError(f"{error}; remove it, or restore it") from error
+    weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
+    digests = weights | state_digests(state)
+    return Checkpoint(
+        path, state["iteration"], from_json(json.loads(state["config"])), digests, state["inexact_reasons"]
+    )
 
 
 def verify_run(
@@ -53,26 +127,28 @@ def verify_run(
     trust: Trusted = (),
     progress: Progress = print,
 ) -> Verdict:
-    """Check the files of a run, execute a part of it again, and compare it with metrics.csv.
+    """Execute a part of a run again, and compare it with its metrics.csv and checkpoints.
 
     Args:
         run_dir: directory of the run, which must have ended.
         from_iteration: number of finished iterations at the start of the part. The execution begins at the nearest
             checkpoint before. None: at the newest checkpoint that has iterations after it.
-        iterations: length of the part. 0: only check the files.
+        iterations: length of the part. 0: only compare the checkpoints with metrics.csv.
         workers: number of workers. None: as in the run.
         trust: see `shmppo.load_policy`.
         progress: gets the progress.
 
     Raises:
-        ConfigError: if a file is damaged, or if the iterations do not exist.
+        ConfigError: see `read_run`, and if the iterations do not exist.
     """
     require(iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
-    files = check_run(run_dir)
+    files = read_run(run_dir)
     name, last = short_path(run_dir), files.last_iteration
     if not iterations:
-        return Verdict(True, f"{name}: all files are undamaged ({last} iterations)")
-    require(last > 0, f"{run_dir} has finished no iteration; use --iterations 0 to check only its files")
+        return Verdict(
+            True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"
+        )
+    require(last > 0, f"{run_dir} has finished no iteration; train it further")
     _require_one_rank(files)
     if from_iteration is None:
         start = _checkpoint_before(files, last)
@@ -85,13 +161,20 @@ def verify_run(
         first = from_iteration
         start = _checkpoint_before(files, first + 1)
     end = min(first + iterations, last)
-    rows = _execute(files, start, end, workers, trust, progress)
+    rows, digests = _execute(files, start, end, workers, trust, progress)
     for iteration in sorted(rows):
         columns = _different_columns(files.rows.get(iteration), rows[iteration])
         if columns:
             return Verdict(False, _mismatch(files, iteration, columns, rows[iteration]))
-    begin = min(rows)
-    return Verdict(True, f"{name}: all files are undamaged; iterations {begin} to {end} gave the same results again")
+    saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
+    different = [part for part, digest in digests.items() if saved is not None and saved.digests[part] != digest]
+    if saved is not None and different:
+        text = (
+            f"{name} does not match this machine: executed again, {saved.path.name} differs in {', '.join(different)}"
+        )
+        return Verdict(False, text)
+    begin, compared = min(rows), "" if saved is None else f", and so did {saved.path.name}"
+    return Verdict(True, f"{name}: iterations {begin} to {end} gave the same results again{compared}")
 
 
 def compare_runs(
@@ -104,9 +187,9 @@ def compare_runs(
         workers, trust, progress: see `verify_run`.
 
     Raises:
-        ConfigError: if a file is damaged, or if no iteration is common to both.
+        ConfigError: see `read_run`, and if no iteration is common to both.
     """
-    one, other = (check_run(run_dir) for run_dir in run_dirs)
+    one, other = (read_run(run_dir) for run_dir in run_dirs)
     for files in (one, other):
         _require_one_rank(files)
     names = [short_path(run_dir) for run_dir in run_dirs]
@@ -127,7 +210,7 @@ def compare_runs(
     reproduced = []
     for files, record in zip((one, other), records, strict=True):
         start = _checkpoint_before(files, iteration)
-        rows = _execute(files, start, iteration, workers, trust, progress, record)
+        rows, _ = _execute(files, start, iteration, workers, trust, progress, record)
         wrong = next((i for i in sorted(rows) if _different_columns(files.rows.get(i), rows[i])), None)
         reproduced.append(wrong is None)
         if wrong is not None:
@@ -177,7 +260,7 @@ def _require_one_rank(files: RunFiles) -> None:
     require(
         ranks == 1,
         f"{files.run_dir} has {ranks} ranks, whose iterations cannot be executed again by one process; use "
-        "--iterations 0 with one run to check only its files",
+        "--iterations 0 with one run to compare only its checkpoints with its metrics",
     )
 
 
@@ -195,8 +278,8 @@ def _execute(
     trust: Trusted,
     progress: Progress,
     record: IterationRecord | None = None,
-) -> Rows:
-    """Execute a run again in a temporary directory. Return its new rows of metrics.csv.
+) -> tuple[Rows, dict[str, str]]:
+    """Execute a run again in a temporary directory. Return its new rows of metrics.csv, and digests of its end.
 
     Args:
         files: of the run.
@@ -233,7 +316,7 @@ def _execute(
                 make_learner=make_learner,
                 **changes,
             )
-        rows = check_run(target).rows
-    if max(rows, default=0) < end:
+        again = read_run(target)
+    if again.last_iteration < end:
         raise KeyboardInterrupt
-    return {iteration: row for iteration, row in rows.items() if iteration > first}
+    return {iteration: row for iteration, row in again.rows.items() if iteration > first}, again.newest.digests

@@ -22,20 +22,9 @@ def main(default: TrainConfig | None = None) -> int:
     from shmppo.errors import run_command
 
     return run_command(
-        lambda: _train_or_resume(sys.argv[1:], default),
+        lambda: _print_summary(_summary_of(sys.argv[1:], default)),
         "interrupted; if the run has started, continue from its last checkpoint with --resume",
     )
-
-
-def _train_or_resume(arguments: list[str], default: TrainConfig | None) -> None:
-    from shmppo.errors import SaveError
-
-    try:
-        _print_summary(_summary_of(arguments, default))
-    except SaveError as error:
-        if error.summary is not None:
-            _print_summary(error.summary)
-        raise
 
 
 def _summary_of(arguments: list[str], default: TrainConfig | None) -> dict[str, Any]:
@@ -45,18 +34,16 @@ def _summary_of(arguments: list[str], default: TrainConfig | None) -> dict[str, 
     if option_value(arguments, "--resume") is None:
         script = None if default is None else f"python {sys.argv[0]}"
         config = parse_config(arguments, script=script, default=default)
-        from shmppo.runs.startup import check_address_space, check_early, early_fork_server, startup_line
+        from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
-        check_address_space()
         with early_fork_server(config):
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
                 check_early(config)
                 from shmppo.runs.trainer import train
             return train(config)
     run_dir, changes = parse_resume(arguments)
-    from shmppo.runs.startup import check_address_space, startup_line
+    from shmppo.runs.startup import startup_line
 
-    check_address_space()
     with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet="quiet" in changes):
         from shmppo.runs.trainer import resume
     return resume(run_dir, **changes)

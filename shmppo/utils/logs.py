@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shmppo.errors import print_warning
-
 _FORMAT = "%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"
-MAX_PENDING = 1 << 20  # bytes of records that are kept while the file cannot be written
 
 
 class _BufferHandler(logging.Handler):
@@ -27,15 +23,11 @@ class _BufferHandler(logging.Handler):
 
 
 class _LogFile(logging.Handler):
-    """Appends records to a file. Records that cannot be written now are kept, and written with a later one.
-
-    Several processes may write to the same file, because each record is a single write.
-    """
+    """Appends records to a file. Several processes may write to it, because each record is a single write."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter(_FORMAT))
-        self._path, self._pending = path, b""
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -44,38 +36,12 @@ class _LogFile(logging.Handler):
         except Exception:  # the arguments do not match the format: logging prints where
             self.handleError(record)
             return
-        if len(self._pending) < MAX_PENDING:
-            self._pending += text
-        with suppress(OSError):  # the disk is full: the run itself warns about it (see FailedWrites)
-            self._reopen_if_removed()
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._pending:  # if the disk becomes full, only a part is written
-            self._pending = self._pending[self._file.write(self._pending) :]
-
-    def _reopen_if_removed(self) -> None:
-        """Create the file again if it was removed, for example together with its directory."""
-        if os.fstat(self._file.fileno()).st_nlink == 0:
-            file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-            self._file.close()
-            self._file = file
+        with suppress(OSError):  # the disk is full, which ends the run when it writes its metrics
+            self._file.write(text)
 
     def close(self) -> None:
-        """Close the file. Print a warning if the last records cannot be written. They are lost."""
         super().close()
-        if self._file.closed:
-            return
-        try:
-            self._reopen_if_removed()
-            self._flush()
-        except OSError as error:
-            if self._pending:
-                print_warning(
-                    f"{self._path.name}: the last {self._pending.count(10)} lines are lost ({error.strerror})"
-                )
-        with suppress(OSError):
-            self._file.close()
+        self._file.close()
 
 
 @contextmanager
@@ -88,7 +54,7 @@ def buffer_records() -> Iterator[list[logging.LogRecord]]:
 
 @contextmanager
 def log_to(path: Path, earlier: Iterable[logging.LogRecord] = ()) -> Iterator[None]:
-    """Append log records to a file while the context is open. See `_LogFile` for full disks.
+    """Append log records to a file while the context is open.
 
     Args:
         path: the log file.

@@ -16,7 +16,7 @@ from helpers import Saboteur
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
 from shmppo.runs.trainer import resume, train
-from shmppo.storage.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_selected_checkpoint
 
 BASE = TrainConfig(
     env="environments:PutsBack-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,
@@ -27,7 +27,7 @@ BASE = TrainConfig(
 def test_an_environment_with_snapshots_is_not_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     straight = train(dataclasses.replace(BASE, run_dir=str(tmp_path / "straight")))
     train(dataclasses.replace(BASE, stop_at_iteration=3, workers=2, run_dir=str(tmp_path / "stopped")))
-    state = load_newest_checkpoint(tmp_path / "stopped")
+    state = load_selected_checkpoint(tmp_path / "stopped")
     assert len(state["actions"]["actions"]) == 0, "no actions are stored"
     assert state["carry"]["snapshot"].shape == (4, 24), "two numbers, and the time limit's count"
     resumed = resume(tmp_path / "stopped", workers=1)

@@ -25,7 +25,7 @@ from shmppo import TrainConfig, preset, resume, train
 from shmppo.config.flags import parse_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
-from shmppo.storage.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_selected_checkpoint
 
 TRAIN = (
     "-m", "shmppo.train", "--env", "CartPole-v1", "--hidden-size", 8, "--num-envs", 4, "--rollout-steps", 32,
@@ -66,7 +66,7 @@ def test_updates_on_more_environments_are_closer_to_the_update_on_all(config: Tr
     assert [row["optimizer_steps"] for row in rows if row["minibatches"] == "same size"][:3] == [2, 2, 4]
     one, all_ = ([float(row["kl_to_all"]) for row in rows if row["environments"] == n] for n in (1, 4))
     assert np.median(one) > np.median(all_)
-    assert load_newest_checkpoint(tmp_path / "run")["iteration"] == 2
+    assert load_selected_checkpoint(tmp_path / "run")["iteration"] == 2
 
 
 @pytest.mark.long

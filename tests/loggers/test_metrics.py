@@ -1,4 +1,4 @@
-"""metrics.csv: its columns. test_checked_rows.py tests its checksums."""
+"""metrics.csv: its columns."""
 
 from __future__ import annotations
 

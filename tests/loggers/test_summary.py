@@ -23,7 +23,7 @@ def summary_of(run_dir: Path, **changes: Any) -> RunSummary:
         "steps_per_second": 33.6, "phase_seconds": dict.fromkeys(PHASES, 1.0), "peak_memory_bytes": 2**28,
         "shared_memory_bytes": 2**20, "weights_sha256": "0123456789abcdef0", "exact": True, "inexact_reasons": [],
         "failed_episodes": 0, "iterations": 35,
-        "worker_restarts": 0, "stopped_early": True, "best_return": 0.25, "best_checkpoint": "checkpoint-best.pt",
+        "worker_restarts": 0, "stop_reason": "callback", "best_return": 0.25, "best_checkpoint": "checkpoint-best.pt",
     }  # fmt: skip
     return RunSummary(content | changes)
 
@@ -85,7 +85,7 @@ def test_the_text_says_what_to_do_if_no_episode_has_ended(tmp_path: Path) -> Non
 
 def test_the_text_says_where_a_run_was_stopped(tmp_path: Path) -> None:
     assert lines_of(summary_of(tmp_path))["stopped"] == "after iteration 35 of 98"
-    assert "stopped" not in lines_of(summary_of(tmp_path, stopped_early=False))
+    assert "stopped" not in lines_of(summary_of(tmp_path, iterations=98))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_next_commands_can_be_pasted(
 
 
 def test_a_long_command_stays_in_one_line(tmp_path: Path) -> None:
-    commands = commands_of(summary_of(tmp_path / ("long-name-" * 10), stopped_early=False))
+    commands = commands_of(summary_of(tmp_path / ("long-name-" * 10), iterations=98))
     assert commands[-1].endswith(f"--resume {'long-name-' * 10} --total-steps 4096")
 
 
@@ -131,6 +131,7 @@ def test_the_console_script_is_named_as_it_was_typed(tmp_path: Path, monkeypatch
 
 
 def test_a_run_of_several_ranks_is_resumed_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     commands = commands_of(summary_of(tmp_path / "a"), TrainConfig(workers=1, ranks=2))
     assert commands[-1] == "torchrun --nnodes 1 --nproc-per-node 2 -m shmppo.train --resume a"

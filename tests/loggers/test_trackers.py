@@ -14,8 +14,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.checked_rows import TEXT_COLUMNS
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY, TRACKER_GROUPS, tracker_name
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.trainer import resume, train
 
@@ -27,7 +26,7 @@ SMALL = TrainConfig(
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
     with open(run_dir / "metrics.csv") as file:
-        numbers = [{k: v for k, v in row.items() if k not in TEXT_COLUMNS} for row in csv.DictReader(file)]
+        numbers = [{k: v for k, v in row.items() if k != WEIGHTS_HASH} for row in csv.DictReader(file)]
     return [{name: float(value) for name, value in row.items()} for row in numbers]
 
 
@@ -60,7 +59,7 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
 def test_each_metric_has_one_group() -> None:
     grouped = [name for names in TRACKER_GROUPS.values() for name in names]
     assert len(grouped) == len(set(grouped))
-    assert {*grouped, *TEXT_COLUMNS, "iteration", "env_steps"} == {*GLOSSARY, *EVALUATION_GLOSSARY}
+    assert {*grouped, WEIGHTS_HASH, "iteration", "env_steps"} == {*GLOSSARY, *EVALUATION_GLOSSARY}
     assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval_return_mean")] == [
         "env_steps", "losses/entropy", "time/gradient_seconds", "eval/eval_return_mean",
     ]  # fmt: skip

@@ -30,7 +30,7 @@ from shmppo.policies.video import VideoRecorder
 from shmppo.runs.evaluator import run_evaluator
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_process import start_context
-from shmppo.storage.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.torch_utils import torch_threads
 
 SMALL = TrainConfig(
@@ -117,7 +117,7 @@ def test_an_environment_is_not_stepped_after_its_episode(run_dir: Path, monkeypa
 
 
 def test_each_checkpoint_can_be_evaluated(run_dir: Path) -> None:
-    state = load_newest_checkpoint(run_dir)
+    state = load_selected_checkpoint(run_dir)
     last = evaluate(run_dir, episodes=2)
     assert last.iteration == state["iteration"] == 6
     assert evaluate(run_dir, checkpoint=6, episodes=2) == evaluate(run_dir, checkpoint="6", episodes=2) == last
@@ -203,7 +203,7 @@ def test_a_terminal_shows_progress_in_one_line(
 
 
 def test_an_environment_with_other_spaces_than_in_training_is_refused(run_dir: Path) -> None:
-    state = load_newest_checkpoint(run_dir)
+    state = load_selected_checkpoint(run_dir)
     state["config"] = json.dumps(json.loads(state["config"]) | {"env": "environments:FourNumbersThreeActions-v0"})
     with pytest.raises(ConfigError, match=r"checkpoint: parameter policy_head.bias has the shape \(2,\), but"):
         trained_from(state)
@@ -245,7 +245,7 @@ def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
     with open(run_dir / "eval.csv") as file:
         rows = list(csv.DictReader(file))
-    return [{name: float(value) for name, value in row.items() if name != "row_checksum"} for row in rows]
+    return [{name: float(value) for name, value in row.items()} for row in rows]
 
 
 class EvaluationLogger:
@@ -337,7 +337,7 @@ def test_an_evaluation_that_hangs_is_given_up_at_the_end_of_the_run(
     summary = train(config)
     reason = "the evaluation of iteration 3 was given up, because it took longer than 0.5 s"
     assert summary["evaluation_given_up"] == reason
-    assert (summary["iterations"], summary["stopped_early"]) == (6, False)
+    assert (summary["iterations"], summary["stop_reason"]) == (6, "finished")
     assert summary_of(tmp_path / "run")["evaluation_given_up"] == reason
     assert not worker_processes()
 

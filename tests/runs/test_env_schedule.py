@@ -12,7 +12,7 @@ from conftest import worker_processes
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.policies.evaluation import evaluate
-from shmppo.storage.checkpoint import load_newest_checkpoint
+from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.replay import replay
 
 BASE = TrainConfig(
@@ -82,7 +82,7 @@ def test_a_schedule_that_raises_later_ends_the_run_in_one_sentence(tmp_path: Pat
     config = dataclasses.replace(BASE, env_schedule="schedules:raises_later", checkpoint_every=None)
     with pytest.raises(ConfigError, match=r"raises_later raised IndexError\(.*\).* for iteration 3; correct it"):
         train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert load_newest_checkpoint(tmp_path / "run")["iteration"] == 2
+    assert load_selected_checkpoint(tmp_path / "run")["iteration"] == 2
 
 
 def test_a_reset_that_fails_is_replayed_with_the_options_of_its_iteration(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.ppo.kl_profile import read_profiles
 from shmppo.runs.trainer import resume, train
-from shmppo.storage.checkpoint import load_newest_checkpoint, save_checkpoint
+from shmppo.storage.checkpoint import load_selected_checkpoint, save_checkpoint
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),
@@ -47,7 +47,7 @@ def test_snapshots_of_another_version_are_refused_with_the_versions(tmp_path: Pa
     run_dir = tmp_path / "run"
     config = dataclasses.replace(BASE, env="environments:PutsBack-v0", kl_profile_every=None, run_dir=str(run_dir))
     train(dataclasses.replace(config, stop_at_iteration=2))
-    state = load_newest_checkpoint(run_dir)
+    state = load_selected_checkpoint(run_dir)
     assert state["carry"]["snapshot"].shape == (4, 24)
     state["carry"]["snapshot"] = state["carry"]["snapshot"][:, :16].clone()
     state["fingerprint"]["gymnasium"] = "0.1"

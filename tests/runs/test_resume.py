@@ -21,9 +21,10 @@ from shmppo.config.resumable import RESUMABLE
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, MetricsFile
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import BEST, load_selected_checkpoint
+from shmppo.storage.metrics_file import MetricsFile
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -37,10 +38,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     config = dataclasses.replace(BASE, checkpoint_every=1, keep_every=2, kl_profile_every=2, run_dir=str(run_dir))
     train(config)
-    evaluations = MetricsFile(run_dir / "eval.csv", 0, tuple(EVALUATION_GLOSSARY))
+    evaluations = MetricsFile(run_dir / "eval.csv", tuple(EVALUATION_GLOSSARY))
     for iteration in (2, 4):
         evaluations.write(dict.fromkeys(EVALUATION_GLOSSARY, 20.5) | {"iteration": iteration})
-    evaluations.close()
     return run_dir
 
 
@@ -51,10 +51,7 @@ def copy_of(run_dir: Path, target: Path) -> Path:
 def rows_of(path: Path) -> list[dict[str, str]]:
     """The rows of a table without measured times."""
     with open(path, newline="") as file:
-        return [
-            {k: v for k, v in row.items() if "second" not in k and "wait" not in k and k != "row_checksum"}
-            for row in csv.DictReader(file)
-        ]
+        return [{k: v for k, v in row.items() if "second" not in k and "wait" not in k} for row in csv.DictReader(file)]
 
 
 def contents(run_dir: Path) -> dict[str, bytes]:

@@ -35,7 +35,7 @@ def test_every_flipped_bit_is_detected(path: Path, count: int) -> None:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        with pytest.raises(ConfigError, match=r"is damaged or not a checkpoint|is not a checkpoint of shmppo"):
+        with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
             load_checkpoint(path)
 
 
@@ -52,5 +52,5 @@ def test_every_truncation_and_addition_is_detected(path: Path) -> None:
 
 def test_a_file_without_its_hash_is_refused(path: Path) -> None:
     torch.save({"format": FORMAT, **STATE}, path)
-    with pytest.raises(ConfigError, match="its SHA-256 is missing"):
+    with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
         load_checkpoint(path)

@@ -21,7 +21,7 @@ from shmppo.storage.checkpoint import (
     BEST,
     NAME,
     kept_name,
-    load_newest_checkpoint,
+    load_resumable_checkpoint,
     load_selected_checkpoint,
     save_checkpoint,
 )
@@ -104,16 +104,19 @@ def test_a_directory_without_a_checkpoint_is_described(tmp_path: Path) -> None:
                 load_selected_checkpoint(tmp_path / name, which)
 
 
-def test_older_checkpoints_are_tried_until_one_is_undamaged(tmp_path: Path) -> None:
+def test_older_checkpoints_are_tried_until_one_is_undamaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, checkpoint_every=1, keep_every=1, run_dir=str(run_dir)))
-    for name in (NAME, BEFORE, kept_name(6), kept_name(5), kept_name(4)):
+    names = (NAME, BEFORE, kept_name(6), kept_name(5), kept_name(4))
+    for name in names:
         (run_dir / name).write_bytes(b"torn")
-    assert load_newest_checkpoint(run_dir)["iteration"] == 3
+    assert load_resumable_checkpoint(run_dir)["iteration"] == 3
+    capsys.readouterr()
     resume(run_dir)
-    log = (run_dir / "run.log").read_text()
-    assert log.count("is damaged or not a checkpoint") == 5
-    assert log.index("is damaged") < log.index("resumed at iteration 3")
+    reason = f"its SHA-256 differs); the run continues from iteration 3 ({kept_name(3)})"
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: {run_dir / name} is damaged or not a checkpoint ({reason}" for name in names
+    ]
 
 
 def test_there_is_a_complete_checkpoint_at_every_moment_while_the_next_is_saved(
@@ -157,7 +160,7 @@ def test_a_save_that_is_killed_hides_no_older_checkpoint(
         patched.setattr("os.replace", killed)
         with contextlib.suppress(Killed):
             save_checkpoint(tmp_path, {"iteration": 5})
-    newest = load_newest_checkpoint(tmp_path)["iteration"]
+    newest = load_resumable_checkpoint(tmp_path)["iteration"]
     assert newest == (5 if steps >= 2 else 4)
 
 
@@ -165,7 +168,7 @@ def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Pat
     for iteration in (1, 2, 3):
         save_checkpoint(tmp_path, {"iteration": iteration})
     (tmp_path / NAME).unlink()
-    assert load_newest_checkpoint(tmp_path)["iteration"] == 2
+    assert load_resumable_checkpoint(tmp_path)["iteration"] == 2
     save_checkpoint(tmp_path, {"iteration": 4}, copies=[kept_name(4)])
     (tmp_path / NAME).write_bytes(b"torn")
-    assert load_newest_checkpoint(tmp_path)["iteration"] == 2
+    assert load_resumable_checkpoint(tmp_path)["iteration"] == 2

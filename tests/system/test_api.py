@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from public_helpers import summary_of
 
 from shmppo import TrainConfig, load_policy, resume, train
 from shmppo.policies.evaluation import FIRST_INDEX, evaluate
@@ -91,10 +94,33 @@ def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> Non
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
     summary = train(config, callback=callback)
     assert [row["iteration"] for row in rows] == [1, 2, 3]
-    assert (summary["iterations"], summary["stopped_early"]) == (3, True)
+    assert (summary["iterations"], summary["stop_reason"]) == (3, "callback")
     rest = resume(tmp_path / "run", callback=lambda row: rows.append(row))  # type: ignore[func-returns-value]
     assert [row["env_steps"] for row in rows] == [128 * i for i in range(1, 7)]
     assert rest["weights_sha256"] == whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_path: Path) -> None:
+    whole = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "whole")))
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+    def callback(row: dict[str, float]) -> None:
+        if row["iteration"] == 2:
+            os.kill(os.getpid(), number)
+
+    def train_seeds() -> None:
+        for seed in (1, 2):
+            train(dataclasses.replace(SMALL, seed=seed, run_dir=str(tmp_path / f"run-{seed}")), callback=callback)
+
+    with pytest.raises(KeyboardInterrupt, match=r"run-1 was stopped after iteration [23] and saved"):
+        train_seeds()
+    assert not (tmp_path / "run-2").exists()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    summary = summary_of(tmp_path / "run-1")
+    assert (summary["stop_reason"], summary["error"]) == ("signal", None)
+    rest = resume(tmp_path / "run-1")
+    assert (rest["stop_reason"], rest["weights_sha256"]) == ("finished", whole["weights_sha256"])
 
 
 def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from public_helpers import exit_code, refused
+from public_helpers import exit_code, refused, summary_of
 
-from shmppo import ConfigError, TrainConfig, load_policy, replay, resume, train
+from shmppo import ConfigError, TrainConfig, evaluate, export, load_policy, replay, resume, train
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=1, hidden_size=8, encoder_sizes=(8,),
@@ -67,94 +63,80 @@ def test_no_flipped_bit_of_the_checkpoint_gives_another_policy(trained: Path, ru
     assert all(re.search("is damaged or not a checkpoint|is not a checkpoint", str(error)) for error in refusals)
 
 
+def flip_a_byte(path: Path) -> None:
+    """Damage a file, but not the other names that it may have."""
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(damaged)
+
+
+def test_a_damaged_newest_checkpoint_is_not_used_and_the_message_names_another_one(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip_a_byte(run_dir / "checkpoint.pt")
+    message = rf"^{run_dir}/checkpoint\.pt is damaged or not a checkpoint \(its SHA-256 differs\); use another one with"
+    with refused(f"{message} --checkpoint checkpoint-1.pt$"):
+        load_policy(run_dir)
+    for main, flags in ((evaluate.main, []), (export.main, ["--out", tmp_path / "policy.onnx"])):
+        assert exit_code(main, [run_dir, *flags], monkeypatch) == 2
+        assert capsys.readouterr().err.splitlines()[-1].endswith("; use another one with --checkpoint checkpoint-1.pt")
+    assert not (tmp_path / "policy.onnx").exists()
+    new = dataclasses.replace(BASE, init_from=str(run_dir), run_dir=str(tmp_path / "new"))
+    with refused(f"{message} --init-from {run_dir}/checkpoint-1.pt$"):
+        train(new)
+    assert load_policy(run_dir, checkpoint="checkpoint-1.pt").iteration == 3
+    (run_dir / "checkpoint-1.pt").write_bytes(b"")
+    (run_dir / "checkpoint-best.pt").unlink()
+    with refused(r"is damaged or not a checkpoint \(its SHA-256 differs\); restore it from a copy$"):
+        load_policy(run_dir)
+
+
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_says_so(
+    trained: Path, run_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flip_a_byte(run_dir / "checkpoint.pt")
+    resume(run_dir, stop_at_iteration=4)
+    reason = (
+        "is damaged or not a checkpoint (its SHA-256 differs); the run continues from iteration 3 (checkpoint-1.pt)"
+    )
+    assert capfd.readouterr().err == f"warning: {run_dir}/checkpoint.pt {reason}\n"
+    assert summary_of(run_dir)["weights_sha256"] == summary_of(trained)["weights_sha256"]
+
+
 def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(run_dir: Path) -> None:
     (run_dir / "checkpoint.pt").unlink()
-    try:
-        iteration = load_policy(run_dir).iteration
-    except ConfigError as error:
-        raise AssertionError(error) from error
-    assert iteration == 3
-
-
-def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the content of a checkpoint, and make its hash right again."""
-    data = path.read_bytes()
-    head = data.partition(b"\n")[0] if data.startswith(b"shmppo") else b""
-    state = torch.load(io.BytesIO(data.split(b"\n", 2)[2] if head else data), weights_only=True)
-    change(state)
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = buffer.getvalue()
-    digest = hashlib.sha256(content).hexdigest().encode()
-    path.write_bytes(b"\n".join([head, digest, content]) if head else content)
-
-
-KEYS = ("config", "fingerprint", "iteration", "env_steps", "learner", "carry", "actions", "episodes", "seconds")
-LEARNER_KEYS = ("model", "optimizer", "obs_moments", "return_moments", "discounted_return")
-
-
-@pytest.mark.parametrize("key", [*KEYS, *(f"learner.{name}" for name in LEARNER_KEYS)])
-def test_a_checkpoint_without_a_key_is_refused(key: str, run_dir: Path) -> None:
-    def remove(state: dict[str, Any]) -> None:
-        del (state["learner"] if "." in key else state)[key.rpartition(".")[2]]
-
-    rewrite(run_dir / "checkpoint.pt", remove)
-    with refused(rf"^the checkpoint of {run_dir} lacks {key}; use another checkpoint"):
-        resume(run_dir, stop_at_iteration=5)
+    assert load_policy(run_dir).iteration == 3
 
 
 # --- files beside the checkpoint
 
 
-def damaged_row(run_dir: Path) -> None:
-    file = run_dir / "metrics.csv"
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join([*lines[:2], lines[2].replace(b",", b",1", 1), *lines[3:]]))
-
-
-def another_column(run_dir: Path) -> None:
-    file = run_dir / "metrics.csv"
-    header, *rows = file.read_bytes().splitlines()
-    file.write_bytes(b"\r\n".join([header + b",more", *(row + b",1" for row in rows), b""]))
-
-
-def headerless(run_dir: Path) -> None:
-    file = run_dir / "metrics.csv"
-    file.write_bytes(file.read_bytes().partition(b"\n")[2])
-
-
-def directory_as(name: str) -> Callable[[Path], None]:
-    def damage(run_dir: Path) -> None:
-        (run_dir / name).unlink()
-        (run_dir / name).mkdir()
-
-    return damage
-
-
-def content_of(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda run_dir: (run_dir / name).write_bytes(content) and None
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "row": (damaged_row, r"metrics\.csv, line 3: the row is damaged, because its checksum differs; restore the fi"),
-    "no header": (headerless, r"metrics\.csv, line 1: these are not the columns that this version writes"),
-    "column": (another_column, r"metrics\.csv, line 1: these are not the columns that this version writes"),
-    "garbage": (content_of("metrics.csv", b"\xff\xfe\r\n" * 9), r"metrics\.csv, line 1: these are not"),
-    "metrics as directory": (directory_as("metrics.csv"), r"metrics\.csv cannot be read: Is a directory"),
-    "log as directory": (directory_as("run.log"), r"run\.log is a directory, but the run writes this file; remove it"),
-    "list": (content_of("config.json", b"[]"), r"config\.json is damaged \(it is \[\] instead"),
-    "null": (content_of("config.json", b"null"), r"config\.json is damaged \(it is null instead of an"),
-    "list inside": (content_of("config.json", b'{"config": [1]}'), r"config\.json is damaged \(config is \[1\], which"),
-}
-
-
-@pytest.mark.parametrize("case", DAMAGE)
-def test_damage_is_reported_before_a_run_resumes(case: str, run_dir: Path) -> None:
-    damage, message = DAMAGE[case]
-    damage(run_dir)
-    with refused(f"^{run_dir}/{message}"):
+def test_metrics_that_are_shorter_than_at_the_checkpoint_are_refused(run_dir: Path) -> None:
+    whole = (run_dir / "metrics.csv").read_bytes()
+    (run_dir / "metrics.csv").write_bytes(whole[:-3])
+    message = (
+        rf"^{run_dir}/metrics\.csv has {{}} bytes, but it had {len(whole)} when the checkpoint was written; restore"
+    )
+    with refused(message.format(len(whole) - 3)):
         resume(run_dir, stop_at_iteration=5)
-    assert load_policy(run_dir).iteration == 4
+    (run_dir / "metrics.csv").unlink()
+    with refused(message.format(0)):
+        resume(run_dir, stop_at_iteration=5, new_run_dir=run_dir.parent / "fork")
+
+
+def test_what_was_written_after_the_checkpoint_is_removed(run_dir: Path, trained: Path) -> None:
+    whole = (run_dir / "metrics.csv").read_bytes()
+    (run_dir / "metrics.csv").write_bytes(whole + whole.splitlines(keepends=True)[-1] + b"5,12")
+    resume(run_dir, stop_at_iteration=5)
+    rows = (run_dir / "metrics.csv").read_bytes()
+    assert rows.startswith(whole)
+    assert [row.partition(b",")[0] for row in rows.splitlines()[1:]] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_config_json_is_for_readers_and_resume_does_not_depend_on_it(run_dir: Path) -> None:
+    (run_dir / "config.json").write_text("[]")
+    assert resume(run_dir, stop_at_iteration=5)["iterations"] == 5
 
 
 # --- episodes to replay
@@ -164,21 +146,16 @@ EPISODE: dict[str, Any] = {
     "config": CONFIG, "env_index": 1, "episode": 0, "iteration": 1, "failed_iteration": 1, "seed": 7,
     "actions": [[0.0], [1.0]], "message": "a test",
 }  # fmt: skip
-NOT_AN_OBJECT = {"[]": r"it is \[\] instead of an object", "null": "it is null", "3": "it is 3", '"a"': 'it is "a"'}
+NOT_A_RUN = " is not the failed_episode.json of a run "
 EPISODES: list[tuple[Any, str]] = [
-    *((text, rf" is damaged \({reason}") for text, reason in NOT_AN_OBJECT.items()),
-    (EPISODE | {"env_index": -1}, r" is damaged \(env_index is -1, which must be a whole number of at least 0\)"),
-    (EPISODE | {"env_index": 4}, ": env_index is 4, but the run has 4 environments; restore it"),
-    (EPISODE | {"episode": True}, r" is damaged \(episode is true"),
-    (EPISODE | {"actions": [[0.0], [1.0, 2.0]]}, r" is damaged \(actions is .* of equal length\)"),
-    (EPISODE | {"actions": [[0.0], [float("nan")]]}, r" is damaged \(it contains NaN\)"),
-    (EPISODE | {"actions": [[float("inf")]]}, r" is damaged \(actions is"),
-    (EPISODE | {"actions": [[1e300]]}, r" is damaged \(actions is"),
+    *((text, r" is damaged \(it contains no object\); name the failed") for text in ("[]", "null", "3", '"a"')),
+    (EPISODE | {"env_index": None}, NOT_A_RUN),
+    (EPISODE | {"actions": [[0.0], [1.0, 2.0]]}, NOT_A_RUN),
+    (EPISODE | {"actions": [[0.0], [float("nan")]]}, " has actions that do not fit CartPole-v1"),
     (EPISODE | {"actions": []}, " has actions that do not fit CartPole-v1"),
     (EPISODE | {"actions": [[0.0, 1.0]]}, " has actions that do not fit CartPole-v1, whose actions have 1 numbers"),
-    (EPISODE | {"config": {"seed": "one"}}, ": --seed is 'one'; it must be int"),
-    ({k: v for k, v in EPISODE.items() if k != "actions"}, r" is damaged \(the key actions is missing\)"),
-    (EPISODE | {"checksum": "0" * 64}, r" is damaged \(its checksum differs\)"),
+    (EPISODE | {"config": {"seed": "one"}}, rf"{NOT_A_RUN}\(--seed is 'one'; it must be int\)"),
+    ({k: v for k, v in EPISODE.items() if k != "actions"}, rf"{NOT_A_RUN}\('actions'\)"),
 ]
 
 

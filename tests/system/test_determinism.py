@@ -45,7 +45,7 @@ def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: 
         assert summary["iterations"] == 20
         assert summary["exact"]
         written = summary_of(tmp_path / str(workers))
-        assert summary | {"checksum": written["checksum"]} == written
+        assert summary == written
         hashes[workers] = summary["weights_sha256"]
     assert len(set(hashes.values())) == 1, hashes
 

@@ -119,7 +119,6 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     assert result.returncode == 0, result.stderr
     assert "all 5 steps succeeded" in result.stdout
     episode["actions"] *= 8
-    del episode["checksum"]
     (run / "longer.json").write_text(json.dumps(episode))
     result = run_command("shmppo.replay", run / "longer.json", "--trust", "environments")
     expected = {"raise": "ValueError: the simulation exploded", "shape": "has shape (3,), but its space has shape (2,)"}
@@ -215,7 +214,7 @@ def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path
     summary = summary_of(tmp_path / "run")
     with open(tmp_path / "run" / "metrics.csv") as file:
         assert len(list(csv.DictReader(file))) == summary["iterations"]
-    assert summary["stopped_early"]
+    assert summary["stop_reason"] == "signal"
     assert (tmp_path / "run" / "checkpoint.pt").is_file()
     assert gone(learner)
 

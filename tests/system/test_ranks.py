@@ -27,7 +27,7 @@ from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import connect
 from shmppo.runs.trainer import resume, train
-from shmppo.storage.checkpoint import BEFORE, BEST, NAME, kept_name, load_newest_checkpoint
+from shmppo.storage.checkpoint import BEFORE, BEST, NAME, kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
 SMALL = TrainConfig(
@@ -65,7 +65,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed: Path, tmp_path: Path) -> None:
     """Seeds, minibatches, and moments are the same. So after one update the weights differ only by rounding."""
     train(dataclasses.replace(SMALL, stop_at_iteration=1, run_dir=str(tmp_path / "one")))
-    one = load_newest_checkpoint(tmp_path / "one")
+    one = load_selected_checkpoint(tmp_path / "one")
     two = load_checkpoint(undisturbed / kept_name(1))
     start_of_all = load_checkpoint(tmp_path / "one" / BEFORE)
     ours, theirs, before = (parameters(state) for state in (two, one, start_of_all))
@@ -192,11 +192,11 @@ def test_a_signal_to_one_rank_saves_and_ends_all_ranks(number: int, tmp_path: Pa
     output = output_of(process)
     assert process.returncode == 0, output
     first, second_summary = (summary_of(path) for path in directories(run_dir))
-    assert first["stopped_early"]
+    assert first["stop_reason"] == "signal"
     assert first["iterations"] == second_summary["iterations"]
     assert first["weights_sha256"] == second_summary["weights_sha256"]
     for path in directories(run_dir):
-        assert load_newest_checkpoint(path)["iteration"] == first["iterations"]
+        assert load_selected_checkpoint(path)["iteration"] == first["iterations"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import shutil
 import sys
@@ -15,15 +16,14 @@ import pytest
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.checked_rows import WEIGHTS_HASH, read_checked_rows, row_line
-from shmppo.loggers.metrics import GLOSSARY
+from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import train
 from shmppo.sampling.pool import Pool
-from shmppo.storage.checkpoint import NAME, load_newest_checkpoint
+from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.tools.verify import compare_runs, verify_run
+from shmppo.tools.verify import compare_runs, read_run, verify_run
 
 BASE = TrainConfig(
     env="Pendulum-v1", hide_obs=(), num_envs=4, rollout_steps=16, minibatches=2, epochs=2, hidden_size=8,
@@ -60,18 +60,21 @@ def test_a_run_is_reproduced_from_the_nearest_checkpoint(
     before = {path.name: path.read_bytes() for path in trained.iterdir()}
     code, output, _ = command(monkeypatch, capsys, trained)
     assert (code, output[0]) == (0, f"executing iterations 5 to 6 of {trained} again")
-    assert output[1] == f"{trained}: all files are undamaged; iterations 5 to 6 gave the same results again"
+    assert output[1] == f"{trained}: iterations 5 to 6 gave the same results again, and so did checkpoint.pt"
     code, output, _ = command(monkeypatch, capsys, trained, "--from-iteration", 3, "--iterations", 1)
     assert (code, output[0]) == (0, f"executing iterations 3 to 4 of {trained} again")
     assert {path.name: path.read_bytes() for path in trained.iterdir()} == before, "verify only reads"
 
 
-def test_a_run_is_reproduced_from_its_start_and_only_files_are_checked_without_iterations(trained: Path) -> None:
+def test_a_run_is_reproduced_from_its_start_and_only_weights_are_compared_without_iterations(trained: Path) -> None:
     said: list[str] = []
     verdict = verify_run(trained, from_iteration=0, iterations=100, progress=said.append)
     assert verdict.equal
     assert said == [f"executing iterations 1 to 6 of {trained} again"]
-    assert verify_run(trained, iterations=0) == (True, f"{trained}: all files are undamaged (6 iterations)")
+    assert verify_run(trained, iterations=0) == (
+        True,
+        f"{trained}: all checkpoints are undamaged and have the weights of metrics.csv (6 iterations)",
+    )
 
 
 @pytest.mark.long
@@ -83,13 +86,14 @@ def test_a_run_is_reproduced_with_workers(trained: Path, tmp_path: Path) -> None
 
 
 def rewritten(run_dir: Path, change: Callable[[int, dict[str, str]], None]) -> Path:
-    """Change the rows of metrics.csv, and make their checksums right again."""
-    columns, checksum, lines = tuple(GLOSSARY), "", []
-    for row in read_checked_rows(run_dir / "metrics.csv", columns).rows:
-        change(int(row["iteration"]), row)
-        line, checksum = row_line([row[name] for name in columns[:-1]], checksum)
-        lines.append(line)
-    (run_dir / "metrics.csv").write_bytes(",".join(columns).encode() + b"\r\n" + b"".join(lines))
+    """Change the rows of metrics.csv."""
+    rows = read_run(run_dir).rows
+    for iteration, row in rows.items():
+        change(iteration, row)
+    with open(run_dir / "metrics.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(GLOSSARY))
+        writer.writeheader()
+        writer.writerows(rows.values())
     return run_dir
 
 
@@ -103,7 +107,7 @@ def test_a_row_that_this_machine_does_not_reproduce_is_named(
 ) -> None:
     wrong = rewritten(Path(shutil.copytree(trained, tmp_path / "wrong")), wrong_at_5)
     code, output, _ = command(monkeypatch, capsys, wrong)
-    true_hash = read_checked_rows(trained / "metrics.csv", tuple(GLOSSARY)).rows[4][WEIGHTS_HASH]
+    true_hash = read_run(trained).rows[5][WEIGHTS_HASH]
     assert (code, output[-1]) == (
         1,
         f"{wrong} does not match this machine: executed again, iteration 5 differs: weights_hash is {true_hash}, but "
@@ -232,23 +236,53 @@ def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
         assert errors[0].startswith(message)
 
 
-def test_damaged_files_are_refused_and_listed(
+def with_other_content(run_dir: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the last checkpoint, as another machine would have written it."""
+    state = load_selected_checkpoint(run_dir)
+    change(state)
+    for path in (run_dir / NAME, run_dir / "checkpoint-iteration-000006.pt", run_dir / "checkpoint-best.pt"):
+        path.unlink(missing_ok=True)
+    write_checkpoint(run_dir / NAME, state)
+
+
+def test_a_checkpoint_that_this_machine_does_not_reproduce_is_named(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+
+    def other_moments(state: dict[str, Any]) -> None:
+        state["learner"]["obs_moments"]["mean"] += 1e-9
+        state["carry"]["state"][0] += 1e-6
+
+    with_other_content(run_dir, other_moments)
+    verdict = verify_run(run_dir)
+    assert not verdict.equal
+    assert verdict.text == (
+        f"{run_dir} does not match this machine: executed again, checkpoint.pt differs in obs_moments, carry"
+    )
+
+
+def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
-    (run_dir / "summary.json").write_text("[]")
-    (run_dir / NAME).write_bytes(b"torn")
+
+    def other_weights(state: dict[str, Any]) -> None:
+        state["learner"]["model"]["policy_head.bias"] += 1
+
+    with_other_content(run_dir, other_weights)
     code, _, errors = command(monkeypatch, capsys, run_dir)
-    assert code == 2
-    assert [line.partition(" is damaged")[0] for line in errors] == [
-        f"{run_dir / 'summary.json'}",
-        f"error: {run_dir / NAME}",
-    ]
+    assert (code, len(errors)) == (2, 1)
+    assert errors[0].startswith(f"error: {run_dir / NAME} has the weights ")
+    (run_dir / NAME).write_bytes(b"torn")
+    code, _, errors = command(monkeypatch, capsys, run_dir, "--iterations", 0)
+    assert (code, errors) == (
+        2,
+        [f"error: {run_dir / NAME} is damaged or not a checkpoint (its SHA-256 differs); remove it, or restore it"],
+    )
 
 
 def test_a_run_with_several_ranks_is_refused(trained: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
-    state = load_newest_checkpoint(run_dir)
+    state = load_selected_checkpoint(run_dir)
     state["config"] = state["config"].replace('"ranks": 1', '"ranks": 2')
     write_checkpoint(run_dir / NAME, state)
     shutil.copyfile(run_dir / NAME, run_dir / "checkpoint-iteration-000006.pt")
