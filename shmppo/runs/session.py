@@ -115,12 +115,12 @@ class Session:
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
         self.pool = (
-            WorkerPool(config, task, buffers, actions, self._forget, self.run_dir / LOG)
+            WorkerPool(config, task, buffers, actions, self.state.forget, self.run_dir / LOG)
             if config.num_workers
-            else Pool(config, task, buffers, actions, self._forget)
+            else Pool(config, task, buffers, actions, self.state.forget)
         )
         stack.callback(self.pool.close)
-        self.learner = make_learner(config, task, buffers, self.process_group)
+        self.learner = self.state.learner = make_learner(config, task, buffers, self.process_group)
         if start.checkpoint is not None:
             self.learner.load(start.checkpoint["learner"])
         elif start.weights is not None:
@@ -134,9 +134,6 @@ class Session:
         self._agree()
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state))
-
-    def _forget(self, env_index: int) -> None:
-        self.state.forget(env_index, self.learner)
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""
@@ -233,7 +230,7 @@ class Session:
         """Save a checkpoint. Raises SaveError if it cannot be written."""
         state = self.state
         best = state.mean_return > state.best_return
-        content = state.to_checkpoint(self.learner)
+        content = state.to_checkpoint()
         with saving(self.run_dir):
             content["metrics_bytes"] = (self.run_dir / METRICS).stat().st_size
             self.checkpoints.save(content, best=best)

@@ -124,6 +124,7 @@ class TrainState:
     """Counters and statistics of a run, its action log, and the reasons why it is inexact.
 
     Attributes:
+        learner: the learner, which the session sets when it has made it.
         iteration: number of finished iterations.
         env_steps: number of finished environment steps of all ranks.
         failed_episodes: number of episodes that --skip-bad-episodes ended.
@@ -136,6 +137,8 @@ class TrainState:
         actions: the action log, which restores environments.
         initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
     """
+
+    learner: Learner
 
     def __init__(
         self, config: TrainConfig, task: Task, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
@@ -162,10 +165,10 @@ class TrainState:
             log.warning("not exact: %s", reason)
             self.inexact_reasons.append(reason)
 
-    def forget(self, env_index: int, learner: Learner) -> None:
+    def forget(self, env_index: int) -> None:
         """Forget the episode of an environment that could not be restored, and mark the run as inexact."""
         self.actions.forget(env_index)
-        learner.reward_normalizer.discounted_return[env_index] = 0.0
+        self.learner.reward_normalizer.discounted_return[env_index] = 0.0
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 
     @property
@@ -223,7 +226,7 @@ class TrainState:
             **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, phase_seconds, strict=True)},
         }
 
-    def to_checkpoint(self, learner: Learner) -> dict[str, Any]:
+    def to_checkpoint(self) -> dict[str, Any]:
         """Return the content of a checkpoint: everything that the next iteration depends on."""
         return {
             "config": json.dumps(self._config.to_json()),
@@ -232,7 +235,7 @@ class TrainState:
             "initial_weights": self.initial_weights,
             "iteration": self.iteration,
             "env_steps": self.env_steps,
-            "learner": learner.state(),
+            "learner": self.learner.state(),
             "carry": {
                 name: torch.from_numpy(array.copy())
                 for name, array in carry_arrays(self._buffers, self.iteration).items()
