@@ -92,20 +92,13 @@ def topologies(options: Topologies) -> list[dict[str, Any]]:
     )
     alone = measured_run(options.config(workers=0), options.iterations)
     own = options.config(workers=0, num_envs=options.num_envs // count)
-    runs = {
-        "one process": (1, options.config(workers=0), alone),
-        "central": _measured(options, count, "central"),
-        "sharded": _measured(options, count, "sharded"),
-        "decentralized": (count, own, decentralized_run(own, count, options.iterations)),
-    }
+    runs = {"one process": (1, options.config(workers=0), alone)}
+    for learning in ("central", "sharded"):
+        config = options.config(workers=count, learning=learning)
+        runs[learning] = count, config, measured_run(config, options.iterations)
+    runs["decentralized"] = count, own, decentralized_run(own, count, options.iterations)
     single = alone.median("steps_per_second")
     return [_row(name, processes, config, run, single) for name, (processes, config, run) in runs.items()]
-
-
-def _measured(options: Topologies, count: int, learning: str) -> tuple[int, TrainConfig, MeasuredRun]:
-    """Measure a run with `count` workers; returns (processes, configuration, measurements)."""
-    config = options.config(workers=count, learning=learning)
-    return count, config, measured_run(config, options.iterations)
 
 
 def _row(name: str, processes: int, config: TrainConfig, run: MeasuredRun, single: float) -> dict[str, Any]:

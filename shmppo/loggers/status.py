@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from shmppo.utils.signals import StopRequest
 if TYPE_CHECKING:
     from shmppo.parallel.shared_buffers import Control
 
-MAX_HISTORY = 480  # points kept for the sparkline of returns
+HISTORY = 500
+"""Iterations that the sparkline of returns covers."""
 
 
 @dataclass
@@ -43,23 +45,13 @@ class RunStatus:
     """Sentences about the run that displays show as warnings."""
     ended: bool = False
     """Whether no further iteration follows."""
-    history: list[float] = field(default_factory=list)
-    """Mean returns of every `stride`-th iteration."""
-    stride: int = 1
-    _rows: int = 0
+    history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Mean returns of the latest iterations."""
     _since: float = field(default_factory=time.monotonic)
 
     def add(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> None:
-        """Record a finished iteration.
-
-        When the history of returns is full, every second point is dropped. It then covers the whole run.
-        """
-        if self._rows % self.stride == 0:
-            self.history.append(row["return_mean_100"])
-        self._rows += 1
-        if len(self.history) > MAX_HISTORY:
-            del self.history[1::2]
-            self.stride *= 2
+        """Record a finished iteration."""
+        self.history.append(row["return_mean_100"])
         self.row, self.worker_seconds, self.memory = row, worker_seconds, memory
         self.iteration, self._since = int(row["iteration"]), time.monotonic()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib.util
 import shlex
 import textwrap
@@ -30,17 +29,6 @@ class RunSummary(dict[str, Any]):
             f"return {'unknown' if mean is None else number(mean)}, {self['env_steps']:,} steps in "
             f"{clock(self['wall_seconds'])}>"
         )
-
-    def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
-        mean = self["return_mean_100"]
-        rows = {
-            "run": short_path(Path(self["run_dir"])),
-            "return": "no episode has ended" if mean is None else f"{number(mean)} (mean of the last 100 episodes)",
-            "steps": f"{self['env_steps']:,} in {clock(self['wall_seconds'])}: {self['steps_per_second']:,.0f} steps/s",
-        }
-        cells = (f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
-        return f"<table>{''.join(cells)}</table>"
 
 
 def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> str:

@@ -138,60 +138,56 @@ def play_episodes(
         EnvError: if an environment raises.
     """
     config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
-    rows = config.inference_rows
-    results: list[EpisodeResult] = []
-    player = _Player(dataclasses.replace(trained, config=config), stochastic, max_steps)
-    while len(results) < episodes:
-        count = 1 if video else min(rows, episodes - len(results))
-        on_step = None if progress is None else _after(results, progress)
-        results += player.play(FIRST_INDEX + len(results), count, video, on_step)
-    return results
-
-
-def _after(results: list[EpisodeResult], progress: Progress) -> Progress:
-    """Return a function that calls `progress` with the episodes in `results` added."""
-    episodes, steps = len(results), sum(result.length for result in results)
-    return lambda more_episodes, more_steps: progress(episodes + more_episodes, steps + more_steps)
+    player = _Player(dataclasses.replace(trained, config=config), stochastic, max_steps, video, progress)
+    while left := episodes - len(player.results):
+        player.play(1 if video else min(config.inference_rows, left))
+    return player.results
 
 
 class _Player:
-    """Plays the first episode of some environments, in one inference batch."""
+    """Plays the first episode of each environment, a few at a time in one inference batch. results: so far."""
 
-    def __init__(self, trained: TrainedPolicy, stochastic: bool, max_steps: int) -> None:
-        self._trained = trained
-        self._stochastic = stochastic
-        self._max_steps = max_steps
+    def __init__(
+        self,
+        trained: TrainedPolicy,
+        stochastic: bool,
+        max_steps: int,
+        video: VideoRecorder | None,
+        progress: Progress | None,
+    ) -> None:
+        self.results: list[EpisodeResult] = []
+        self._trained, self._stochastic, self._max_steps = trained, stochastic, max_steps
+        self._video, self._progress = video, progress
+        self._steps = 0
 
-    def play(
-        self, first: int, count: int, video: VideoRecorder | None, progress: Progress | None
-    ) -> list[EpisodeResult]:
-        """Play the first episode of the environments with the global indices first … first + count − 1."""
-        render_mode = None
-        if video is not None:
+    def play(self, count: int) -> None:
+        """Play the next `count` episodes."""
+        first = FIRST_INDEX + len(self.results)
+        if self._video is not None:
             render_without_display()
-            render_mode = "rgb_array"
+        render_mode = None if self._video is None else "rgb_array"
         envs = SyncVectorEnv(self._trained.config, self._trained.task, first, first + count, render_mode)
         envs.iteration = max(1, self._trained.iteration)
         try:
-            return self._play(envs, video, progress)
+            self.results += self._play(envs)
         except EnvError as error:
             raise EnvError(error.env_index - FIRST_INDEX, error.message) from error
         finally:
             envs.close()
 
     @torch.inference_mode()
-    def _play(self, envs: SyncVectorEnv, video: VideoRecorder | None, progress: Progress | None) -> list[EpisodeResult]:
+    def _play(self, envs: SyncVectorEnv) -> list[EpisodeResult]:
         """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
-        count, distribution = len(envs.handles), self._trained.task.distribution
-        generators = [action_noise_generator(self._trained.config.seed, handle.index, 0) for handle in envs.handles]
+        count, config, distribution = len(envs.handles), self._trained.config, self._trained.task.distribution
+        generators = [action_noise_generator(config.seed, handle.index, 0) for handle in envs.handles]
         actor = single_batch_actor(self._trained, envs.obs)
         envs.reset_all(0)
         results: dict[int, EpisodeResult] = {}
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         actions = np.zeros((count, distribution.action_size), np.float32)
         params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
-        recording = None if video is None else _Recording(envs.handles[0], video, self._trained.config.env_id)
-        step = total = 0
+        recording = None if self._video is None else _Recording(envs.handles[0], self._video, config.env_id)
+        step = 0
         while len(results) < count:
             if recording is not None:
                 recording.add(step)
@@ -199,14 +195,15 @@ class _Player:
                 actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
             actor.act(actions, params, values, 0 if self._stochastic else None)
             chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
-            step, total = step + 1, total + count - len(results)
+            step += 1
+            self._steps += count - len(results)
             for end in envs.step(chosen, rewards, terminated, truncated):
                 results[end.i] = EpisodeResult(end.episode_return, end.length, False)
             if step == self._max_steps:
                 for i in set(range(count)) - results.keys():
                     results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True)
-            if progress is not None:
-                progress(len(results), total)
+            if self._progress is not None:
+                self._progress(len(self.results) + len(results), self._steps)
         return [results[i] for i in range(count)]
 
 

@@ -13,16 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.config.trust import Trusted, check_trust
-from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
-from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import NUMBERS, ObservationError
@@ -108,55 +104,6 @@ def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Act
     return actor
 
 
-class PolicyNetwork(nn.Module):
-    """One step of a policy as a module for export. It maps observations to policy parameters and values.
-
-    Values are 0 if the policy has no critic (see `ActorCritic.remove_critic`).
-    """
-
-    visible: Tensor
-    """Which elements of the first leaf the policy sees, bool in the shape of the leaf. False for hidden indices."""
-    mean: Tensor
-    """[D]"""
-    scale: Tensor
-    """[D], 1 / standard deviation."""
-
-    def __init__(self, trained: TrainedPolicy) -> None:
-        super().__init__()
-        config, observation = trained.config, trained.task.observation
-        visible = torch.ones(observation.leaves[0].shape, dtype=torch.bool)
-        visible[list(config.hidden_indices)] = False
-        mean, scale = torch.from_numpy(trained.obs_mean), torch.from_numpy(trained.obs_scale)
-        for name, tensor in (("visible", visible), ("mean", mean), ("scale", scale)):
-            self.register_buffer(name, tensor)
-        self._hides = bool(config.hidden_indices)
-        self._normalizes = config.normalize_obs
-        self._slices = observation.normalized_slices
-        self._needed = trained.model.needed_leaves
-        self.model = trained.model.eval().requires_grad_(False)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute one step of n environments.
-
-        Args:
-            inputs: the leaves of the observation that the policy needs, as stored, [n, …] each, and then the recurrent
-                states [n, S]. An observation that is one vector has one leaf, [n, D].
-
-        Returns:
-            (policy parameters [n, P], values [n], recurrent states after the step [n, S]).
-        """
-        *given, state = inputs
-        obs = dict(zip(self._needed, given, strict=True))
-        if self._hides and 0 in obs:
-            obs[0] = torch.where(self.visible, obs[0], 0.0)
-        statistics = leaf_statistics(self._slices, self.mean, self.scale, self._normalizes)
-        network_obs = [torch.empty(0)] * len(statistics)
-        for index, leaf in obs.items():
-            network_obs[index] = normalize_leaf(leaf, statistics[index]).unsqueeze(0)
-        params, values, state = self.model(network_obs, state)
-        return params[0], values[0], state
-
-
 class Policy:
     """A trained policy that acts in one environment.
 
@@ -183,7 +130,6 @@ class Policy:
         self._params = np.zeros((1, self._distribution.num_params), np.float32)
         self._value = np.zeros(1, np.float32)
         self._generator = np.random.default_rng(seed)
-        self._action_space = _action_space(trained.config) if trained.config.prev_action else None
 
     def initial_state(self) -> np.ndarray:
         """Return the recurrent state at the start of an episode, float32 [S]. S is 0 without a recurrent core."""
@@ -204,8 +150,8 @@ class Policy:
             (action for the environment's `step`, recurrent state for the next step).
 
         Raises:
-            ValueError: if the observation does not belong to the space on which the policy was trained, if its previous
-                action is not one of the action space, or if the state has another shape or type. Both must be finite.
+            ValueError: if the observation does not belong to the space on which the policy was trained, or if the state
+                has another shape or type. Both must be finite.
         """
         state = self.initial_state() if state is None else np.asarray(state)
         if state.dtype.kind not in NUMBERS:
@@ -222,7 +168,6 @@ class Policy:
                 raise
         if not all(np.isfinite(values).all() for values in (state, *self._obs)):
             raise ValueError("obs or state is not finite; correct the observation")
-        self._check_prev_action()
         if self.config.hidden_indices:
             self._obs[0][0, list(self.config.hidden_indices)] = 0.0
         self._actor.states[0] = state
@@ -230,33 +175,6 @@ class Policy:
             self._actor.load_noise(self._distribution.noise(self._generator, 1)[:, np.newaxis])
         self._actor.act(self._action, self._params, self._value, None if deterministic else 0)
         return self._distribution.to_env(self._action)[0], self._actor.states[0].copy()
-
-    def _check_prev_action(self) -> None:
-        """Raise ValueError if the previous action in the observation is neither zero nor an action."""
-        if self._action_space is None:
-            return
-        keys = ("obs", "prev_action") if self.config.action_masks else ("prev_action",)
-        given = next((row[0] for leaf, row in self._needed if leaf.keys == keys), np.zeros(0))
-        if not given.any():  # the start of an episode, or the actor does not see it
-            return
-        try:
-            same = spaces.flatten(self._action_space, spaces.unflatten(self._action_space, given))
-        except (ValueError, IndexError):  # no part of a one-hot vector is 1
-            same = given + 1
-        if not np.array_equal(np.asarray(same, given.dtype), given):
-            raise ValueError(
-                f"part 'prev_action' of obs is {given.tolist()}, which is no flattened action of {self._action_space}; "
-                "use gymnasium.spaces.flatten"
-            )
-
-
-def _action_space(config: TrainConfig) -> spaces.Space[Any]:
-    """Return the action space of the environment."""
-    env = make_environment(config)
-    try:
-        return env.action_space
-    finally:
-        close_environment(env, f"--env {config.env_id}")
 
 
 def load_policy(

@@ -23,23 +23,6 @@ MAX_FPS = 30.0
 """Highest frame rate of a video. Environments with shorter steps are rendered every second step, every third, …"""
 
 
-def check_video(path: Path, flag: str = "--video") -> None:
-    """Check that a video can be written to `path`.
-
-    Args:
-        path: file to write.
-        flag: command-line flag to name in the error message.
-
-    Raises:
-        ConfigError: if the file is neither mp4 nor gif, or if a library is not installed.
-    """
-    if path.suffix not in NEEDED:
-        raise ConfigError(f"{flag} {path} ends in neither .mp4 nor .gif; name a file that does")
-    missing = [name for name in NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{flag}: {path.name} needs {' and '.join(missing)}; pip install 'shmppo[video]'")
-
-
 def render_without_display() -> None:
     """Configure MuJoCo and pygame to render without a display, if there is none.
 
@@ -84,9 +67,13 @@ class VideoRecorder:
         """Check that the video can be written. The file is created with the first frame.
 
         Raises:
-            ConfigError: see `check_video`.
+            ConfigError: if the file is neither mp4 nor gif, or if a library is not installed.
         """
-        check_video(path)
+        if path.suffix not in NEEDED:
+            raise ConfigError(f"--video {path} ends in neither .mp4 nor .gif; name a file that does")
+        missing = [name for name in NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigError(f"--video: {path.name} needs {' and '.join(missing)}; pip install 'shmppo[video]'")
         self.path = path
         self._writer: Any = None
 
@@ -94,10 +81,6 @@ class VideoRecorder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Complete the file."""
         if self._writer is not None:
             self._writer.close()
 

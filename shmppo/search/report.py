@@ -20,7 +20,6 @@ from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
 from shmppo.plotting.style import COLORS, label, new_figure, save
 from shmppo.search.options import SearchOptions
-from shmppo.search.space import trial_config
 from shmppo.search.study import SearchStudy
 from shmppo.search.view import STATES, option_text, ranking, trial_value
 from shmppo.utils.files import replaced_file, short_path, write_json
@@ -49,7 +48,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         raise ShmppoError(f"no trial of {short_path(directory)} has finished; {why}")
     best = study.optuna.best_trial
     chosen = best.user_attrs["options"]
-    write_json(directory / "best.json", differences(dataclasses.replace(trial_config(base, chosen), run_dir=None)))
+    write_json(directory / "best.json", differences(dataclasses.replace(base, **chosen, run_dir=None)))
     files = ["best.json", "trials.csv"]
     if importlib.util.find_spec("matplotlib") is not None:
         files += _plot(ranking(trials), directory)
@@ -109,12 +108,15 @@ def _plot(judged: Sequence[FrozenTrial], directory: Path) -> list[str]:
 def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
     """Draw how much each option matters, by Optuna's PED-ANOVA (arXiv 2304.10255).
 
-    The objective is that of the first rung, which all trials have reached.
+    The objective is that of the first rung, which all trials have reached. Optuna considers only options that all
+    trials have, so the first trial is left out if its values of the command line lie outside the space.
     """
     study = optuna.create_study(direction="maximize")
-    for trial in _comparable(judged):
-        value = trial.intermediate_values[0]
-        study.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=value))
+    common = set.intersection(*(set(trial.params) for trial in judged if trial.number))
+    for trial in judged:
+        if common <= set(trial.params):
+            value = trial.intermediate_values[0]
+            study.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=value))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
     names = list(importances)[::-1]
@@ -122,15 +124,6 @@ def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
     axis.barh(names, [importances[name] for name in names], color=COLORS[0])
     label(axis, "importance", "", "Importance of each option for the objective at the first rung")
     save(figure, path)
-
-
-def _comparable(judged: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Leave out the first trial if its values of the command line lie outside the space, so that it lacks an option.
-
-    Optuna considers only options that all trials have.
-    """
-    common = set.intersection(*(set(trial.params) for trial in judged if trial.number))
-    return [trial for trial in judged if common <= set(trial.params)]
 
 
 def _plot_slices(judged: Sequence[FrozenTrial], names: Sequence[str], path: Path) -> None:

@@ -27,7 +27,7 @@ from shmppo.plotting.curves import interquartile_mean
 from shmppo.runs.startup import check_early
 from shmppo.search.options import SearchOptions
 from shmppo.search.report import report, write_table
-from shmppo.search.space import load_space, trial_config
+from shmppo.search.space import load_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
 from shmppo.search.view import SearchView
@@ -120,7 +120,7 @@ class Scheduler:
     def _config(self, trial: Trial) -> TrainConfig | None:
         """Return the configuration of a trial. If it cannot run, the trial fails, and the result is None."""
         try:
-            config = trial_config(self._base, trial.user_attrs["options"])
+            config = dataclasses.replace(self._base, **trial.user_attrs["options"])
         except ConfigError as error:
             self._study.fail(trial, str(error))
             return None
@@ -147,8 +147,8 @@ class Scheduler:
                         waiting.append(run)
                 for trial in [trial for trial, members in runs.items() if set(members) & set(ended)]:
                     reached = [results[run] for run in runs[trial] if run in results]
-                    if any(result.failure for result in reached):
-                        self._fail(trial, runs.pop(trial), reached)
+                    if failures := [result.failure for result in reached if result.failure]:
+                        self._study.fail(trial, failures[0], env_steps=sum(run.steps for run in runs.pop(trial)))
                     elif len(reached) == self._options.seeds:
                         values[trial] = self._report(trial, rung, runs[trial], reached)
                 waiting = deque(run for run in waiting if any(run in members for members in runs.values()))
@@ -196,10 +196,6 @@ class Scheduler:
             running.remove(run)
             self._free_cores += run.cores
         return ended
-
-    def _fail(self, trial: Trial, runs: Sequence[TrialRun], results: Sequence[RunResult]) -> None:
-        reason = next(result.failure for result in results if result.failure)
-        self._study.fail(trial, reason, env_steps=sum(run.steps for run in runs))
 
     def _report(self, trial: Trial, rung: int, runs: Sequence[TrialRun], results: Sequence[RunResult]) -> float:
         """Report the objective of a trial at a rung: the interquartile mean over its seeds."""

@@ -203,8 +203,3 @@ def _call(function: Callable[[Trial], Mapping[str, Any]], trial: Trial) -> dict[
     for name in chosen:
         _check_searchable(name)
     return typed_fields(chosen)
-
-
-def trial_config(base: TrainConfig, chosen: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of a trial. Raises ConfigError if it cannot run."""
-    return dataclasses.replace(base, **chosen)

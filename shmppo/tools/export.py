@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
-from shmppo.policies.policy import PolicyNetwork, TrainedPolicy, load_trained
+from shmppo.models.encoders import leaf_statistics, normalize_leaf
+from shmppo.policies.policy import TrainedPolicy, load_trained
 
 NEEDED = ("onnx", "onnxscript")
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
@@ -34,10 +35,25 @@ SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
 class ExportedPolicy(nn.Module):
     """One step of a policy, with the inputs and outputs of the exported file."""
 
+    visible: Tensor
+    """Which elements of the first leaf the policy sees, bool in the shape of the leaf. False for hidden indices."""
+    mean: Tensor
+    """[D]"""
+    scale: Tensor
+    """[D], 1 / standard deviation."""
+
     def __init__(self, trained: TrainedPolicy) -> None:
         super().__init__()
-        self.network = PolicyNetwork(trained)
+        config, observation = trained.config, trained.task.observation
+        visible = torch.ones(observation.leaves[0].shape, dtype=torch.bool)
+        visible[list(config.hidden_indices)] = False
+        mean, scale = torch.from_numpy(trained.obs_mean), torch.from_numpy(trained.obs_scale)
+        for name, tensor in (("visible", visible), ("mean", mean), ("scale", scale)):
+            self.register_buffer(name, tensor)
+        self.model = trained.model.eval().requires_grad_(False)
         self._distribution = trained.task.distribution
+        self._slices, self._normalizes = observation.normalized_slices, config.normalize_obs
+        self._hides = bool(config.hidden_indices)
         self._recurrent = trained.model.state_size > 0
         self._has_value = trained.model.value_head is not None
 
@@ -50,9 +66,17 @@ class ExportedPolicy(nn.Module):
         """Compute the outputs from the leaves [n, …] and, with a recurrent core, the state [n, S]."""
         if not self._recurrent:
             inputs = (*inputs, inputs[0].new_zeros(inputs[0].shape[0], 0))
-        params, value, after = self.network(*inputs)
-        outputs = {"action": self._distribution.best_action(params), "params": params, "value": value}
-        outputs["next_state"] = after
+        *leaves, state = inputs
+        obs = dict(zip(self.model.needed_leaves, leaves, strict=True))
+        if self._hides and 0 in obs:
+            obs[0] = torch.where(self.visible, obs[0], 0.0)
+        statistics = leaf_statistics(self._slices, self.mean, self.scale, self._normalizes)
+        network_obs = [torch.empty(0)] * len(statistics)
+        for index, leaf in obs.items():
+            network_obs[index] = normalize_leaf(leaf, statistics[index]).unsqueeze(0)
+        params, value, after = self.model(network_obs, state)
+        action = self._distribution.best_action(params[0])
+        outputs = {"action": action, "params": params[0], "value": value[0], "next_state": after}
         return tuple(outputs[name] for name in self.output_names)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers import status as status_module
-from shmppo.loggers.status import MAX_HISTORY, RunStatus
+from shmppo.loggers.status import RunStatus
 from shmppo.utils.signals import StopRequest
 
 CONFIG = TrainConfig(num_envs=8, rollout_steps=16, workers=2, total_steps=8 * 16 * 4)
@@ -27,18 +26,6 @@ def row(iteration: int, value: float = 1.0) -> dict[str, float]:
 def new_status(config: TrainConfig = CONFIG, iteration: int = 0) -> Any:
     control: Any = SimpleNamespace(progress=np.zeros((2, 2), np.int64), finished_rollouts=np.zeros(8, np.int64))
     return RunStatus(config, Path("runs/a"), StopRequest(), control, iteration)
-
-
-def test_the_history_of_a_long_run_is_thinned_out_evenly() -> None:
-    status = new_status()
-    for k in range(10_000):
-        status.add(row(k + 1, float(k)), [], 0)
-    history = status.history
-    assert 200 < len(history) <= MAX_HISTORY
-    steps = {b - a for a, b in itertools.pairwise(history)}
-    assert len(steps) == 1
-    assert history[0] == 0
-    assert history[-1] > 10_000 - 2 * steps.pop()
 
 
 def test_the_activity_follows_the_counters_of_the_workers() -> None:

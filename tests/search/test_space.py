@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from optuna.trial import create_trial
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.search.options import SearchOptions
-from shmppo.search.space import DEFAULT_SPACE, load_space, parse_space, trial_config
+from shmppo.search.space import DEFAULT_SPACE, load_space, parse_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.view import changes_text
 
@@ -43,7 +44,7 @@ def test_ranges_and_choices_have_the_type_of_their_option() -> None:
     assert {fields["encoder_sizes"] for fields in found} == {(16,), (32, 32)}
     assert {fields["target_kl"] for fields in found} == {None, 0.02}
     for fields in found:
-        assert trial_config(TrainConfig(), fields).seq_len == fields["seq_len"]
+        assert dataclasses.replace(TrainConfig(), **fields).seq_len == fields["seq_len"]
 
 
 def test_the_first_trial_has_the_values_of_the_command_line() -> None:
@@ -66,7 +67,7 @@ def test_the_first_trial_has_the_values_of_the_command_line() -> None:
 
 def test_the_default_space_gives_configurations_that_can_run() -> None:
     for fields in choices(DEFAULT_SPACE, 50):
-        trial_config(TrainConfig(), fields)
+        dataclasses.replace(TrainConfig(), **fields)
     assert "seq_len" not in load_space(None, TrainConfig(core="none")).distributions
 
 

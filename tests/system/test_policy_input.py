@@ -63,19 +63,6 @@ def test_a_directory_without_a_run_has_no_policy(tmp_path: Path) -> None:
         load_policy(tmp_path)
 
 
-def test_a_policy_refuses_a_previous_action_that_is_no_action(tmp_path: Path) -> None:
-    train(dataclasses.replace(SMALL, env="CartPole-v1", prev_action=True, run_dir=str(tmp_path / "run")))
-    policy = load_policy(tmp_path / "run")
-    state, obs = policy.initial_state(), np.zeros(4, np.float32)
-    for good in ([0, 0], [1, 0], [0, 1], [0.0, 1.0]):
-        policy.act({"obs": obs, "prev_action": np.array(good)}, state)
-    for bad in ([1, 1], [0, 2], [0, -1], [0.5, 0.5], [0, np.nan]):
-        with raises("ValueError", r"part 'prev_action' of obs is |not finite"):
-            policy.act({"obs": obs, "prev_action": np.array(bad)}, state)
-    with raises("ValueError", r"part 'prev_action' of obs has shape \(3,\)"):
-        policy.act({"obs": obs, "prev_action": np.zeros(3)}, state)
-
-
 BOX, BITS = spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)
 ODD: dict[str, tuple[Any, Any]] = {
     "text": (BOX, ["0.5", "0.5"]),
