@@ -218,7 +218,7 @@ def run_command(
         raised: types of errors to raise instead of printing them.
 
     Returns:
-        0 on success, the exit code of the error, 1 after another SystemExit than `CommandEnd`, or 130 after a
+        0 on success, the exit code of the error or of `CommandEnd`, 1 after another SystemExit, or 130 after a
         KeyboardInterrupt.
     """
     protect_standard_streams()
@@ -232,8 +232,8 @@ def run_command(
         if not isinstance(error, ConfigError) or os.environ.get("LOCAL_RANK", "0") == "0":
             print_error(error)
         return error.exit_code
-    except CommandEnd:
-        raise
+    except CommandEnd as end:
+        return int(end.code or 0)
     except SystemExit as error:
         print_error(
             ShmppoError(f"the environment, network, or callback called sys.exit({error.code!r}); remove this call")
