@@ -39,30 +39,31 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         summary: content of summary.json.
         run_dir: directory of the run.
     """
-    phases = summary["phase_seconds"]
+    phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary.get("best_return")
     whole = sum(phases[phase] for phase in PHASES) or 1.0
-    shares = ", ".join(f"{phase} {phases[phase] / whole:.0%}" for phase in PHASES if phases[phase] / whole >= 0.005)
-    lines = [
-        f"run            {short_path(run_dir)}",
-        *_ranks_lines(config),
-        *_stopped_lines(config, summary),
-        f"return         {_return_text(summary)}",
-        *_skipped_lines(summary),
-        *_best_lines(summary, run_dir),
-        f"steps          {summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
+    texts = {
+        "run": short_path(run_dir),
+        "return": _return_text(summary),
+        "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
-        f"time           {shares}",
-        f"memory         peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "
+        "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),
+        "memory": f"peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "
         f"of which {summary['shared_memory_bytes'] / 2**20:.1f} MiB shared",
-        f"weights        sha256 {summary['weights_sha256'][:16]}...{_EXACT[summary['exact']]}",
-    ]
-    if summary["inexact_reasons"]:
-        lines.append("not exact      " + "; ".join(summary["inexact_reasons"]))
+        "weights": f"sha256 {summary['weights_sha256'][:16]}...{_EXACT[summary['exact']]}",
+        "not exact": "; ".join(summary["inexact_reasons"]),
+        "evaluation": summary.get("evaluation_given_up"),
+    }
+    if config.ranks > 1:
+        texts["ranks"] = f"{config.ranks}, in total {config.ranks * config.num_envs} environments"
+    if summary["iterations"] < config.iterations:
+        texts["stopped"] = f"after iteration {summary['iterations']:,} of {config.iterations:,}"
+    if failed:
+        texts["skipped"] = f"{count(failed, 'episode')} that failed, see run.log"
+    if best is not None and summary.get("best_checkpoint"):
+        texts["best saved"] = f"{number(best)} in {short_path(run_dir / summary['best_checkpoint'])}"
     if summary["worker_restarts"]:
-        lines.append(f"workers        {summary['worker_restarts']} restarted after a failure")
-    if given_up := summary.get("evaluation_given_up"):
-        lines.append(f"evaluation     {given_up}")
-    lines = [wrapped for line in lines for wrapped in _wrap(line)]
+        texts["workers"] = f"{summary['worker_restarts']} restarted after a failure"
+    lines = [wrapped for name, text in texts.items() if text for wrapped in _wrap(f"{name:<15}{text}")]
     return "\n".join([*lines, "next", *(f"  {command}" for command in _next_commands(config, summary, run_dir))])
 
 
@@ -78,19 +79,6 @@ def _return_text(summary: dict[str, Any]) -> str:
     )
 
 
-def _skipped_lines(summary: dict[str, Any]) -> list[str]:
-    """Count the episodes that --skip-bad-episodes has ended. Empty if there are none."""
-    failed = summary["failed_episodes"]
-    return [f"skipped        {count(failed, 'episode')} that failed, see run.log"] if failed else []
-
-
-def _stopped_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
-    """Say at which iteration a run was stopped. Empty if it has finished."""
-    if summary["iterations"] >= config.iterations:
-        return []
-    return [f"stopped        after iteration {summary['iterations']:,} of {config.iterations:,}"]
-
-
 def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> list[str]:
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
@@ -104,24 +92,6 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
         flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
         more = "".join(f" {flag} {steps}" for flag in flags)
     return [*commands, f"{resume_command(run_dir)}{trust}{more}"]
-
-
-def _best_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
-    """Name the best checkpoint. Empty if there is none."""
-    name, best = summary.get("best_checkpoint"), summary.get("best_return")
-    if name is None or best is None:
-        return []
-    return [f"best saved     {number(best)} in {short_path(run_dir / name)}"]
-
-
-def _ranks_lines(config: TrainConfig) -> list[str]:
-    """Describe the work of one rank and of all ranks. Empty if there is only one rank."""
-    if config.ranks == 1:
-        return []
-    return [
-        f"ranks          {config.ranks}, each with {config.num_envs} environments and {config.rank_steps:,} steps per "
-        f"iteration; in total {config.ranks * config.num_envs} and {config.batch_steps:,}"
-    ]
 
 
 def _wrap(line: str) -> list[str]:
