@@ -1,6 +1,6 @@
 """Recurrent cores: torch modules for learning from whole sequences, and cells for acting one step at a time.
 
-`CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × numbers of a part.
+`CORES` is the registry. A core's state is packed into one vector per environment: parts × layers × size of a part.
 An LSTM has the parts h and c with H numbers each, and a GRU has the part h. An LMU has its memories as one part. An LRU
 has the real and the imaginary part of h.
 """
@@ -274,13 +274,13 @@ class CoreType:
     module: Callable[[int, int, int, int], nn.Module]
     """Makes the torch module from the arguments (inputs, H, layers, window in steps). Like torch.nn.GRU, it maps
     x [L, J, inputs] and the state to features [L, J, H] and the state after the last step. The state is one tensor
-    [layers, J, numbers of a part], or a tuple of them if there are several parts."""
+    [layers, J, size of a part], or a tuple of them if there are several parts."""
     cell: type[Cell]
     """Class of one layer for acting."""
     parts: int
     """Number of tensors in the state."""
     part_size: Callable[[int, int], int] = _hidden_size
-    """Computes the numbers of one part in one layer from the arguments (H, window in steps)."""
+    """Returns the size of one part in one layer, from the arguments (H, window in steps)."""
 
 
 CORES: dict[str, CoreType] = {

@@ -21,7 +21,7 @@ from shmppo.errors import ConfigError
 from shmppo.spaces.observations import Leaf
 
 MIN_SIDES = {"nature": 36, "a3c": 20}
-"""Pixels per side. On smaller images the last convolution has no output."""
+"""Minimum height and width in pixels, by encoder: on smaller images the last convolution has no output."""
 IMPALA_FEATURES = 256
 IMPALA_CHANNELS = (16, 32, 32)
 
@@ -240,13 +240,13 @@ class Encoder(nn.Module):
     """The encoder of one or more leaves: conversion to network input, then a network.
 
     Attributes:
-        leaves: what it encodes. More than one only if the network is an MLP.
-        indices: of these leaves among those of the trunk.
+        leaves: the leaves that it encodes, more than one only if the network is an MLP.
+        indices: positions of these leaves among those of the trunk.
         features: width of the output.
     """
 
     def __init__(self, config: TrainConfig, leaves: Sequence[Leaf], indices: Sequence[int]) -> None:
-        """Create the network. leaves: of the trunk. indices: of those to encode."""
+        """Create the network. leaves: all leaves of the trunk. indices: positions of the leaves to encode."""
         super().__init__()
         self.indices = tuple(indices)
         self.leaves = tuple(leaves[i] for i in indices)

@@ -4,7 +4,7 @@ Each unit has a complex number h. In a step it is multiplied by λ, and the inpu
 learned, with |λ| < 1, and γ = √(1 − |λ|²). The recurrence is that of the linear recurrent unit (Orvieto et al. 2023,
 arXiv 2303.06349). But γ is not learned here, and the input has a bias. In the original, more layers, a normalization,
 and a residual connection follow. Here one tanh layer reads h and x. Before training, all units decay equally fast, and
-the angles of λ are evenly spaced, as in S4D-Lin (Gu et al. 2022, arXiv 2206.11893). So h is similar to a Fourier
+the angles of λ are evenly spaced, as in S4D-Lin (Gu et al. 2022, arXiv 2206.11893), so h is similar to a Fourier
 transform of the recent inputs.
 
 Axes: L steps, J sequences, H hidden units.

@@ -3,10 +3,10 @@
 Each worker has a row of `Control`. The learner writes a command there, and then increases the sequence number. The
 worker carries the command out, and then acknowledges this number.
 
-A process that waits blocks on a queue, and the other process wakes it up with a message. Waking up takes 50 to 100 µs.
-So between the minibatches of an update, both processes first spin for up to 2 ms.
+A process that waits blocks on a queue, and the other process wakes it up with a message. Waking up takes 50 to 100 µs,
+so between the minibatches of an update, both processes first spin for up to 2 ms.
 
-A message is small enough for one atomic write to a pipe. So a process that is killed leaves no partial message.
+A message is small enough for one atomic write to a pipe, so a process that is killed leaves no partial message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collective operations between the learners of several ranks, based on torch.distributed.
 
-All ranks must call the same operations in the same order. So a condition for a call must have the same value on all
+All ranks must call the same operations in the same order, so a condition for a call must have the same value on all
 ranks. With one rank, every operation returns at once and copies nothing.
 """
 

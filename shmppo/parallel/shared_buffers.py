@@ -140,7 +140,9 @@ class Rollout:
     ended_return: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f8", "T N", "return of the episode that ended with the step"
     )
-    ended_length: np.ndarray = _shared(OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed")
+    ended_length: np.ndarray = _shared(
+        OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed, −1 if the step only reset it"
+    )
     valid_steps: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps: T, or fewer after an early stop"
     )

@@ -25,7 +25,7 @@ _WORD = 8  # bytes; each slot begins at a multiple of it
 class ShmAllGather:
     """An all-gather through shared memory with two slots per rank, which are used alternately.
 
-    Two slots are enough. When a rank starts all-gather i + 1, all ranks have started all-gather i. So no rank still
+    Two slots are enough. When a rank starts all-gather i + 1, all ranks have started all-gather i, so no rank still
     reads the slots of all-gather i − 1, which this rank overwrites.
 
     Attributes:

@@ -5,7 +5,7 @@ objective with respect to log π(a|s), that of the value loss with respect to V.
 same shape [...], with one element per step, unless a docstring says otherwise.
 
 A minibatch has G shards of whole sequences. The gradient of a shard has the same bits in every process, and the learner
-adds the shards in order. So central and sharded learning give the same weights.
+adds the shards in order, so central and sharded learning give the same weights.
 
 Symbols: ρ = π(a|s) / π_old(a|s), the ratio; A, the advantage; ε, the clip range; V, the value; R, the value target.
 Axes: L steps of padded sequences, J sequences of a shard, S recurrent state, P parameters of the network. Per step
@@ -224,7 +224,7 @@ class ShardGradients:
         """Write the gradients, loss terms, and largest |log ratio| of some shards of a minibatch.
 
         Gradients and loss terms are sums over the valid steps of a shard, divided by the valid steps of the minibatch
-        over all ranks. So their sum over shards and ranks is the mean over the minibatch.
+        over all ranks, so their sum over shards and ranks is the mean over the minibatch.
 
         Args:
             shards: indices of the shards.
@@ -360,7 +360,7 @@ class ShardGradients:
         objective, by_log_prob = self._objective(ratios, advantages, coefficients.clip_range)
         by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
         value_clip = coefficients.clip_range if config.value_clip else None
-        squared_error, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
+        value_losses, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
         kl = kl_estimate(log_ratio, ratio)
         if coefficients.entropy_coef:
             by_params -= distribution.entropy_grad(params) * (weights * coefficients.entropy_coef)[:, np.newaxis]
@@ -371,7 +371,7 @@ class ShardGradients:
             by_params += distribution.kl_grad(old_params, params) * (weights * coefficients.penalty_coef)[:, np.newaxis]
         terms = LossTerms(
             policy_loss=-float(np.add.reduce(objective)),
-            value_loss=float(np.add.reduce(squared_error * weights)),
+            value_loss=float(np.add.reduce(value_losses * weights)),
             entropy=float(np.add.reduce(distribution.entropy(params) * weights)),
             approx_kl=float(np.add.reduce(kl)),
             clip_fraction=np.count_nonzero(np.abs(ratios - 1) > coefficients.clip_range) / ratios.shape[1],

@@ -1,9 +1,9 @@
 """Divide a rollout into sequences, minibatches, and shards.
 
-Each trajectory is split at episode starts, and then into sequences of at most L steps. So the start of an episode is
+Each trajectory is split at episode starts, and then into sequences of at most L steps, so the start of an episode is
 always the first step of a sequence. A minibatch is a set of sequences, and a shard is a part of a minibatch.
 
-`build_minibatches` divides all epochs of an update in advance. So a command to compute gradients needs only the indices
+`build_minibatches` divides all epochs of an update in advance, so a command to compute gradients needs only the indices
 of the epoch and the minibatch.
 """
 
@@ -38,7 +38,7 @@ def build_minibatches(
     Args:
         out: the arrays to write.
         advantages: float32 [T, N].
-        coefficients: of the loss in this iteration.
+        coefficients: the coefficients of the loss in this iteration.
 
     Returns:
         `out`. Its step counts and advantage statistics are over all ranks.
@@ -127,7 +127,7 @@ def shuffle_sequences(
 
     Every `block` consecutive environments form a block. A generator keyed by (seed, block, iteration, epoch) shuffles
     the sequences of a block, which are then divided into M parts of nearly equal step counts. Minibatch m consists of
-    part m of every block. So minibatches do not depend on how the blocks are distributed over ranks.
+    part m of every block, so minibatches do not depend on how the blocks are distributed over ranks.
 
     Args:
         sequences: [sequences, 4], from `cut_sequences`.
@@ -154,7 +154,7 @@ def shuffle_sequences(
 def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards: int) -> np.ndarray:
     """Divide the minibatches of one epoch into shards.
 
-    With several shards, each minibatch is sorted by length. So the sequences of a shard have similar lengths and need
+    With several shards, each minibatch is sorted by length, so the sequences of a shard have similar lengths and need
     little padding.
 
     Args:
@@ -258,7 +258,7 @@ def step_indices(
 class AdvantageSums:
     """Sums of advantages over each sequence. From them follow the mean and standard deviation of every minibatch.
 
-    The mean over all ranks is subtracted first. So a large mean costs no precision in the sums of squares.
+    The mean over all ranks is subtracted first, so a large mean costs no precision in the sums of squares.
     """
 
     def __init__(

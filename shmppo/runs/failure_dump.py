@@ -38,7 +38,6 @@ def write_failed_episode(
 
     Args:
         run_dir: directory of the run.
-        config: of the run.
         rollout: the rollout in which the environment failed.
         actions: the action log before this rollout.
         env_index: index of the environment within its rank.

@@ -51,7 +51,6 @@ class Outputs:
         """Open metrics.csv and the console. Call this before workers start, so that the console shows their start.
 
         Args:
-            config: of the run.
             run_dir: directory of the run.
             iteration: number of finished iterations.
             metrics_bytes: size of metrics.csv at that time. What was written later is removed. 0: a new run.

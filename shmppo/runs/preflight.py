@@ -76,7 +76,6 @@ def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
     This increases the soft limit of open files of this process if necessary.
 
     Args:
-        config: of the run.
         fields: the layout table of its shared buffers.
 
     Raises:

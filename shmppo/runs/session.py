@@ -1,6 +1,6 @@
 """The lifecycle of one run: start processes, open files, save checkpoints, and end everything.
 
-The training loop is in `trainer`.
+The training loop is `shmppo.runs.training.train_iterations`.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Session:
     """The processes, files, and signal handlers of one run. Use it as a context manager, which ends them.
 
     Attributes:
-        config: of the run.
+        config: the resolved configuration.
         buffers: the shared buffers.
         process_group: the ranks.
         run_dir: directory of the run.
-        stop: this rank's request to stop.
-        stopping: whether any rank has requested to stop.
+        stop: this rank's request to stop, made by a signal, the callback, or a logger.
+        stopping: whether any rank has requested to stop, as agreed at the end of an iteration.
         state: counters and statistics.
-        checkpoints: when checkpoints are due.
-        learner: the learner.
+        checkpoints: saves checkpoints, and knows when the next one is due.
+        learner: the network, its optimizer, and the normalizers.
         pool: collects rollouts.
         preemption: ends rollouts early; None without --preempt-fraction.
         outputs: metrics, console, loggers, and evaluations.
@@ -206,7 +206,7 @@ class Session:
 
         Args:
             row: its row of metrics.csv.
-            times: of its rollout.
+            times: how long its rollout took.
 
         Raises:
             RankError: if the weights differ between ranks, or a rank has failed.

@@ -152,7 +152,6 @@ class Start:
         """Check that the run can start from this.
 
         Args:
-            config: of the run.
             task: description of the environment.
             fields: the layout table of the shared buffers.
 
@@ -171,7 +170,6 @@ class Start:
         """Return the directory of the run, locked. Create it if the run does not continue in its directory.
 
         Args:
-            config: of the run.
             stack: keeps the directory locked.
 
         Raises:

@@ -83,7 +83,7 @@ class EpisodeStatistics:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
         Args:
-            rollout: of this rank.
+            rollout: the rollout of this rank's environments.
             first_env: global index of this rank's first environment.
             process_group: the ranks.
 

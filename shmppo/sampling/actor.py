@@ -3,9 +3,9 @@
 `Actor` is the only implementation of acting: normalize, encode, recurrent core, heads, sample. The collector, the state
 refresh, evaluation, and the policy API use it. It also computes the values that bootstrap truncated steps.
 
-An inference batch has B rows. Environment n always uses row n mod B, and rows of other processes are zero. So the
-actions of an environment always come from calls of the same shape and alignment, at the same row, in whichever process
-it is. B depends only on the configuration. The module `row_independence` checks that the other rows do not change them,
+An inference batch has B rows, and B depends only on the configuration. Environment n always uses row n mod B, and rows
+of other processes are zero, so the actions of an environment come from calls of the same shape and alignment, at the
+same row, whichever process steps it. The module `row_independence` checks that the other rows do not change them,
 as those of a custom network may.
 """
 
@@ -57,7 +57,7 @@ def inference_slices(low: int, high: int, rows: int) -> list[InferenceSlice]:
 
 
 class _ActingMlp:
-    """The encoder of one vector, or of several leaves that are no large images, on preallocated memory."""
+    """The acting version of `Mlp`, for one vector or several leaves, on preallocated memory."""
 
     def __init__(self, encoder: Encoder, layers: Mlp, rows: int) -> None:
         self.encoder, self.layers = encoder, layers

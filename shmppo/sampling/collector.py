@@ -1,8 +1,8 @@
 """Collect rollouts: T steps of a contiguous range of environments. One process or several may do this.
 
 Acting is a pure function of (weights, observation, recurrent state, noise). The noise of a whole rollout is drawn in
-advance, from one generator per environment. Every reduction is per environment. So the data of an environment does not
-depend on where the range begins or ends.
+advance, from one generator per environment, and every reduction is per environment, so the data of an environment does
+not depend on where the range begins or ends.
 """
 
 from __future__ import annotations

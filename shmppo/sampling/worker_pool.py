@@ -348,7 +348,7 @@ def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | W
     Raises:
         ConfigError: if the worker has found that the main script has no guard (see `UNGUARDED_MAIN`).
     """
-    # A worker that raises sends its report before it ends. So look for a report first.
+    # A worker that raises sends its report before it ends, so look for a report first.
     if not worker.reports.has_message():
         worker.process.join()
         if worker.process.exitcode == UNGUARDED_MAIN:

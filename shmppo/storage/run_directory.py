@@ -33,7 +33,6 @@ def create_run_directory(config: TrainConfig, stack: ExitStack, origin: Mapping[
     """Create and lock the directory of a run, and write config.json. Return the absolute path of the directory.
 
     Args:
-        config: of the run.
         stack: keeps the directory locked.
         origin: what config.json records in addition about the run that this one starts from.
 

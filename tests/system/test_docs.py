@@ -144,7 +144,7 @@ def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch:
         if language == "python":
             title = re.match(r"# (\w+\.py)\n", text)
             run_python(text, title[1] if title else "block.py")
-        elif language == "bash" and not text.startswith("# not run"):
+        elif language == "bash" and not text.startswith("# requires"):
             for command in commands(text):
                 run_command(command, monkeypatch)
         else:
