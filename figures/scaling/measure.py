@@ -4,7 +4,8 @@
     python -m figures.scaling.measure jobs
     python -m figures.scaling.measure load
 
-workers: task A with 1, 2, and 4 workers, by `python -m shmppo.bench scaling`. Writes scaling.csv.
+workers: task A with 1, 2, and 4 workers, and the time to a return of 500, by `python -m shmppo.bench scaling`. Writes
+scaling.csv and scaling-curves.csv.
 
 jobs: what a second core brings, for jobs of several sizes. For each job, a few slices first find the fastest number of
 gradient shards, for one process and for two workers. Then the run with two workers is compared with the fastest single
@@ -36,7 +37,9 @@ from figures.common.tables import read_rows, write_rows
 
 FOLDER = FIGURES / "scaling"
 REPETITIONS = 3
-WORKERS = TASK_A | {"workers": (1, 2, 4), "repetitions": REPETITIONS, "iterations": 23}
+WORKERS = TASK_A | {
+    "total_steps": 300_000, "target_return": 500.0, "workers": (1, 2, 4), "repetitions": REPETITIONS, "iterations": 23,
+}  # fmt: skip
 JOBS = {
     "A": TASK_A,
     "A with 64 environments": TASK_A | {"num_envs": 64},
@@ -49,11 +52,12 @@ TRIAL_SLICES = 3  # for each number of shards
 
 
 def measure_workers(options: argparse.Namespace) -> None:
-    """Run `bench scaling`, and copy its table."""
+    """Run `bench scaling`, and copy its tables."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "scaling"
         command = [sys.executable, "-m", "shmppo.bench", "scaling", *flags(WORKERS), "--out", str(out)]
         subprocess.run(command, cwd=ROOT, check=True)
+        write_rows(FOLDER / "scaling-curves.csv", read_rows(out.with_name("scaling-curves.csv")), note=None)
         rows = read_rows(out.with_name("scaling.csv"))
         write_rows(FOLDER / "scaling.csv", rows, f"Medians of {REPETITIONS} interleaved runs.")
 

@@ -1,4 +1,4 @@
-"""Plot scaling.csv: python -m figures.scaling.plot"""
+"""Plot scaling.csv and scaling-curves.csv: python -m figures.scaling.plot"""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ NOTE = "Task A; strong: the same total batch for every number of workers W; weak
 
 def main() -> None:
     out = picture_path(TABLE.with_suffix(".svg"), __doc__)
-    rows = read_rows(TABLE)
-    best = max((row for row in rows if row["mode"] == "strong"), key=lambda row: float(row["speedup"]))
-    headline = f"{best['learning'].capitalize()} learning with {best['workers']} workers is "
-    headline += f"{float(best['speedup']):.2f} times as fast as with one"
-    plot_scaling(rows, out, headline=headline, caption=caption(TABLE, NOTE))
+    curves = read_rows(TABLE.with_name("scaling-curves.csv"))
+    plot_scaling(read_rows(TABLE), curves, out, caption(TABLE, NOTE))
 
 
 if __name__ == "__main__":

@@ -20,14 +20,28 @@ COMMANDS: dict[str, type] = {
     "topologies": Topologies,
 }
 """Options of each benchmark. The module of the same name measures."""
+EXAMPLES = {
+    "throughput": "--env HalfCheetah-v5 --workers 4",
+    "scaling": "--env HalfCheetah-v5 --workers 1 2 4 --out scaling",
+    "topologies": "--env HalfCheetah-v5 --processes 2",
+}
 
 
 def usage() -> str:
     """Return the help text of `bench --help`."""
     prog = program("bench")
     meanings = [f"  {name:<12}{(inspect.getdoc(kind) or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
-    head = f"usage: {prog} COMMAND [flags]\n\nRun a benchmark. Every benchmark times real training runs.\n\n"
-    return head + "\n".join(meanings) + f"\n\n{prog} COMMAND --help shows the flags of a command."
+    return "\n".join(
+        [
+            f"usage: {prog} COMMAND [flags]",
+            "",
+            "Run a benchmark. Every benchmark times real training runs.",
+            "",
+            *meanings,
+            "",
+            f"{prog} COMMAND --help shows the flags of a command.",
+        ]
+    )
 
 
 def main() -> int:
@@ -44,7 +58,7 @@ def _measure(arguments: list[str]) -> None:
     require(name in COMMANDS, f"{prog} has no command {name}{nearest(name, COMMANDS)}; see {prog} --help")
     kind = COMMANDS[name]
     options = parse(
-        kind, arguments[1:], f"{prog} {name}", inspect.getdoc(kind) or "", example="--env HalfCheetah-v5",
+        kind, arguments[1:], f"{prog} {name}", inspect.getdoc(kind) or "", example=EXAMPLES[name],
         common=inspect.get_annotations(kind),
     )  # fmt: skip
     importlib.import_module(f"shmppo.bench.{name}").report(options)

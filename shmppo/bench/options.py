@@ -66,12 +66,17 @@ class Scaling(JobOptions):
     learning: tuple[Learning, ...] = ("central", "sharded")
     """Values of --learning to measure."""
     modes: tuple[Mode, ...] = ("strong", "weak", "envs")
-    """strong: --num-envs in total. weak: --num-envs in total with the most workers, and as many for each worker with
-    fewer. envs: one worker with 1, 2, 4 … environments."""
+    """strong: --num-envs in total. weak: --envs-per-worker for each worker. envs: one worker with 1, 2, 4 …
+    environments."""
+    envs_per_worker: int | None = None
+    """Environments of each worker in mode weak. None: --num-envs divided by the largest number of workers."""
     iterations: int = 13
     """Iterations of each run. The first 3 are not counted."""
     repetitions: int = 1
     """Repetitions of all runs, interleaved. The table shows medians."""
+    target_return: float | None = None
+    """Also train every configuration of mode strong for --total-steps. Report the time until the mean return of 100
+    episodes reaches this value. None: skip this."""
     out: Path = Path("scaling")
     """Files to write: OUT.csv and OUT.svg."""
 

@@ -6,23 +6,30 @@ Strong scaling keeps the batch size fixed. Weak scaling keeps the work per worke
 from __future__ import annotations
 
 import csv
+import dataclasses
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shmppo.bench.measured_run import measured_run
+from shmppo.bench.measured_run import MeasuredRun, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
+from shmppo.plotting.curves import read_columns
 from shmppo.plotting.scaling import PARTS, plot_scaling
 from shmppo.plotting.style import new_figure
+from shmppo.runs.trainer import train
 from shmppo.utils.files import make_parent_directory
 from shmppo.utils.machine import usable_cores
 
+LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
+"""Phases in which the workers are idle. With central learning, "gradient" is another one."""
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",
-    "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction",
-    "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "weights_sha256",
+    "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction", "learner_share",
+    "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "target_seconds", "weights_sha256",
 )  # fmt: skip
 """Columns of OUT.csv."""
 LEGEND = (
@@ -33,7 +40,7 @@ LEGEND = (
 
 def plan(options: Scaling) -> list[tuple[Mode, Learning, TrainConfig]]:
     """List the runs of one repetition. Raises ConfigError if any of them cannot run."""
-    each = max(1, options.num_envs // max(options.workers))
+    each = options.envs_per_worker or max(1, options.num_envs // max(options.workers))
     runs: list[tuple[Mode, Learning, TrainConfig]] = []
     for learning in options.learning:
         for w in options.workers:
@@ -65,9 +72,16 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
         "learning_steps_per_second": config.batch_steps / (iteration - collect),
         "iteration_seconds": iteration,
         "collect_seconds": collect,
+        "learner_share": _learner_seconds(run, central=not config.sharded) / iteration,
         "weights_sha256": str(run.summary["weights_sha256"]),
     }
     return row | {f"{part}_seconds": seconds for part, seconds in run.parts().items()}
+
+
+def _learner_seconds(run: MeasuredRun, *, central: bool) -> float:
+    """Return the seconds of an iteration in which only the learner works."""
+    phases = (*LEARNER_ONLY_PHASES, "gradient") if central else LEARNER_ONLY_PHASES
+    return sum(run.median(f"{phase}_seconds") for phase in phases)
 
 
 def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
@@ -124,6 +138,21 @@ def medians(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def time_to_target(config: TrainConfig, target: float) -> tuple[float, dict[str, np.ndarray]]:
+    """Train to the end and find the first iteration whose mean return reaches `target`.
+
+    Returns:
+        Seconds until the end of that iteration (NaN if there is none), and the learning curve by column.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory) / "run"
+        train(dataclasses.replace(config, run_dir=str(run_dir)))
+        columns = read_columns(run_dir / "metrics.csv")
+    reached = np.flatnonzero(columns["return_mean_100"] >= target)
+    seconds = float(columns["wall_seconds"][reached[0]]) if len(reached) else float("nan")
+    return seconds, {name: columns[name] for name in ("env_steps", "wall_seconds", "return_mean_100")}
+
+
 def report(options: Scaling) -> list[dict[str, Any]]:
     """Measure, print the table, and write OUT.csv and OUT.svg; returns the rows of the table.
 
@@ -138,11 +167,11 @@ def report(options: Scaling) -> list[dict[str, Any]]:
     make_parent_directory(out, "--out")
     rows = _measure_all(options)
     add_scaling(rows)
-    with open(out.with_name(f"{out.name}.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-    plot_scaling(rows, out.with_name(f"{out.name}.svg"))
+    curves = _add_target_seconds(rows, options, options.target_return) if options.target_return is not None else []
+    _write(out.with_name(f"{out.name}.csv"), COLUMNS, rows)
+    if curves:
+        _write(out.with_name(f"{out.name}-curves.csv"), tuple(curves[0]), curves)
+    plot_scaling(rows, curves, out.with_name(f"{out.name}.svg"))
     print(table(rows))
     print(f"{out}.csv, {out}.svg")
     return rows
@@ -161,8 +190,27 @@ def _measure_all(options: Scaling) -> list[dict[str, Any]]:
     return [medians(repetitions) for repetitions in measured]
 
 
+def _add_target_seconds(rows: list[dict[str, Any]], options: Scaling, target: float) -> list[dict[str, Any]]:
+    """Add target_seconds to the rows of mode strong, in place; returns their learning curves as rows."""
+    curves: list[dict[str, Any]] = []
+    for row in (row for row in rows if row["mode"] == "strong"):
+        config = options.config(workers=int(row["workers"]), learning=row["learning"], quiet=True)
+        row["target_seconds"], curve = time_to_target(config, target)
+        key = {"learning": row["learning"], "workers": int(row["workers"])}
+        curves += [key | dict(zip(curve, step, strict=True)) for step in zip(*curve.values(), strict=True)]
+    return curves
+
+
+def _write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    """Write rows as a CSV file."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    """Format the printed table: one line per run, then the serial fractions."""
+    """Format the printed table: one line per run, then the serial fractions and the times to the target return."""
     lines = [
         LEGEND,
         f"{'mode':<8}{'learning':<8}{'W':>4}{'N':>6}{'steps/s':>11}{'experience':>12}{'learning':>10}{'S':>7}{'E':>6}"
@@ -178,5 +226,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(f"{sizes}{rates}{row['learning_steps_per_second']:10,.0f}{gain}{shares}")
     for row in rows:
         if row["mode"] == "strong" and row["speedup"] == 1:
-            lines.append(f"{row['learning']}: Amdahl's serial fraction is {row['serial_fraction']:.2f}")
+            lines.append(
+                f"{row['learning']}: Amdahl's serial fraction is {row['serial_fraction']:.2f}. "
+                f"At W = {row['workers']:.0f}, only the learner works for {row['learner_share']:.0%} of the iteration."
+            )
+        if "target_seconds" in row:
+            lines.append(f"{row['learning']}, W = {row['workers']:.0f}: target return in {row['target_seconds']:.1f} s")
     return "\n".join(lines)

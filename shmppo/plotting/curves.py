@@ -119,12 +119,17 @@ def group_runs(runs: list[Run]) -> dict[str, list[Run]]:
     names = sorted(set().union(*configs))
     # A run of another version of shmppo may lack a field.
     differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in configs}) > 1]
-    labels = [", ".join(f"{name} {fields[name]}" for name in differing if name in fields) for fields in configs]
+    labels = [", ".join(f"{name} {_short(fields[name])}" for name in differing if name in fields) for fields in configs]
     if len(configs) == 1:
         labels = [str(configs[0].get("env", configs[0].get("run")))]
     members = groups.values()
     labels = [text or str(runs[0].directory) for text, runs in zip(labels, members, strict=True)]
     return dict(zip(labels, members, strict=True))
+
+
+def _short(value: Any) -> str:
+    """Format the value of a field for a label."""
+    return "×".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True)
@@ -190,3 +195,10 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
     values = np.stack([np.interp(grid, x, y) for x, y in known])  # [runs, POINTS]
     low, high = bootstrap_interval(values)
     return Aggregate(grid, values.mean(axis=0), interquartile_mean(values), low, high, len(runs))
+
+
+def phase_shares(run: Run, phases: tuple[str, ...]) -> np.ndarray:
+    """Compute the share of each phase in the time of each iteration, [phases, iterations]."""
+    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in phases])
+    shares: np.ndarray = seconds / seconds.sum(axis=0)
+    return shares

@@ -14,7 +14,7 @@ import numpy as np
 from shmppo.config.checks import nearest
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, read_run
+from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, phase_shares, read_run
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 from shmppo.ppo.kl_profile import KLProfile, mean_profile, read_profiles
 from shmppo.utils.phase_timer import PHASES
@@ -56,8 +56,7 @@ def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: f
 
 def draw_phases(axis: Axes, run: Run, title: str) -> None:
     """Draw the share of each phase in the time of an iteration, over the run, as means over 50 equal parts."""
-    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in PHASES])
-    shares = seconds / seconds.sum(axis=0)  # [phases, iterations]
+    shares = phase_shares(run, PHASES)
     parts = np.array_split(np.arange(shares.shape[1]), min(50, shares.shape[1]))
     means = np.stack([shares[:, part].mean(axis=1) for part in parts], axis=1)  # [phases, parts]
     iterations = [run.columns["iteration"][part].mean() for part in parts]
@@ -200,9 +199,14 @@ def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
     for i, (name, members) in enumerate(groups.items()):
         profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
         draw_profiles(axes, profiles, name, COLORS[i % len(COLORS)])
+    label_profiles(axes)
+    axes[0].legend()
+    save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")
+
+
+def label_profiles(axes: list[Axes]) -> None:
+    """Set the labels of the three panels of `draw_profiles`."""
     label(axes[0], "share of the update's data", "log₁₀ nats", "sequential KL(next policy ‖ this)")
     label(axes[1], "share of the update's data", "log₁₀ nats", "reference KL(last policy ‖ this)")
     label(axes[2], "iteration", "share of steps", "steps at which the reference KL falls")
     axes[2].set_ylim(0, 1.05)
-    axes[0].legend()
-    save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")

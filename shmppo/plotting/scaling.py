@@ -22,19 +22,19 @@ RATES = {
 """Columns of rates, and their names in the legend."""
 
 
-def plot_scaling(rows: list[dict[str, Any]], out: Path, *, headline: str = "", caption: str = "") -> None:
-    """Draw the table of `bench scaling`.
+def plot_scaling(rows: list[dict[str, Any]], curves: list[dict[str, Any]], out: Path, caption: str = "") -> None:
+    """Draw the table of `bench scaling`, and the learning curves if there are any.
 
     Args:
         rows: rows of the table.
+        curves: rows of the learning curves; may be empty.
         out: file to write.
-        headline: text above the figure.
         caption: text below the figure.
 
     Raises:
         ConfigError: if matplotlib is missing, or if `out` cannot be written.
     """
-    figure, axes = new_figure(3, 2, height=2.5, headline=headline)
+    figure, axes = new_figure(3, 2, height=2.5, headline=_headline(rows))
     _speedup(axes[0], axes[1], rows)
     shown = [row for row in rows if row["mode"] == "strong"] or [row for row in rows if row["mode"] == "weak"]
     shown = [row for row in shown if row["learning"] == shown[-1]["learning"]]
@@ -42,8 +42,21 @@ def plot_scaling(rows: list[dict[str, Any]], out: Path, *, headline: str = "", c
     _rates(axes[2], shown, "workers", f"Rates: {kind}")
     _rates(axes[3], [row for row in rows if row["mode"] == "envs"], "num_envs", "Rates: one worker, central learning")
     _split(axes[4], shown, f"Time by part: {kind}")
-    axes[5].set_axis_off()
+    _curves(axes[5], curves)
     save(figure, out, caption)
+
+
+def _headline(rows: list[dict[str, Any]]) -> str:
+    """Describe the largest speed-up at a fixed total batch; an empty text if that was not measured."""
+    strong = [row for row in rows if row["mode"] == "strong"]
+    if not strong:
+        return ""
+    best = max(strong, key=lambda row: float(row["speedup"]))
+    first = min(float(row["workers"]) for row in strong)
+    return (
+        f"{best['learning'].capitalize()} learning with {float(best['workers']):.0f} workers is "
+        f"{float(best['speedup']):.2f} times as fast as with {first:.0f}"
+    )
 
 
 def _speedup(speedup: Axes, efficiency: Axes, rows: list[dict[str, Any]]) -> None:
@@ -121,3 +134,19 @@ def _split(axis: Axes, rows: list[dict[str, Any]], title: str) -> None:
     axis.grid(visible=False, axis="x")
     _legend_above(axis, 3, columns=2)
     label(axis, "workers", "milliseconds per iteration", title)
+
+
+def _curves(axis: Axes, curves: list[dict[str, Any]]) -> None:
+    """Draw returns against steps. All curves are equal, because the number of workers does not change the weights."""
+    if not curves:
+        axis.set_axis_off()
+        return
+    groups = dict.fromkeys((row["learning"], row["workers"]) for row in curves)
+    for i, (learning, workers) in enumerate(groups):
+        points = [row for row in curves if (row["learning"], row["workers"]) == (learning, workers)]
+        x, y = ([float(row[c]) for row in points] for c in ("env_steps", "return_mean_100"))
+        width = 1.4 + 1.6 * (len(groups) - 1 - i)  # earlier curves are wider, so that equal curves stay visible
+        axis.plot(x, y, color=COLORS[i % len(COLORS)], linewidth=width, label=f"{learning}, W = {workers}")
+    group_thousands(axis)
+    axis.legend(loc="upper left", handlelength=1.6)
+    label(axis, "environment steps", "return, last 100 episodes", "Return: the same curve for every W")

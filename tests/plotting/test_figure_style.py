@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from figures.common.marks import write_values
-from shmppo.plotting.style import FIGURE_WIDTH, group_thousands, label, new_figure, save
+from shmppo.plotting.style import FIGURE_WIDTH, group_thousands, label, new_figure, save, write_values
 
 
 def texts(svg: Path) -> list[str]:
