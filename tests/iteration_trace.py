@@ -100,7 +100,7 @@ def traced_files() -> set[str]:
     """Train three iterations with two workers, and trace the second."""
     from shmppo import TrainConfig, train
     from shmppo.ppo.learner import Learner
-    from shmppo.storage.metrics_file import MetricsFile
+    from shmppo.storage.run_directory import MetricsFile
 
     begin, write = Learner.begin, MetricsFile.write
 

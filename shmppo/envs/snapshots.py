@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import TimeLimit
 
@@ -112,6 +113,21 @@ def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
+
+
+def spaces_of(env: gymnasium.Env) -> list[spaces.Space[Any]]:
+    """Return the spaces of an environment and of its wrappers, each once, with parts in place of a Dict or Tuple."""
+    layers = (*wrappers_of(env), env.unwrapped)
+    found = [getattr(layer, name, None) for layer in layers for name in ("observation_space", "action_space")]
+    return list({id(part): part for space in found for part in _parts(space)}.values())
+
+
+def _parts(space: Any) -> Iterator[spaces.Space[Any]]:
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            yield from _parts(part)
+    elif isinstance(space, spaces.Space):
+        yield space
 
 
 def _time_limits(env: gymnasium.Env) -> list[TimeLimit]:

@@ -17,13 +17,12 @@ from shmppo.envs.checker import STEP_RULE, brief, result_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.schedule import load_schedule
-from shmppo.envs.snapshots import restore_snapshot, take_snapshot
-from shmppo.envs.space_seeds import seed_spaces, spaces_of
+from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS, ObservationError
-from shmppo.utils.rng import episode_seed
+from shmppo.utils.rng import episode_seed, seed_spaces
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)

@@ -30,8 +30,7 @@ from shmppo.policies.policy import trained_from
 from shmppo.ppo.learner import Learner
 from shmppo.sampling.worker_process import start_context
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.storage.metrics_file import MetricsFile
-from shmppo.storage.run_directory import EVALUATIONS, LOG, config_error_if_unwritable, saving
+from shmppo.storage.run_directory import EVALUATIONS, LOG, MetricsFile, config_error_if_unwritable, saving
 from shmppo.utils.logs import log_to
 from shmppo.utils.signals import StopRequest
 

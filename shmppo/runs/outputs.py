@@ -19,8 +19,8 @@ from shmppo.ppo.kl_profile import write_profile
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluator import Evaluator
-from shmppo.storage.metrics_file import MetricsFile, remove_later
-from shmppo.storage.run_directory import METRICS, SUMMARY, config_error_if_unwritable, saving
+from shmppo.storage.history import remove_later
+from shmppo.storage.run_directory import METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving
 from shmppo.utils import machine
 from shmppo.utils.files import write_json
 from shmppo.utils.signals import StopRequest

@@ -21,7 +21,7 @@ from shmppo.storage.checkpoint import (
     load_resumable_checkpoint,
     load_selected_checkpoint,
 )
-from shmppo.storage.metrics_file import check_metrics
+from shmppo.storage.history import check_metrics
 from shmppo.storage.run_directory import LOG, directory_of, fork_name
 from shmppo.utils.files import make_parent_directory
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,15 +14,13 @@ from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.envs.spec import Task
-from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
-from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
 from shmppo.runs.training import carry_shapes
-from shmppo.storage.checkpoint import BEST, check_shapes, load_selected_checkpoint
-from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import EVALUATIONS, METRICS, create_run_directory
+from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
+from shmppo.storage.history import copy_history
+from shmppo.storage.run_directory import create_run_directory
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
 from shmppo.utils.files import user_path
@@ -185,29 +181,5 @@ class Start:
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
         run_dir = create_run_directory(config, stack, record)
-        _copy_history(self.forked_from, run_dir, self.checkpoint)
+        copy_history(self.forked_from, run_dir, self.checkpoint)
         return run_dir
-
-
-def _copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:
-    """Copy what a run has recorded. The new run then removes what is later than its checkpoint (see `remove_later`).
-
-    Args:
-        source: directory of the run.
-        target: the new directory.
-        checkpoint: content of the checkpoint. If the best checkpoint of the run is newer, it is not copied, and the
-            best return is reset, so that the first checkpoint in the new directory becomes the best one.
-    """
-    for name in (METRICS, EVALUATIONS, TABLE):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
-    if (source / PROFILE_DIRECTORY).is_dir():
-        shutil.copytree(source / PROFILE_DIRECTORY, target / PROFILE_DIRECTORY)
-    try:
-        is_older = load_checkpoint(source / BEST)["iteration"] <= checkpoint["iteration"]
-    except ConfigError:  # there is none
-        is_older = False
-    if is_older:
-        shutil.copyfile(source / BEST, target / BEST)
-    else:
-        checkpoint["best_return"] = -math.inf

@@ -1,4 +1,4 @@
-"""The directory of a run: its name and its files. A run writes only to this directory."""
+"""The directory of a run: its name, its files, and the rows of its tables. A run writes only to this directory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, SaveError
+from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
 from shmppo.utils.commands import resume_command
-from shmppo.utils.files import short_path, write_json
+from shmppo.utils.files import replaced_file, short_path, write_json
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS = "eval.csv"
@@ -124,3 +125,35 @@ def describe(config: TrainConfig) -> dict[str, Any]:
         "platform": sys.platform,
         "git_revision": machine.git_revision(),
     }
+
+
+class MetricsFile:
+    """The file metrics.csv or eval.csv."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        """Write the header, if the file does not exist.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        self._path, self._columns = path, columns
+        if not path.exists():
+            with replaced_file(path) as temporary:
+                temporary.write_bytes(",".join(columns).encode() + b"\r\n")
+
+    def write(self, row: dict[str, float], weights_hash: str = "") -> None:
+        """Append a row.
+
+        Args:
+            row: a value for every column, except WEIGHTS_HASH.
+            weights_hash: the value of WEIGHTS_HASH, if the file has this column.
+
+        Raises:
+            SaveError: if it cannot be written, also because the file or its directory was removed.
+        """
+        cells = [weights_hash if name == WEIGHTS_HASH else f"{row[name]:.10g}" for name in self._columns]
+        line = ",".join(cells).encode() + b"\r\n"
+        with saving(self._path.parent), open(self._path, "r+b", buffering=0) as file:
+            file.seek(0, os.SEEK_END)
+            while line:  # if the disk becomes full, a part is written
+                line = line[file.write(line) :]

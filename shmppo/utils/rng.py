@@ -1,15 +1,19 @@
 """Random number generators, each keyed by its purpose.
 
-No generator keeps state between calls. Therefore any process can recreate any stream, and no stream depends on the
-draws from other streams.
+No generator of shmppo keeps state between calls. Therefore any process can recreate any stream, and no stream depends
+on the draws from other streams.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+_PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK = 0, 1, 2
 
 
@@ -28,6 +32,26 @@ def episode_seed(run_seed: int, env_index: int, episode: int) -> int:
     """
     key = f"{run_seed}/{env_index}/{episode}".encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little") & 0x7FFFFFFF
+
+
+def seed_spaces(parts: Sequence[spaces.Space[Any]], seed: int) -> None:
+    """Seed the spaces of an environment: some environments draw from them, and `reset(seed=…)` does not seed them.
+
+    The state of each generator is set directly: `Space.seed` takes half as long as the reset of CartPole.
+
+    Args:
+        parts: spaces that are neither a Dict nor a Tuple.
+        seed: of the episode.
+    """
+    for k, part in enumerate(parts):
+        if not isinstance(part, _PLAIN_SPACES):
+            part.seed(seed)
+            continue
+        bits = hashlib.blake2b(f"{seed}/{k}".encode()).digest()
+        state = {"state": int.from_bytes(bits[:16], "little"), "inc": int.from_bytes(bits[16:32], "little") | 1}
+        part.np_random.bit_generator.state = {
+            "bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0,
+        }  # fmt: skip
 
 
 def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.random.Generator:

@@ -24,7 +24,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import BEST, load_selected_checkpoint
-from shmppo.storage.metrics_file import MetricsFile
+from shmppo.storage.run_directory import MetricsFile
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),

@@ -1,48 +1,19 @@
-"""The tables of a run: append rows while it trains, and remove the rows after a checkpoint when it resumes."""
+"""What a run has recorded: checked, cut off after a checkpoint, or copied when the run is resumed."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
+from typing import Any
 
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
-from shmppo.storage.run_directory import EVALUATIONS, METRICS, saving
+from shmppo.storage.checkpoint import BEST
+from shmppo.storage.checkpoint_file import load_checkpoint
+from shmppo.storage.run_directory import EVALUATIONS, METRICS
 from shmppo.utils.files import replaced_file
-
-
-class MetricsFile:
-    """The file metrics.csv or eval.csv."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Write the header, if the file does not exist.
-
-        Raises:
-            OSError: if it cannot be written.
-        """
-        self._path, self._columns = path, columns
-        if not path.exists():
-            with replaced_file(path) as temporary:
-                temporary.write_bytes(",".join(columns).encode() + b"\r\n")
-
-    def write(self, row: dict[str, float], weights_hash: str = "") -> None:
-        """Append a row.
-
-        Args:
-            row: a value for every column, except WEIGHTS_HASH.
-            weights_hash: the value of WEIGHTS_HASH, if the file has this column.
-
-        Raises:
-            SaveError: if it cannot be written, also because the file or its directory was removed.
-        """
-        cells = [weights_hash if name == WEIGHTS_HASH else f"{row[name]:.10g}" for name in self._columns]
-        line = ",".join(cells).encode() + b"\r\n"
-        with saving(self._path.parent), open(self._path, "r+b", buffering=0) as file:
-            file.seek(0, os.SEEK_END)
-            while line:  # if the disk becomes full, a part is written
-                line = line[file.write(line) :]
 
 
 def check_metrics(run_dir: Path, metrics_bytes: int) -> None:
@@ -89,3 +60,27 @@ def _remove_later_rows(path: Path, iteration: int) -> None:
             temporary.write_bytes(b"".join([header, *kept]))
     else:
         path.unlink()
+
+
+def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:
+    """Copy what a run has recorded. The new run then removes what is later than its checkpoint with `remove_later`.
+
+    Args:
+        source: directory of the run.
+        target: the new directory.
+        checkpoint: content of the checkpoint. If the best checkpoint of the run is newer, it is not copied, and the
+            best return is reset, so that the first checkpoint in the new directory becomes the best one.
+    """
+    for name in (METRICS, EVALUATIONS, TABLE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if (source / PROFILE_DIRECTORY).is_dir():
+        shutil.copytree(source / PROFILE_DIRECTORY, target / PROFILE_DIRECTORY)
+    try:
+        is_older = load_checkpoint(source / BEST)["iteration"] <= checkpoint["iteration"]
+    except ConfigError:  # there is none
+        is_older = False
+    if is_older:
+        shutil.copyfile(source / BEST, target / BEST)
+    else:
+        checkpoint["best_return"] = -math.inf
