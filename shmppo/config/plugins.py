@@ -6,8 +6,10 @@ import ast
 import importlib
 import types
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from shmppo.config.checks import nearest
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -26,26 +28,37 @@ def load_object(name: str, where: str, base: type = object) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"{where} {name} is not of the form module:attribute; name a class or function like that")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{where} {name}: {error}; install {module_name}, or run in the directory that contains it"
-        ) from error
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise ConfigError(
-            f"{where} {name}: the import of {module_name} raised {describe_error(error)}; correct the module",
-            details=user_traceback(error),
-        ) from error
-    try:
-        found = getattr(module, attribute)
-    except AttributeError as error:
-        raise ConfigError(
-            f"{where} {name}: module {module_name} has no {attribute}; name an attribute that exists"
-        ) from error
+    found = getattr(import_module(module_name, f"{where} {name}"), attribute, None)
+    if found is None:
+        raise ConfigError(f"{where} {name}: module {module_name} has no {attribute}; name an attribute that exists")
     check_callable(found, f"{where} {name}", base)
     return found
+
+
+def import_module(name: str, where: str) -> types.ModuleType:
+    """Import a module of the user.
+
+    Args:
+        name: of the module.
+        where: beginning of error messages, for example the flag and its value.
+
+    Raises:
+        ConfigError: if there is no such module, or if it raises.
+    """
+    try:
+        return importlib.import_module(name)
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            local = nearest(name, (path.stem for path in Path().glob("*.py")))
+            raise ConfigError(
+                f"{where}: there is no module {missing}{local}; install it, or run in the directory that contains it"
+            ) from error
+        raise ConfigError(
+            f"{where}: the import of {name} raised {describe_error(error)}; correct the module",
+            details=user_traceback(error),
+        ) from error
 
 
 def check_callable(found: Any, where: str, base: type = object) -> None:

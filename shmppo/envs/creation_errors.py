@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from shmppo.config.checks import nearest, require
-from shmppo.config.plugins import check_callable
+from shmppo.config.plugins import check_callable, import_module
 from shmppo.errors import ConfigError
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import describe_error, user_traceback
 
 
 def imported_factory(env_id: str, *, vector: bool = False) -> Callable[..., Any] | None:
@@ -40,11 +38,7 @@ def imported_factory(env_id: str, *, vector: bool = False) -> Callable[..., Any]
 def _imported(env_id: str) -> Callable[..., Any] | None:
     """Import the callable that `module:name` names. Return None for a registered id. Raises ConfigError."""
     module_name, _, name = env_id.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise _import_error(env_id, module_name, error) from error
+    module = import_module(module_name, f"--env {env_id}")
     found = getattr(module, name, None)  # ids such as "Pong-v5" are not attributes
     if callable(found):
         return found  # type: ignore[no-any-return]
@@ -57,20 +51,6 @@ def _imported(env_id: str) -> Callable[..., Any] | None:
         known = [key for key, value in vars(module).items() if callable(value)] + list(gymnasium.registry)
         raise ConfigError(f"--env {env_id}: module {module_name} has no {name}{nearest(name, known)}; correct the name")
     return None
-
-
-def _import_error(env_id: str, module: str, error: BaseException) -> ConfigError:
-    """Describe why a module could not be imported."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing is not None and f"{module}.".startswith(f"{missing}."):
-        local = nearest(module, (path.stem for path in Path().glob("*.py")))
-        return ConfigError(
-            f"--env {env_id}: there is no module {missing}{local}; install it, or run in the directory that contains it"
-        )
-    return ConfigError(
-        f"--env {env_id}: the import of {module} raised {describe_error(error)}; correct the module",
-        details=user_traceback(error),
-    )
 
 
 def check_env_name(env_id: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Field, allocate, total_bytes
@@ -81,36 +83,21 @@ def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
     Raises:
         ConfigError: if shared memory is too small, or if too few files can be open.
     """
-    _check_shared_memory(total_bytes(fields))
-    _check_open_files(config)
-
-
-def _check_shared_memory(needed: int) -> None:
-    """Compare the needed bytes with the free space of /dev/shm, if the system has it. Raises ConfigError."""
-    if not os.path.isdir(SHARED_MEMORY):
-        return
-    status = os.statvfs(SHARED_MEMORY)
-    free = status.f_bavail * status.f_frsize
-    if needed > free:
-        raise ConfigError(
-            f"shared memory: this run needs {needed / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
-            f"free; lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size)"
+    if os.path.isdir(SHARED_MEMORY):
+        status = os.statvfs(SHARED_MEMORY)
+        size, free = total_bytes(fields), status.f_bavail * status.f_frsize
+        require(
+            size <= free,
+            f"shared memory: this run needs {size / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
+            f"free; lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size)",
         )
-
-
-def _check_open_files(config: TrainConfig) -> None:
-    """Increase the soft limit of open files if necessary. Raises ConfigError if the hard limit is too low."""
-    try:
-        import resource
-    except ImportError:  # Windows does not have this module
-        return
     needed = OWN_FILES + WORKER_FILES * config.num_workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        raise ConfigError(
-            f"open files: {config.num_workers} workers need about {needed} descriptors but the limit is {hard}; "
-            "lower --workers, or raise the limit (ulimit -n)"
-        )
+    require(
+        hard == resource.RLIM_INFINITY or needed <= hard,
+        f"open files: {config.num_workers} workers need about {needed} descriptors but the limit is {hard}; "
+        "lower --workers, or raise the limit (ulimit -n)",
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

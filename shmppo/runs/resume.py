@@ -22,8 +22,7 @@ from shmppo.storage.checkpoint import (
     load_selected_checkpoint,
 )
 from shmppo.storage.history import check_metrics
-from shmppo.storage.run_directory import LOG, directory_of, fork_name
-from shmppo.utils.files import make_parent_directory
+from shmppo.storage.run_directory import directory_of, fork_name
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +69,6 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     if fork:
         name = request.new_run_dir or process_group.gather_objects(fork_name(request.run_dir, iteration))[0]
         target = directory_of(Path(name).absolute(), process_group.rank)
-    with process_group.config_errors_on_all_ranks():
-        make_parent_directory(target / LOG, "--run-dir" if fork else "--resume")
     config = dataclasses.replace(config, run_dir=str(target))
     return config, Start(checkpoint=checkpoint, forked_from=own if fork else None)
 

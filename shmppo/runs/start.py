@@ -20,9 +20,8 @@ from shmppo.parallel.shared_buffers import Field
 from shmppo.runs.training import carry_shapes
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
-from shmppo.storage.run_directory import create_run_directory
+from shmppo.storage.run_directory import config_error_if_unwritable, create_run_directory
 from shmppo.storage.run_lock import locked
-from shmppo.utils import machine
 from shmppo.utils.files import user_path
 
 
@@ -111,28 +110,6 @@ def origin(path: Path, iteration: int, learner: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _check_snapshots(checkpoint: dict[str, Any], expected: tuple[int, ...]) -> None:
-    """Raise ConfigError if snapshots have another size than in a checkpoint.
-
-    Args:
-        checkpoint: its content.
-        expected: shape of the snapshots in the shared buffers, [N, bytes].
-    """
-    before, now = checkpoint["carry"]["snapshot"].shape[1], expected[1]
-    versions = machine.versions()
-    changed = ", ".join(
-        f"{name} was {old} and is {versions[name]}"
-        for name, old in checkpoint["fingerprint"].items()
-        if versions.get(name, old) != old
-    )
-    require(
-        before == now,
-        f"checkpoint: its snapshots of environments have {before} bytes, but those of this run have {now}; use the "
-        f"version of the environment with which the run was started ({changed or 'the libraries are the same'}), or "
-        "start a new run with --init-from",
-    )
-
-
 @dataclass(frozen=True)
 class Start:
     """What a run starts from. Without values: random weights."""
@@ -155,7 +132,6 @@ class Start:
             ConfigError: if a shape or the size of a snapshot differs.
         """
         if self.checkpoint is not None:
-            _check_snapshots(self.checkpoint, carry_shapes(fields)["snapshot"])
             check_shapes("carry", self.checkpoint["carry"], carry_shapes(fields))
             shapes = parameter_shapes(config, task.observation, task.distribution)
             check_shapes("parameter", self.checkpoint["learner"]["model"], shapes)
@@ -176,7 +152,8 @@ class Start:
             return create_run_directory(config, stack, record)
         if self.forked_from is None:
             run_dir = Path(str(config.run_dir))
-            stack.enter_context(locked(run_dir))
+            with config_error_if_unwritable(run_dir):
+                stack.enter_context(locked(run_dir))
             return run_dir
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def load_selected_checkpoint(
     try:
         return load_checkpoint(path)
     except DamagedCheckpointError as error:
-        other = next((other for other in _newest_first(run_dir) if other != path and _is_undamaged(other)), None)
+        other = next((other for other, _ in _undamaged(_newest_first(run_dir))), None)
         name = "" if other is None else other.name if option == "--checkpoint" else other
         advice = f"use another one with {option} {name}" if name else "restore it from a copy"
         raise ConfigError(f"{error}; {advice}") from error
@@ -171,24 +171,23 @@ def _path_of_iteration(run_dir: Path, iteration: int) -> Path:
     kept = run_dir / kept_name(iteration)
     if kept.is_file():
         return kept
-    found: dict[int, Path] = {}
-    for path in (*_newest_first(run_dir), run_dir / BEST):
-        with suppress(ConfigError):
-            found.setdefault(load_checkpoint(path)["iteration"], path)
-            if iteration in found:
-                return found[iteration]
+    found: set[int] = set()
+    for path, state in _undamaged((*_newest_first(run_dir), run_dir / BEST)):
+        if state["iteration"] == iteration:
+            return path
+        found.add(state["iteration"])
     raise ConfigError(
         f"{run_dir} has kept no checkpoint of iteration {iteration}, only of "
         f"{', '.join(map(str, sorted(found))) or 'none'}; choose one of them, or train with --keep-every"
     )
 
 
-def _is_undamaged(path: Path) -> bool:
-    try:
-        load_checkpoint(path)
-    except ConfigError:
-        return False
-    return True
+def _undamaged(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the checkpoints that can be read, with their content."""
+    for path in paths:
+        with suppress(ConfigError):
+            state = load_checkpoint(path)
+            yield path, state
 
 
 def load_resumable_checkpoint(run_dir: Path, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
@@ -250,7 +249,10 @@ def no_checkpoint(run_dir: Path) -> ConfigError:
     return ConfigError(f"{run_dir} {reason}")
 
 
-OTHER_SPACES = "the environment's spaces are not those with which the run was started; restore them or start a new run"
+OTHER_ENVIRONMENT = (
+    "the environment has other spaces or snapshots than when the run was started; use the same version of it, or start "
+    "a new run with --init-from"
+)
 
 
 def check_shapes(
@@ -259,7 +261,7 @@ def check_shapes(
     expected: Mapping[str, Sequence[int]],
     *,
     where: str = "checkpoint",
-    advice: str = OTHER_SPACES,
+    advice: str = OTHER_ENVIRONMENT,
 ) -> None:
     """Check that the tensors of a checkpoint have the shapes that the run needs.
 

@@ -41,13 +41,11 @@ def create_run_directory(config: TrainConfig, stack: ExitStack, origin: Mapping[
         ConfigError: if the directory cannot be written, is in use, or contains a run already.
     """
     path = Path(config.run_dir or default_name(config)).absolute()
-    try:
+    with config_error_if_unwritable(path):
         path = _make_directory(path, unique=config.run_dir is None)
         stack.enter_context(locked(path))
         refuse_existing_run(path)
         write_json(path / CONFIG, describe(config) | dict(origin or {}))
-    except OSError as error:
-        raise ConfigError(f"--run-dir {path} cannot be written: {error.strerror}; name another directory") from error
     return path
 
 

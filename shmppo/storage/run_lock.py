@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from shmppo.errors import ConfigError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 LOCK = "run.lock"
 
@@ -29,12 +24,10 @@ def locked(run_dir: Path) -> Iterator[None]:
     On file systems without locks, a warning is logged instead.
 
     Raises:
-        ConfigError: if another process has locked it, or if it cannot be written. The message contains the process id.
+        ConfigError: if another process has locked it. The message contains the process id.
+        OSError: if it cannot be written.
     """
-    if fcntl is None:
-        yield
-        return
-    with _open(run_dir / LOCK) as file:
+    with open(run_dir / LOCK, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -49,11 +42,3 @@ def locked(run_dir: Path) -> Iterator[None]:
             file.truncate(0)
             os.write(file.fileno(), f"{os.getpid()}\n".encode())  # not into the buffer, which `close` would write again
         yield
-
-
-def _open(path: Path) -> TextIO:
-    """Open the file of the lock. Raises ConfigError if that is not possible."""
-    try:
-        return open(path, "a+")
-    except OSError as error:
-        raise ConfigError(f"{path.parent} cannot be written: {error.strerror}; name another directory") from error

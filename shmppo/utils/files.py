@@ -20,20 +20,14 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
         where: beginning of the error message, for example the flag.
 
     Raises:
-        ConfigError: if the user does not exist or has no home directory, or if the path is too long or
-            its links form a loop.
+        ConfigError: if the user does not exist or has no home directory.
     """
     try:
-        expanded = Path(path).expanduser()
-        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            expanded.stat()
+        return Path(path).expanduser()
     except RuntimeError as error:
         raise ConfigError(
             f"{where} {os.fspath(path)} begins with a user without a home directory; write the whole path"
         ) from error
-    except OSError as error:
-        raise ConfigError(f"{where} {os.fspath(path)} cannot be used: {error.strerror}; use another path") from error
-    return expanded
 
 
 def make_parent_directory(path: Path, flag: str) -> None:

@@ -77,7 +77,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"env": "CartPole-v1", "wrappers": ("Nothing",)}, r"--wrappers Nothing: gymnasium.wrappers has no Nothing"),
     ({"env": "CartPole-v1", "wrappers": ("json:Nothing",)}, r"--wrappers json:Nothing: module json has no Nothing"),
-    ({"env": "CartPole-v1", "wrappers": ("nowhere:W",)}, r"--wrappers nowhere:W: No module named 'nowhere'; install"),
+    ({"env": "CartPole-v1", "wrappers": ("nowhere:W",)}, r"--wrappers nowhere:W: there is no module nowhere; install"),
 ]
 
 

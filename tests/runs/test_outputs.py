@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -43,16 +42,14 @@ def test_profiles_of_iterations_that_are_trained_again_are_removed(tmp_path: Pat
         assert [row["iteration"] for row in csv.DictReader(file)] == ["1", "2", "3"]
 
 
-def test_snapshots_of_another_version_are_refused_with_the_versions(tmp_path: Path) -> None:
+def test_snapshots_of_another_version_are_refused(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     config = dataclasses.replace(BASE, env="environments:PutsBack-v0", kl_profile_every=None, run_dir=str(run_dir))
     train(dataclasses.replace(config, stop_at_iteration=2))
     state = load_selected_checkpoint(run_dir)
     assert state["carry"]["snapshot"].shape == (4, 24)
     state["carry"]["snapshot"] = state["carry"]["snapshot"][:, :16].clone()
-    state["fingerprint"]["gymnasium"] = "0.1"
     save_checkpoint(run_dir, state)
-    expected = r"snapshots of environments have 16 bytes, but those of this run have 24; .*gymnasium was 0\.1 and is"
-    with pytest.raises(ConfigError, match=expected) as caught:
+    expected = r"carry snapshot has the shape \(4, 16\), but \(4, 24\) is needed; .* use the same version of it"
+    with pytest.raises(ConfigError, match=expected):
         resume(run_dir)
-    assert not re.search("spaces", str(caught.value))
