@@ -298,7 +298,9 @@ def test_nothing_is_left_when_the_learner_is_killed(
     for process in alive:
         process.kill()
     assert not alive
-    assert (remaining_processes(), list(temporary.iterdir())) == ([], [])
+    assert not remaining_processes()
+    # The fork server of multiprocessing leaves the directory of its socket.
+    assert {path.name.partition("-")[0] for path in temporary.iterdir()} <= {"pymp"}
 
 
 @pytest.mark.long

