@@ -33,6 +33,7 @@ from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.run_directory import LOG, METRICS, saving
+from shmppo.utils.commands import resume_command
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -183,6 +184,7 @@ class Session:
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         if not state.updating and self.process_group.size == 1:
             self.save()
+        error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
         try:
             if isinstance(error, TrainingError):
                 write_failed_minibatch(self.run_dir, buffers, self.learner.model, error)

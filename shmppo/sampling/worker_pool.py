@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
@@ -373,5 +374,5 @@ def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | W
 
 def _exit_reason(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
-        return f"killed by signal {-exitcode}"
+        return f"killed by signal {-exitcode}" + (", as when memory runs out" if exitcode == -signal.SIGKILL else "")
     return f"exit code {exitcode}"

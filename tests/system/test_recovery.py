@@ -25,6 +25,7 @@ from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
+from shmppo.utils.commands import resume_command
 from shmppo.utils.machine import processor_type
 
 BASE = TrainConfig(
@@ -93,10 +94,11 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
         os.kill(workers[0].process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(WorkerPool, "_send", kill_always)
-    with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9"):
+    with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9, as when memory runs out") as caught:
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
     summary = summary_of(tmp_path / "run")
-    assert (summary["error"], summary["worker_restarts"]) == ("worker 0 died: killed by signal 9", 3)
+    assert (summary["error"], summary["worker_restarts"]) == (str(caught.value), 3)
+    assert caught.value.hints == [f"To continue from the last checkpoint: {resume_command(tmp_path / 'run')}"]
 
 
 @pytest.mark.parametrize("case", long_after(2, CASES))
