@@ -165,8 +165,9 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
+    fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()])
     try:
-        return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()})
+        return typed_fields(fields)
     except ConfigError as error:
         raise ConfigError(f"{option} {path}: {error}") from error
 
@@ -194,7 +195,7 @@ def _read(path: Path, option: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
         if path.suffix == ".json":
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
@@ -205,10 +206,22 @@ def _read(path: Path, option: str) -> Any:
             f"{option} {path} is YAML, but pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
         ) from error
     try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if isinstance(root, yaml.MappingNode):
+            _without_duplicates([(key.value, value) for key, value in root.value])
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dictionary. Raises ConfigError if a key occurs twice."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"--config has {twice} twice; keep one of them")
+    return dict(pairs)
 
 
 @dataclass(frozen=True)

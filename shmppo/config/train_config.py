@@ -248,6 +248,9 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
     named = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
     require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{named}")
+    for part in value if isinstance(value, tuple) else (value,):
+        small = not isinstance(part, int) or part.bit_length() <= 64
+        require(small, f"{flag(name)} is {shown(value)}; it must have at most 64 bits")
     return value
 
 

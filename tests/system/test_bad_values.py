@@ -109,6 +109,8 @@ def test_the_largest_values_are_accepted() -> None:
         ("dual_clip", 10**400, "be float | None"),
         ("learning_rate", Fraction(10**400), "be float"),
         ("gamma", 10**5000, "be float"),
+        ("num_envs", 10**5000, "have at most 64 bits"),
+        ("hide_obs", (2**64,), "have at most 64 bits"),
         ("env_kwargs", {"a": 10**5000}, "be finite numbers, text, lists, or mappings of them"),
         ("env_backend", np.array([1, 2]), "be Literal['auto',"),
         ("env_backend", np.ones((2, 2)), "be Literal['auto',"),

@@ -95,6 +95,17 @@ def test_without_the_yaml_library_the_error_names_what_to_install(
     assert read_config_file(tmp_path / "a.json") == {"seed": 3}
 
 
+DUPLICATES = [("a.json", '{"seed": 1, "seed": 2}', "seed"), ("a.yaml", "seed: 1\nseed: 2", "seed")]
+DUPLICATES += [("a.yaml", "num-envs: 1\nnum_envs: 2", "num_envs")]
+
+
+@pytest.mark.parametrize(("name", "text", "key"), DUPLICATES)
+def test_a_file_with_a_key_twice_is_refused(name: str, text: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"--config has {key} twice; keep one of them"):
+        read_config_file(tmp_path / name)
+
+
 def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         parse("--toal-steps", 5)
