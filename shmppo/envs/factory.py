@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
+from contextlib import suppress
 from typing import Any, cast
 
 import gymnasium
@@ -35,10 +35,12 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         return SingleEnvPoolEnv(config, render_mode)
     if config.env_backend == "vector":
         return SingleVectorEnv(config, render_mode)
+    with suppress(Exception):  # a broken MuJoCo concerns only its own tasks, whose creation raises below
+        import mujoco
+
+        # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
+        mujoco.set_mju_user_warning(log.warning)
     env = _make_unwrapped(config, render_mode)
-    # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
-    if set_handler := getattr(sys.modules.get("mujoco"), "set_mju_user_warning", None):
-        set_handler(log.warning)
     for text in config.wrappers:
         env = _wrap(env, text)
     if not isinstance(env, gymnasium.Env):

@@ -147,5 +147,5 @@ def test_workers_make_the_environment_with_its_arguments_and_wrappers(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["return_mean_100"] == 4
     assert summary["config"]["env_kwargs"] == {"length": 5, "truncate": True}
-    result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 2)
+    result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 2, "--trust", "environments")
     assert result.stdout.startswith("return 4.000 ")
