@@ -128,7 +128,7 @@ def test_a_space_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     for source, message in (
         (str(tmp_path / "none.yaml"), "cannot be read"),
         (str(tmp_path / "list.yaml"), "is not a mapping"),
-        ("no_such_module:space", "No module named"),
+        ("no_such_module:space", "there is no module no_such_module"),
     ):
         with pytest.raises(ConfigError, match=f"--space .*{message}"):
             load_space(source, TrainConfig())
