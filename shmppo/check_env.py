@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from shmppo.config.checks import at_least_1, require_fields
+from shmppo.config.checks import require_fields
 from shmppo.config.command_line import parse, program
 from shmppo.config.options import TaskOptions
 from shmppo.errors import run_command
@@ -47,7 +47,7 @@ def _check_env() -> bool:
         example="my_module:make --env-kwargs size=9 --steps 5000",
         common=("env", "env_kwargs", "wrappers", "env_backend", "steps"),
     )  # fmt: skip
-    require_fields(options, ("steps",), at_least_1, "be at least 1")
+    require_fields(options, ("steps",), lambda v: v >= 1, "be at least 1")
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     steps = fields.pop("steps")
     from shmppo.tools.check_env import check_environment

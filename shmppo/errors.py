@@ -9,10 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|create a primitive|start new thread|bad_alloc")
@@ -133,48 +129,19 @@ class CommandEnd(SystemExit):
     """
 
 
-class _StandardOutput(io.FileIO):
-    """A standard stream that discards what it gets after its reader has ended or its terminal was closed."""
+def open_standard_streams() -> None:
+    """Open closed standard streams (>&-), so that no other file gets their numbers and what libraries print.
 
-    def write(self, data: Buffer) -> int | None:  # type: ignore[override]
-        try:
-            return super().write(data)
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
-            return memoryview(data).nbytes
-
-
-def protect_standard_streams() -> None:
-    """Let a process continue without output if its stdout or stderr is closed or becomes closed.
-
-    Characters that the encoding of the terminal lacks are written as escape sequences. Streams that the caller has
-    replaced stay as they are.
+    Characters that the encoding of the output lacks are written as escape sequences from now on.
     """
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # closed (>&-): another file would get this number, and receive what libraries print
+        except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, _text_stream(number, "utf-8"))
-        elif stream is getattr(sys, f"__{name}__"):
-            stream.flush()
-            setattr(sys, name, _text_stream(number, stream.encoding, stream.line_buffering, stream.write_through))
-
-
-def _text_stream(
-    number: int, encoding: str, line_buffering: bool = False, write_through: bool = False
-) -> io.TextIOWrapper:
-    return io.TextIOWrapper(
-        io.BufferedWriter(_StandardOutput(number, "wb", closefd=False)),
-        encoding=encoding,
-        errors="backslashreplace",
-        line_buffering=line_buffering,
-        write_through=write_through,
-    )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def print_warning(text: str) -> None:
@@ -221,7 +188,7 @@ def run_command(
         0 on success, the exit code of the error or of `CommandEnd`, 1 after another SystemExit, or 130 after a
         KeyboardInterrupt.
     """
-    protect_standard_streams()
+    open_standard_streams()
     try:
         with memory_errors():
             command()
@@ -238,6 +205,9 @@ def run_command(
         print_error(
             ShmppoError(f"the environment, network, or callback called sys.exit({error.code!r}); remove this call")
         )
+        return ShmppoError.exit_code
+    except BrokenPipeError:  # nobody reads the output any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes at its end
         return ShmppoError.exit_code
     except OSError as error:
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -22,9 +21,6 @@ from shmppo.errors import run_command
 
 if TYPE_CHECKING:
     from shmppo.policies.evaluation import Evaluation
-
-REFRESH_SECONDS = 0.2
-"""Time between two updates of the progress line."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,11 @@ def _evaluate() -> None:
     options = parse(
         EvaluateConfig, sys.argv[1:], program("evaluate"), text, example="runs/pendulum --video pendulum.mp4"
     )
+    from rich.console import Console
+
     from shmppo.policies.evaluation import evaluate
 
-    line = None if options.json or not sys.stderr.isatty() else ProgressLine(options.episodes)
-    try:
+    with Console(stderr=True, quiet=options.json).status("starting") as status:
         result = evaluate(
             options.run_dir,
             checkpoint=options.checkpoint,
@@ -76,39 +73,12 @@ def _evaluate() -> None:
             stochastic=options.stochastic,
             max_steps=options.max_steps,
             video=options.video,
-            progress=None if line is None else line.update,
+            progress=lambda finished, steps: status.update(
+                f"{finished} of {options.episodes} episodes, {steps:,} steps"
+            ),
             trust=options.trust,
         )
-    finally:
-        if line is not None:
-            line.clear()
     print(json.dumps(as_json(result, options)) if options.json else as_text(result, options))
-
-
-class ProgressLine:
-    """A line of the terminal that shows the progress of an evaluation. It updates in place."""
-
-    def __init__(self, episodes: int) -> None:
-        """episodes: number of episodes of the evaluation."""
-        self._episodes = episodes
-        self._began = time.monotonic()
-        self._next = 0.0
-        self._write("starting")
-
-    def update(self, finished: int, steps: int) -> None:
-        """Show the number of finished episodes and of steps. Most calls return at once."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + REFRESH_SECONDS
-            self._write(f"{finished} of {self._episodes} episodes, {steps:,} steps, {now - self._began:.0f} s")
-
-    def clear(self) -> None:
-        """Remove the line."""
-        self._write("")
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
 
 
 def as_text(result: Evaluation, options: EvaluateConfig) -> str:

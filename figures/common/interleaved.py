@@ -6,6 +6,7 @@ A machine that slows down for a minute then slows all of them down alike, so the
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import signal
 import subprocess
@@ -104,9 +105,10 @@ class RunGroup:
 
     def _rate(self, run_dir: Path, first: int) -> float:
         """Steps per second after row `first`, the row of the iteration that was in progress when the slice began."""
-        columns = read_columns(run_dir / "metrics.csv")
-        steps, wall = columns["env_steps"][first:], columns["wall_seconds"][first:]
-        return float((steps[-1] - steps[0]) / (wall[-1] - wall[0]))
+        with open(run_dir / "metrics.csv", newline="") as file:  # older commits have other columns of text
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        begin, end = ([float(row[name]) for name in ("env_steps", "wall_seconds")] for row in (rows[first], rows[-1]))
+        return (end[0] - begin[0]) / (end[1] - begin[1])
 
     def _row_count(self, run_dir: Path) -> int:
         file = run_dir / "metrics.csv"

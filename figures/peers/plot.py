@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from figures.common.command_line import picture_path
+from figures.common.marks import NEUTRAL, write_values
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
-from shmppo.plotting.style import COLORS, NEUTRAL, group_thousands, label, new_figure, save, write_values
+from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 
 TABLE = Path(__file__).with_name("peers.csv")
 TITLES = {"A": "Task A: HalfCheetah-v5", "A-envpool": "Task A with EnvPool", "B": "Task B: CartPole-v1"}

@@ -9,12 +9,13 @@ from typing import Any
 
 from figures.common.command_line import picture_path
 from figures.common.curves import draw_curve
+from figures.common.marks import REFERENCE_LINE
 from figures.common.paths import FIGURES
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
 from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS, VARIANTS
 from figures.popgym.measure import BLOCK_STEPS, SOLVED
-from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
+from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 
 TABLE = FIGURES / "popgym" / "popgym.csv"
 CURVES = TABLE.with_name("curves")

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from figures.common.command_line import picture_path
+from figures.common.marks import write_values
 from figures.common.provenance import caption
 from figures.common.tables import read_rows
-from shmppo.plotting.style import COLORS, label, new_figure, save, write_values
+from shmppo.plotting.style import COLORS, label, new_figure, save
 
 TABLE = Path(__file__).with_name("ranks.csv")
 PARTS = ("sampling", "optimization", "communication", "other")

@@ -9,10 +9,11 @@ import numpy as np
 
 from figures.common.command_line import picture_path
 from figures.common.curves import NOTE, draw_curve, draw_evaluations
+from figures.common.marks import REFERENCE_LINE
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows, write_rows
 from shmppo.plotting.curves import bootstrap_interval, interquartile_mean
-from shmppo.plotting.style import COLORS, REFERENCE_LINE, group_thousands, label, new_figure, save
+from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

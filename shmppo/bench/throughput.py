@@ -33,6 +33,7 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
     Returns:
         steps_per_second, phase_seconds, sync_seconds: medians over the counted iterations; seconds per iteration.
         utilization: see `utilization`.
+        straggler_wait: share of the sampling time for which a worker waits for the slowest one.
         peak_memory_bytes: of all processes together (proportional set size).
         weights_sha256, and the fields of the configuration that matter for speed.
     """
@@ -48,6 +49,7 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
         "phase_seconds": phases,
         "utilization": utilization(config, phases, run.median("collect_seconds"), usable_cores()),
         "sync_seconds": run.median("sync_seconds"),
+        "straggler_wait": run.median("straggler_wait"),
         "peak_memory_bytes": run.summary["peak_memory_bytes"],
         "weights_sha256": run.summary["weights_sha256"],
     }
@@ -184,6 +186,7 @@ def text(result: dict[str, Any]) -> str:
         lines.append(f"  {phase:<20}{seconds * 1e3:10.2f} ms {seconds / whole:6.1%}")
     lines += [
         f"signals to workers    {result['sync_seconds'] * 1e3:10.2f} ms {result['sync_seconds'] / whole:6.1%}",
+        f"wait for slowest worker {result['straggler_wait']:8.1%} of the sampling time",
         f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} while learning",
         f"peak memory           {result['peak_memory_bytes'] / 2**20:10.0f} MiB, all processes together",
     ]

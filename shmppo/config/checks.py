@@ -10,17 +10,6 @@ from typing import Any
 
 from shmppo.errors import ConfigError
 
-TOO_LARGE = 1e30
-"""Bound of positive options. Products of smaller numbers with ordinary numbers stay finite in float32."""
-
-
-MAX_SECONDS = 1e6
-"""Bound of timeouts. The functions of the system that wait count in milliseconds with 32 bits."""
-MAX_UNITS = 2**20
-"""Bound of the width of a layer."""
-MAX_LAYERS = 100
-"""Bound of the number of recurrent layers."""
-
 
 def require(condition: bool, message: str) -> None:
     """Raise ConfigError with `message` unless `condition` is true."""
@@ -70,23 +59,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name most similar to `name`, or an empty string if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-def at_least_1(value: float) -> bool:
-    """Check that a number is 1 or more."""
-    return value >= 1
-
-
-def at_most(limit: int) -> Callable[[float], bool]:
-    """Return a check that a number is 1 or more, and at most the limit."""
-    return lambda value: 1 <= value <= limit
-
-
-def duration(value: float) -> bool:
-    """Check that a number of seconds is positive, and at most `MAX_SECONDS`."""
-    return 0 < value <= MAX_SECONDS
-
-
-def positive(value: float) -> bool:
-    """Check that a number is positive and below `TOO_LARGE`."""
-    return 0 < value < TOO_LARGE

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.checks import at_least_1, duration, require, require_fields
+from shmppo.config.checks import require
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,6 @@ class ProcessOptions:
 
     def check_processes(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        require_fields(self, ("stop_at_iteration", "checkpoint_every", "keep_every"), at_least_1, "be at least 1")
-        require_fields(self, ("workers",), lambda v: v >= 0, "be 0 or more")
-        require_fields(self, ("worker_timeout",), duration, "be positive and at most 1e6 seconds")
         require(self.run_dir != "", "--run-dir is empty; name a directory, or leave it out")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
 
@@ -70,8 +67,6 @@ class RankOptions:
 
     def check_ranks(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        require_fields(self, ("rank_timeout",), duration, "be positive and at most 1e6 seconds")
-        require_fields(self, ("preempt_fraction",), lambda v: 0 < v < 1, "lie between 0 and 1")
         require(0 <= self.rank < self.ranks, f"rank is {self.rank} of {self.ranks}; it must lie in 0 … ranks - 1")
 
 
@@ -94,8 +89,3 @@ class ReportOptions:
     check_determinism: int = 500
     """Steps for which another process compares two instances of the environment during the first iterations. If they
     differ, the run is not reproducible (exact: false). 0: no check."""
-
-    def check_report(self) -> None:
-        """Raise ConfigError if one of these options is invalid."""
-        require_fields(self, ("kl_profile_every", "eval_every", "eval_episodes"), at_least_1, "be at least 1")
-        require_fields(self, ("check_determinism",), lambda v: v >= 0, "be 0 or more")

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.bounds import check_bounds
 from shmppo.config.checks import flag, require, shown
 from shmppo.config.hints import field_hint
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
@@ -295,14 +296,13 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: if the configuration cannot run. The message names flag, value, and remedy in one sentence.
     """
+    check_bounds(config)
     config.check_task()
     config.check_network()
     config.check_update()
     config.check_objective()
-    config.check_optimizer()
     config.check_processes()
     config.check_ranks()
-    config.check_report()
     _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)

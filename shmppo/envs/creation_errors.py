@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from shmppo.config.checks import nearest, require
+from shmppo.config.checks import nearest, require, shown
 from shmppo.config.plugins import check_callable, import_module
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import describe_error, user_traceback
@@ -82,6 +82,8 @@ def creation_error(env_id: str, error: BaseException, arguments: Mapping[str, An
     if isinstance(error, gymnasium.error.Error):  # its text is written for users
         return ConfigError(f"--env {env_id} could not be made: {_first_line(error)}")
     advice = _arguments_advice(env_id, arguments or {}) if isinstance(error, TypeError) else ""
+    if arguments and not advice:
+        advice = f"; it was given --env-kwargs {shown(dict(arguments))}"
     return ConfigError(
         f"--env {env_id} could not be made: {describe_error(error)}{advice}", details=user_traceback(error)
     )

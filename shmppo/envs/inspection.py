@@ -21,7 +21,7 @@ from shmppo.envs.wrappers import first_allowed_action
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import Leaf, observation_spec
-from shmppo.utils.user_code import FAILURES, describe_error, main_is_importable, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES, main_is_importable, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,6 @@ def inspect_task(config: TrainConfig) -> Task:
         observation = observation_spec(env.observation_space, where)
         if config.action_masks:
             observation = observation.with_mask()
-            _check_mask(env, where)
         _check_hidden_indices(config, observation.leaves[0])
         distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
@@ -98,21 +97,6 @@ def _inexact_reason(backend: str, contract: Contract) -> str | None:
     if contract.seeding == "never":
         return "the environment raises on reset(seed=…), so its episodes begin at random"
     return None if contract.resets_equal else "two resets with the same seed give different observations"
-
-
-def _check_mask(env: gymnasium.Env, where: str) -> None:
-    """Reset the environment once, so that a missing mask is reported before the run starts. Raises ConfigError."""
-    try:
-        try:
-            env.reset(seed=0)
-        except Exception:  # environments that do not accept seeds are allowed
-            env.reset()
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise ConfigError(
-            f"--action-masks: reset of {where} failed: {str(error) or describe_error(error)}; correct reset",
-            details=user_traceback(error),
-        ) from error
 
 
 def _check_hidden_indices(config: TrainConfig, leaf: Leaf) -> None:

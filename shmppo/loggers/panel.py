@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shmppo.loggers.status import RunStatus
-from shmppo.loggers.text import ASCII_LEVELS, LEVELS, clock, number, show_levels, sparkline
+from shmppo.loggers.text import LEVELS, clock, number, show_levels, sparkline
 from shmppo.utils.phase_timer import PHASES
 
 BAR_PHASES = {
@@ -34,13 +34,12 @@ class RunPanel:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, width = self._status, options.max_width - 4
-        levels = ASCII_LEVELS if options.ascii_only else LEVELS
         state = Text(status.stopping, "bold yellow") if status.stopping else Text(status.activity, "dim")
         lines: list[Text | Table] = [_counters(status), _progress(status), state]
         if row := status.row:
-            lines += [_return_line(status, width, levels), _metrics(row, status.memory, width)]
-            lines += [*phase_bar(row, width, levels[-1])]
-            lines.append(worker_line(status.worker_seconds, row["collect_seconds"], levels))
+            lines += [_return_line(status, width), _metrics(row, status.memory, width)]
+            lines += [*phase_bar(row, width)]
+            lines.append(worker_line(status.worker_seconds, row["collect_seconds"]))
         for line in lines:
             if isinstance(line, Text):
                 line.no_wrap, line.overflow = True, "ellipsis"
@@ -68,10 +67,10 @@ def _progress(status: RunStatus) -> Table:
     return line
 
 
-def _return_line(status: RunStatus, width: int, levels: str) -> Text:
+def _return_line(status: RunStatus, width: int) -> Text:
     """Build one line: the mean return of the last 100 episodes, and a sparkline of its course."""
     text = Text.assemble(("return (100)   ", "bold"), f"{status.mean_return:<10}  ")
-    return text.append(sparkline(status.history, max(width - len(text), 8), levels), "cyan")
+    return text.append(sparkline(status.history, max(width - len(text), 8)), "cyan")
 
 
 def _metrics(row: dict[str, float], memory: int, width: int) -> Table:
@@ -101,7 +100,7 @@ def _metrics(row: dict[str, float], memory: int, width: int) -> Table:
     return table
 
 
-def phase_bar(row: dict[str, float], width: int, full: str) -> tuple[Text, Text]:
+def phase_bar(row: dict[str, float], width: int) -> tuple[Text, Text]:
     """Build two lines: a bar of `width` cells that splits the iteration's time by phase, and a legend."""
     seconds = dict.fromkeys(BAR_PHASES, 0.0)
     for phase in PHASES:
@@ -111,17 +110,16 @@ def phase_bar(row: dict[str, float], width: int, full: str) -> tuple[Text, Text]
     end = 0.0
     for name, (color, short) in BAR_PHASES.items():
         begin, end = end, end + seconds[name] / whole
-        bar.append(full * (round(end * width) - round(begin * width)), color)
+        bar.append(LEVELS[-1] * (round(end * width) - round(begin * width)), color)
         legend.append(f"{name if width >= 74 else short} {seconds[name] / whole:.0%} ", color)
     return bar, legend
 
 
-def worker_line(worker_seconds: Sequence[float], collect_seconds: float, levels: str) -> Text:
+def worker_line(worker_seconds: Sequence[float], collect_seconds: float) -> Text:
     """Build one line: how busy each worker was during sampling, and the slowest worker."""
     busy = [min(seconds / max(collect_seconds, 1e-12), 1.0) for seconds in worker_seconds]
     slowest = max(range(len(busy)), key=busy.__getitem__)
     shares = " ".join(f"{share:.0%}" for share in busy)
     return Text(
-        f"busy while sampling {sum(busy) / len(busy):.0%}  slowest worker {slowest}  {show_levels(busy, levels)}  "
-        f"{shares}"
+        f"busy while sampling {sum(busy) / len(busy):.0%}  slowest worker {slowest}  {show_levels(busy)}  {shares}"
     )

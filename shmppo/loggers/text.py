@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+LEVELS = "▁▂▃▄▅▆▇█"
 """Characters from low to high; the highest one is also the full part of a bar."""
 
 
-def show_levels(shares: Sequence[float], levels: str = LEVELS) -> str:
-    """Show each share (0 … 1) as one of the characters in `levels`."""
-    return "".join(levels[min(int(share * len(levels)), len(levels) - 1)] for share in shares)
+def show_levels(shares: Sequence[float]) -> str:
+    """Show each share (0 … 1) as one of LEVELS."""
+    return "".join(LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)] for share in shares)
 
 
-def sparkline(values: Sequence[float], width: int, levels: str = LEVELS) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """Show the values in at most `width` characters, each the mean of an equal part. NaN values are skipped."""
     known = [value for value in values if not math.isnan(value)]
     cells = min(width, len(known))
@@ -22,7 +22,7 @@ def sparkline(values: Sequence[float], width: int, levels: str = LEVELS) -> str:
     means = [sum(part) / len(part) for part in parts]
     low = min(means, default=0.0)
     height = max(means, default=0.0) - low
-    return show_levels([(mean - low) / height if height else 0.0 for mean in means], levels)
+    return show_levels([(mean - low) / height if height else 0.0 for mean in means])
 
 
 def number(value: float) -> str:

@@ -7,7 +7,6 @@ height of 11 pixels.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 
 # The palette of Okabe and Ito: readers with any color vision can distinguish these colors, also in gray.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#BBBBBB")
-NEUTRAL = "#BBBBBB"
-"""Fill color of what is only there for comparison."""
-REFERENCE_LINE: dict[str, Any] = {"color": "#707070", "linewidth": 1.0, "linestyle": ":"}
-"""Style of targets, limits, and ideal lines."""
 FIGURE_WIDTH = 8.0
 """Inches."""
 CAPTION_SIZE = 7.5
@@ -99,19 +94,6 @@ def _grouped(value: float, position: int | None = None) -> str:
     rounded = round(value, 10)  # a tick at 0.1 + 0.2 has the label 0.3
     text = f"{rounded:,.0f}" if rounded == int(rounded) else f"{rounded:,.10f}".rstrip("0")
     return "0" if text == "-0" else text.replace("-", "−")
-
-
-def write_values(axis: Axes, places: Sequence[float], ends: Sequence[float], texts: Sequence[str]) -> None:
-    """Write a text to the right of each horizontal bar, a fixed distance beyond its end.
-
-    Args:
-        axis: the panel.
-        places: y coordinates of the bars.
-        ends: x coordinates of the ends of the bars, or of their whiskers.
-        texts: the texts.
-    """
-    for place, end, text in zip(places, ends, texts, strict=True):
-        axis.annotate(text, (end, place), (5, 0), textcoords="offset points", verticalalignment="center", fontsize=8)
 
 
 def save(figure: Figure, path: Path, caption: str = "") -> None:

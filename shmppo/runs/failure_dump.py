@@ -1,4 +1,4 @@
-"""Write a file that shows why a run failed: the failed episode, or the failed minibatch."""
+"""Write a file with the episode in which an environment failed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import EnvError, TrainingError, WorkerError
-from shmppo.models.actor_critic import ActorCritic
-from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
+from shmppo.errors import EnvError, WorkerError
+from shmppo.parallel.shared_buffers import Rollout
 from shmppo.sampling.worker import ActionLog
-from shmppo.storage.run_directory import FAILED_EPISODE, FAILED_MINIBATCH, LOG
-from shmppo.utils.files import replaced_file, short_path, write_json
+from shmppo.storage.run_directory import FAILED_EPISODE, LOG
+from shmppo.utils.files import short_path, write_json
 from shmppo.utils.rng import episode_seed
 
 log = logging.getLogger(__name__)
-
-_STEP_ARRAYS = ("actions", "reward", "first", "terminated", "truncated", "bootstrap", "value", "log_prob")
 
 
 def write_failed_episode(
@@ -76,37 +72,3 @@ def write_failed_episode(
     write_json(run_dir / FAILED_EPISODE, content)
     file = shlex.quote(short_path(run_dir / FAILED_EPISODE))
     error.add_hint(f"To repeat the episode that failed: python -m shmppo.replay {file}")
-
-
-def write_failed_minibatch(run_dir: Path, buffers: SharedBuffers, model: ActorCritic, error: TrainingError) -> None:
-    """Write failed_minibatch.pt. Read it with `torch.load(…, weights_only=True)`.
-
-    It contains the whole rollout, the sequences of the minibatch, the results of its shards, and the weights. The
-    gradient of the first shard is the sum over all shards and ranks.
-
-    Args:
-        run_dir: directory of the run.
-        buffers: the shared buffers, as the failed minibatch has left them.
-        model: the network.
-        error: names the minibatch.
-
-    Raises:
-        OSError, RuntimeError: if the file cannot be written.
-    """
-    rollout, minibatches, results = buffers.rollout, buffers.minibatches, buffers.shard_results
-    arrays = {name: getattr(rollout, name) for name in _STEP_ARRAYS}
-    leaves = zip(model.observation.leaves, rollout.obs, strict=True)
-    arrays |= {leaf.field: obs for leaf, obs in leaves}
-    bounds = minibatches.bounds[error.epoch, error.minibatch]
-    order = minibatches.order[error.epoch, int(bounds[0]) : int(bounds[-1])]
-    content = {
-        "message": str(error),
-        "rollout": {name: torch.from_numpy(array.copy()) for name, array in arrays.items()},
-        "sequences": torch.from_numpy(minibatches.sequences[order]),
-        "loss_terms": torch.from_numpy(results.loss_terms.copy()),
-        "max_log_ratio": torch.from_numpy(results.max_log_ratio.copy()),
-        "gradients": torch.from_numpy(results.gradients.copy()),
-        "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
-    }
-    with replaced_file(run_dir / FAILED_MINIBATCH) as temporary:
-        torch.save(content, temporary)

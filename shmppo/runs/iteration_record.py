@@ -18,8 +18,6 @@ from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout
 from shmppo.ppo.gae import last_steps
 from shmppo.ppo.learner import Learner
 
-LARGEST_VALUE = 256
-"""Bytes of a field per step and environment. Of a larger field, only digests are kept."""
 _START_FIELDS = {
     "model": "weights at the start",
     "optimizer": "optimizer state at the start",
@@ -183,12 +181,9 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _compact(array: np.ndarray, written: np.ndarray) -> np.ndarray:
-    """Copy a field [T, N, …]. Elements that were not written become 0. A large element becomes its digest."""
+    """Copy a field [T, N, …]. Elements that were not written become 0."""
     steps, envs = array.shape[:2]
     flat = array.reshape(steps, envs, -1)
-    if flat.shape[2] * flat.itemsize > LARGEST_VALUE:
-        digests = [int(_digest([row]), 16) for step in flat for row in step]
-        flat = np.array(digests, np.uint64).reshape(steps, envs, 1)
     return np.where(written[:, :, None], flat, np.zeros((), flat.dtype))
 
 

@@ -1,10 +1,9 @@
-"""Check before a run starts processes that the machine has enough shared memory and file descriptors."""
+"""Check before a run starts processes that the machine has enough shared memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,14 +11,10 @@ from pathlib import Path
 import torch
 
 from shmppo.config.checks import require
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Field, allocate, total_bytes
 
 SHARED_MEMORY = "/dev/shm"
-WORKER_FILES = 6  # file descriptors of the learner per worker: two queues, the sentinel, the request to the fork server
-OWN_FILES = 64  # all other file descriptors of the learner
-
 
 _training = threading.Lock()  # held while a run trains in this process
 
@@ -72,32 +67,21 @@ def _segments() -> set[Path]:
     return set(Path(SHARED_MEMORY).glob(f"torch_{os.getpid()}_*"))
 
 
-def check_resources(config: TrainConfig, fields: Iterable[Field]) -> None:
-    """Check that the machine has enough resources for a run.
-
-    This increases the soft limit of open files of this process if necessary.
+def check_shared_memory(fields: Iterable[Field]) -> None:
+    """Check that the shared buffers of a run fit into the free shared memory.
 
     Args:
-        fields: the layout table of its shared buffers.
+        fields: the layout table of the buffers.
 
     Raises:
-        ConfigError: if shared memory is too small, or if too few files can be open.
+        ConfigError: if they do not.
     """
-    if os.path.isdir(SHARED_MEMORY):
-        status = os.statvfs(SHARED_MEMORY)
-        size, free = total_bytes(fields), status.f_bavail * status.f_frsize
-        require(
-            size <= free,
-            f"shared memory: this run needs {size / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
-            f"free; lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size)",
-        )
-    needed = OWN_FILES + WORKER_FILES * config.num_workers
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or needed <= soft:
+    if not os.path.isdir(SHARED_MEMORY):
         return
+    status = os.statvfs(SHARED_MEMORY)
+    size, free = total_bytes(fields), status.f_bavail * status.f_frsize
     require(
-        hard == resource.RLIM_INFINITY or needed <= hard,
-        f"open files: {config.num_workers} workers need about {needed} descriptors but the limit is {hard}; "
-        "lower --workers, or raise the limit (ulimit -n)",
+        size <= free,
+        f"shared memory: this run needs {size / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
+        f"free; lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size)",
     )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -22,7 +22,7 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
-from shmppo.runs.failure_dump import write_failed_episode, write_failed_minibatch
+from shmppo.runs.failure_dump import write_failed_episode
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.training import TrainState
@@ -179,22 +179,18 @@ class Session:
             self._open.close()
 
     def _save_after_error(self, error: WorkerError | EnvError | TrainingError | ConfigError) -> None:
-        """Save a checkpoint, if its content would be consistent, and a file that shows the cause."""
+        """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""
         state, buffers = self.state, self.buffers
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         if not state.updating and self.process_group.size == 1:
             self.save()
         error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
-        try:
-            if isinstance(error, TrainingError):
-                write_failed_minibatch(self.run_dir, buffers, self.learner.model, error)
-            elif isinstance(error, (WorkerError, EnvError)) and error.env_index is not None:
-                steps = self._steps_begun(error.env_index)
+        if isinstance(error, (WorkerError, EnvError)) and error.env_index is not None:
+            steps = self._steps_begun(error.env_index)
+            with saving(self.run_dir):
                 write_failed_episode(
                     self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, error
                 )
-        except (OSError, RuntimeError) as second:  # torch raises RuntimeError
-            log.warning("the file that shows the failure could not be written: %s", second)
 
     def _steps_begun(self, n: int) -> int:
         """Return the number of steps of the current, uncommitted rollout that environment n has begun."""

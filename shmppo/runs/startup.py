@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from rich.console import Console
+from rich.status import Status
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
@@ -13,8 +15,6 @@ from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start
 from shmppo.storage.run_directory import refuse_existing_run
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import is_importing_main
-
-MAX_WORKERS = 128  # with more, the limit of open files may have to be raised before the fork server starts
 
 
 def check_early(config: TrainConfig) -> None:
@@ -39,7 +39,7 @@ def early_fork_server(config: TrainConfig) -> Iterator[None]:
 
     It takes seconds to import torch. Started early, it does so while this process imports torch, too.
     """
-    if is_importing_main() or not has_fork_server() or not 0 < config.num_workers <= MAX_WORKERS:
+    if is_importing_main() or not has_fork_server() or not config.num_workers:
         yield
         return
     start_fork_server()
@@ -49,15 +49,6 @@ def early_fork_server(config: TrainConfig) -> Iterator[None]:
         kill_fork_server()
 
 
-@contextmanager
-def startup_line(text: str, *, quiet: bool) -> Iterator[None]:
+def startup_line(text: str, *, quiet: bool) -> Status:
     """Show a line on the terminal while the context is open. Other outputs do not get it."""
-    stream = sys.stdout
-    if quiet or stream is None or stream.closed or not stream.isatty():
-        yield
-        return
-    print(text, end="\r", flush=True)
-    try:
-        yield
-    finally:
-        print(" " * len(text), end="\r", flush=True)
+    return Console(quiet=quiet).status(text)

@@ -21,7 +21,7 @@ from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.ppo.device_gradients import check_device
 from shmppo.ppo.learner import Learner
-from shmppo.runs.preflight import allocate_shared, check_resources, only_run
+from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights
@@ -150,7 +150,7 @@ def _run(
             task = inspect_task(config)
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
             fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
-            check_resources(config, fields)
+            check_shared_memory(fields)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))
             run_dir = start.open_directory(config, stack)

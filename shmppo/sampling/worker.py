@@ -19,7 +19,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError, ShmppoError, protect_standard_streams
+from shmppo.errors import EnvError, ShmppoError, open_standard_streams
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
@@ -65,7 +65,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_fork_server()
-    protect_standard_streams()
+    open_standard_streams()
     torch.set_num_threads(1)
     with log_to(setup.log_file):
         try:

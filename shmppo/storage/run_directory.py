@@ -22,7 +22,7 @@ from shmppo.utils.files import replaced_file, short_path, write_json
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS = "eval.csv"
-FAILED_EPISODE, FAILED_MINIBATCH = "failed_episode.json", "failed_minibatch.pt"
+FAILED_EPISODE = "failed_episode.json"
 _DERIVED = (
     "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "inference_rows", "block", "num_workers",
     "sharded", "sequence_steps",

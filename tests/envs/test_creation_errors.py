@@ -59,7 +59,7 @@ TAKES = [
     ("environments:Counter-v0", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
     ("environments:Faulty", {}, r"missing 1 required .* 'how'.*; correct --env-kwargs \(Faulty takes how, at\)$"),
     ("CartPole-v1", {"sise": 1}, r"; correct --env-kwargs \(CartPoleEnv takes sutton_barto_reward, render_mode\)$"),
-    ("space_environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+$"),
+    ("space_environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+; it was given --env-kwargs"),
 ]
 
 

@@ -14,7 +14,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.loggers.panel import RunPanel, phase_bar, worker_line
 from shmppo.loggers.status import RunStatus
-from shmppo.loggers.text import LEVELS
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.signals import StopRequest
 
@@ -97,22 +96,15 @@ def test_the_last_panel_of_a_stopped_run_says_where_it_stopped() -> None:
     assert "Ctrl-C" not in text
 
 
-def test_an_ascii_terminal_gets_only_ascii() -> None:
-    status = status_of()
-    status.add(UNKNOWN | {"return_mean_100": 1.0, "episodes": 2.0}, [0.5, 0.5], 0)
-    text = "\n".join(lines_of(status, 80, "ascii"))
-    assert "#" * 70 in text
-
-
 def test_the_cells_of_the_phase_bar_are_divided_by_time() -> None:
     row = {f"{phase}_seconds": 0.0 for phase in PHASES}
     row |= {"environment_seconds": 0.5, "gradient_seconds": 0.25, "publish_seconds": 0.15, "reduce_seconds": 0.1}
-    bar, names = phase_bar(row, 80, "█")
+    bar, names = phase_bar(row, 80)
     assert [(span.end - span.start, span.style) for span in bar.spans] == [(40, "green"), (20, "blue"), (20, "yellow")]
     assert names.plain.rstrip() == "environment 50% inference 0% wait 0% gradient 25% optimizer 0% other 25%"
 
 
 def test_the_worker_line_shows_how_busy_each_worker_was() -> None:
-    assert worker_line([0.3, 0.5], 0.5, LEVELS).plain == "busy while sampling 80%  slowest worker 1  ▅█  60% 100%"
-    many = worker_line([0.1 * w for w in range(11)], 1.0, LEVELS).plain
+    assert worker_line([0.3, 0.5], 0.5).plain == "busy while sampling 80%  slowest worker 1  ▅█  60% 100%"
+    many = worker_line([0.1 * w for w in range(11)], 1.0).plain
     assert "slowest worker 10  ▁▁▂▃▄▅▅▆▇██  0% 10%" in many

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shmppo.loggers.text import ASCII_LEVELS, clock, number, show_levels, sparkline
+from shmppo.loggers.text import clock, number, show_levels, sparkline
 from shmppo.utils.files import short_path
 
 
@@ -16,7 +16,6 @@ def test_a_sparkline_shows_means_of_equal_parts() -> None:
     assert sparkline([0, 2, 4, 6], 2) == "▁█"
     assert sparkline([math.nan], 5) == ""
     assert sparkline([3, 3], 5) == "▁▁"
-    assert sparkline([0, 7], 10, ASCII_LEVELS) == "_#"
     assert show_levels([0, 0.5, 1]) == "▁▅█"
 
 

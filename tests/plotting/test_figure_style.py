@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shmppo.plotting.style import FIGURE_WIDTH, group_thousands, label, new_figure, save, write_values
+from figures.common.marks import write_values
+from shmppo.plotting.style import FIGURE_WIDTH, group_thousands, label, new_figure, save
 
 
 def texts(svg: Path) -> list[str]:

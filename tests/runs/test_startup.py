@@ -7,7 +7,6 @@ import subprocess
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -86,10 +85,10 @@ def test_the_startup_line_is_only_for_terminals(
     with startup_line("starting", quiet=False):
         pass
     assert capsys.readouterr().out == ""
-    terminal: Any = sys.stdout
-    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the output for a terminal
     with startup_line("starting", quiet=True):
         pass
+    assert capsys.readouterr().out == ""
     with startup_line("starting", quiet=False):
-        assert capsys.readouterr().out == "starting\r"
-    assert capsys.readouterr().out == " " * 8 + "\r"
+        pass
+    assert "starting" in capsys.readouterr().out
