@@ -312,6 +312,25 @@ class FaultyStream(Counter):
         return super().step(action)
 
 
+class ParallelEnv:
+    """The attributes of PettingZoo's class of this name. `possible_agents` is only declared, as there."""
+
+    possible_agents: list[str]
+
+    def __init__(self) -> None:
+        self.possible_agents = ["left", "right"]
+
+
+def make_parallel() -> ParallelEnv:
+    return ParallelEnv()
+
+
+class MultiAgentEnv(gymnasium.Env):
+    """The attributes of RLlib's class of this name, which is a gymnasium.Env."""
+
+    possible_agents = ("left", "right")
+
+
 gymnasium.register("FaultyStream-v0", entry_point=FaultyStream)
 gymnasium.register("SlowEnvironment2-v0", entry_point=SlowEnvironment2, kwargs={"length": 10_000})
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})

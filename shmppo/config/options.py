@@ -142,14 +142,15 @@ class NetworkOptions:
     """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
     line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters, and
     random numbers start anew. None: random initial weights."""
-    separate_critic: bool = False
-    """Give the critic its own encoder and core. Otherwise actor and critic share them."""
+    separate_critic: Literal["none", "core", "all"] = "none"
+    """Which layers the critic has of its own. none: its head; actor and critic share the encoder and the core. core:
+    also its core; they share the encoder. all: its encoder and its core."""
     actor_obs: tuple[str, ...] | None = None
     """Parts of a Dict observation that the actor sees, by key, such as `camera` or `arm/joints`. The trained policy
-    needs only these. If the critic sees other parts, add --separate-critic. None: all parts."""
+    needs only these. If the critic sees other parts, add --separate-critic all. None: all parts."""
     critic_obs: tuple[str, ...] | None = None
-    """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic. None: all
-    parts."""
+    """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic all. None:
+    all parts."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions. It is a learned parameter and does not depend on the state."""
     action_masks: bool = False
@@ -172,6 +173,10 @@ class NetworkOptions:
         require(
             all(1 <= size <= MAX_UNITS for size in sizes),
             f"--encoder-sizes is {sizes}; each must be at least 1 and at most {MAX_UNITS}",
+        )
+        require(
+            self.separate_critic != "core" or (self.core != "none" and self.network is None),
+            "--separate-critic core needs a recurrent core of --core; use none or all with --core none or --network",
         )
 
 

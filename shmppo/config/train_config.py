@@ -247,8 +247,10 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
-    named = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
-    require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{named}")
+    remedy = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
+    if name == "separate_critic" and isinstance(value, bool):  # as in earlier versions
+        remedy = f"; write {'all' if value else 'none'}"
+    require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")
     for part in value if isinstance(value, tuple) else (value,):
         small = not isinstance(part, int) or part.bit_length() <= 64
         require(small, f"{flag(name)} is {shown(value)}; it must have at most 64 bits")
