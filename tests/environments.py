@@ -173,21 +173,20 @@ class OneHangs(Counter):
         return super().step(action)
 
 
-class HangsInEvaluation(Counter):
-    """Steps forever in the process that evaluates during training."""
+class FaultyInEvaluation(Counter):
+    """With `token`, ends its process at step 2, once. With `fails`, raises at step 2. For --eval-env-kwargs."""
+
+    def __init__(self, token: str | None = None, fails: bool = False) -> None:
+        super().__init__()
+        self.token, self.fails, self.steps = token, fails, 0
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if multiprocessing.current_process().name == "evaluator":
-            time.sleep(1000)
-        return super().step(action)
-
-
-class FailsInEvaluation(Counter):
-    """Raises in the process that evaluates during training."""
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if multiprocessing.current_process().name == "evaluator":
+        self.steps += 1
+        if self.steps == 2 and self.fails:
             raise ValueError("no license")
+        if self.steps == 2 and self.token is not None and not os.path.exists(self.token):
+            open(self.token, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
 
 

@@ -112,8 +112,8 @@ EXPLAINED = {
         "wandb-project wandb-project-name wandb-group wandb-group-name wandb-name wandb-tags wandb-entity wandb-team"
     ),
     "use --track tensorboard": "tensorboard tensorboard-log tb tb-log",
-    "leave it out: shmppo evaluate RUN_DIR --video FILE records episodes": (
-        "capture-video record-video save-video video-interval eval-videos"
+    "use --eval-videos, which records an episode of each evaluation": (
+        "capture-video record-video save-video video-interval"
     ),
     "use --env-kwargs frame_skip=N, or a wrapper of --wrappers": "frame-skip frameskip env-frameskip action-repeat",
     'use --wrappers "FrameStackObservation(stack_size=N)"': "frame-stack framestack env-framestack n-stack",

@@ -16,19 +16,19 @@ from shmppo.config.bounds import MAX_UNITS
 from shmppo.config.checks import (
     flag,
     require,
-    shown,
+    require_json,
 )
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
-    """Parse the texts `key=value` of --env-kwargs into a mapping. A value that is not valid JSON is a string."""
+    """Parse the texts `key=value` into a mapping. A value that is not valid JSON is a string."""
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         name = key.replace("-", "_")
         example = f"{name}={text or 'VALUE'}" if name.isidentifier() else "for example frame_skip=4"
         correct = bool(equals) and key.isidentifier()
-        require(correct, f"--env-kwargs {pair} is not of the form KEY=VALUE; write {example}")
+        require(correct, f"{pair} is not of the form KEY=VALUE; write {example}")
         try:
             arguments[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -96,15 +96,7 @@ class TaskOptions:
         """Raise ConfigError if one of these options is invalid."""
         env = self.env or ""
         require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
-        try:
-            same = json.loads(json.dumps(self.env_kwargs, allow_nan=False)) == self.env_kwargs
-        except (TypeError, ValueError):
-            same = False
-        require(
-            same,
-            f"--env-kwargs is {shown(self.env_kwargs)}; its values must be finite numbers, text, lists, or mappings of "
-            "them",
-        )
+        require_json(self, "env_kwargs")
         if self.env_backend in ("envpool", "vector"):
             for name in ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes"):
                 require(

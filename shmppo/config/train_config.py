@@ -138,6 +138,12 @@ class TrainConfig(
         return min(self.iterations, self.stop_at_iteration or self.iterations)
 
     @cached_property
+    def own_eval_episodes(self) -> range:
+        """The episodes of an evaluation that this rank plays."""
+        ends = [rank * self.eval_episodes // self.ranks for rank in (self.rank, self.rank + 1)]
+        return range(*ends) if self.eval_every is not None else range(0)
+
+    @cached_property
     def state_slots(self) -> int:
         """C, stored recurrent states per environment: one at t = 0 and at most one after each full sequence."""
         return -(-self.rollout_steps // self.sequence_steps)
@@ -305,6 +311,7 @@ def check(config: TrainConfig) -> None:
     config.check_objective()
     config.check_processes()
     config.check_ranks()
+    config.check_report()
     _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)

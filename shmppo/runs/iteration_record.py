@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout
+from shmppo.parallel.columns import LossTerms
+from shmppo.parallel.shared_buffers import Minibatches, Rollout
 from shmppo.ppo.gae import last_steps
 from shmppo.ppo.learner import Learner
 

@@ -54,9 +54,11 @@ def train_iterations(session: Session) -> None:
         timer.switch("other")
         statistics = learner.update(minibatches, pool)
         learner.update_obs_normalizer(rollout)
+        due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
+        evaluation = session.evaluate() if due else {}
         row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
         session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
-        session.after_iteration(row, times)
+        session.after_iteration(row, times, evaluation)
 
 
 class EpisodeStatistics:
@@ -211,7 +213,7 @@ class TrainState:
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_seconds": self.phase_seconds.sum(),
-            "steps_per_second": steps / phase_seconds.sum(),
+            "steps_per_second": steps / (phase_seconds.sum() - phase_seconds[PHASES.index("evaluation")]),
             "episodes": self.episodes.count,
             "failed_episodes": self.failed_episodes,
             "return_mean_100": self.episodes.return_mean,

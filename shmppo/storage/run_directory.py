@@ -21,7 +21,7 @@ from shmppo.utils.commands import resume_command
 from shmppo.utils.files import replaced_file, short_path, write_json
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
-EVALUATIONS = "eval.csv"
+EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
 _DERIVED = (
     "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "inference_rows", "block", "num_workers",
