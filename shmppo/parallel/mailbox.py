@@ -138,14 +138,8 @@ class RefreshStates(NamedTuple):
     """Command: recompute the stored states of the worker's environments."""
 
 
-class Evaluate(NamedTuple):
-    """Command: play the worker's episodes of an evaluation."""
-
-    iteration: int
-
-
-Command = Collect | ComputeGradients | RefreshStates | Evaluate
-_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates, Evaluate)
+Command = Collect | ComputeGradients | RefreshStates
+_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates)
 
 
 @dataclass(frozen=True)
