@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from shmppo.config.command_line import parse, program
+from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
 from shmppo.errors import run_command
 
@@ -36,6 +37,8 @@ class EvaluateConfig:
     """Number of episodes. Each has its own environment."""
     seed: int = 1
     """Seed of the episodes."""
+    env_kwargs: KeywordArguments = field(default_factory=dict)
+    """Arguments of the environment's constructor that replace or extend those of the run, for example friction=0.5."""
     stochastic: bool = False
     """Sample actions from the policy, as in training. Otherwise the most likely actions are used."""
     max_steps: int = 100_000
@@ -70,6 +73,7 @@ def _evaluate() -> None:
             checkpoint=options.checkpoint,
             episodes=options.episodes,
             seed=options.seed,
+            env_kwargs=options.env_kwargs,
             stochastic=options.stochastic,
             max_steps=options.max_steps,
             video=options.video,

@@ -6,11 +6,11 @@ The statistics that normalize observations do not change meanwhile.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,6 +72,7 @@ def evaluate(
     checkpoint: str | int | Path = "last",
     episodes: int = 20,
     seed: int = 1,
+    env_kwargs: Mapping[str, Any] | None = None,
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
@@ -85,6 +86,7 @@ def evaluate(
         checkpoint: "last", "best", an iteration, or the path of a checkpoint.
         episodes: number of episodes.
         seed: seed of the episodes and of sampled actions.
+        env_kwargs: arguments of the environment that replace or extend those of the run.
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
@@ -101,7 +103,7 @@ def evaluate(
             raise ConfigError(f"{flag} is {number}; it must be at least 1")
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with torch_threads(1), nullcontext() if video is None else VideoRecorder(video) as recorder:
-        trained = load_trained(run_dir, checkpoint, trust)
+        trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
             progress=progress,

@@ -5,10 +5,12 @@ The policy normalizes observations. The caller stores the recurrent state betwee
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
-from shmppo.spaces.observations import NUMBERS, ObservationError
+from shmppo.spaces.observations import NUMBERS
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
@@ -39,6 +41,15 @@ class TrainedPolicy:
     """Number of finished iterations."""
 
     @property
+    def input_names(self) -> list[str]:
+        """Names of all leaves of the observation: "obs", "obs/camera", or what a flag adds, such as "prev_action"."""
+        names = [leaf.field for leaf in self.task.observation.leaves]
+        # Each of these wrappers puts the observation under the key "obs", beside what it adds.
+        for _ in range((self.config.prev_action or self.config.prev_reward) + self.config.action_masks):
+            names = [name.removeprefix("obs/") for name in names]
+        return names
+
+    @property
     def obs_mean(self) -> np.ndarray:
         """Mean of the observations, float32 [D]."""
         mean: np.ndarray = self.moments.mean.astype(np.float32)
@@ -51,13 +62,19 @@ class TrainedPolicy:
         return scale
 
 
-def load_trained(run_dir: Path, checkpoint: str | int | Path = "last", trust: Trusted = ()) -> TrainedPolicy:
+def load_trained(
+    run_dir: Path,
+    checkpoint: str | int | Path = "last",
+    trust: Trusted = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> TrainedPolicy:
     """Load the policy from a checkpoint of a run.
 
     Args:
         run_dir: directory of the run.
         checkpoint: see `load_selected_checkpoint`.
         trust: see `shmppo.load_policy`.
+        env_kwargs: arguments of the environment that replace or extend those of the run.
 
     Raises:
         ConfigError: if there is no such checkpoint, if it is damaged, if the run names code that is not trusted, or as
@@ -66,19 +83,21 @@ def load_trained(run_dir: Path, checkpoint: str | int | Path = "last", trust: Tr
     state = load_selected_checkpoint(run_dir, checkpoint)
     fields = from_json(json.loads(state["config"])).to_json()
     check_trust(fields, run_dir, trust)
-    return trained_from(state)
+    return trained_from(state, env_kwargs or {})
 
 
-def trained_from(state: dict[str, Any]) -> TrainedPolicy:
+def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingProxyType({})) -> TrainedPolicy:
     """Make the policy from the content of a checkpoint.
 
     Args:
         state: contains "config", "iteration", and "learner" with "model" and "obs_moments". Other keys are ignored.
+        env_kwargs: see `load_trained`.
 
     Raises:
         ConfigError: if the environment cannot be created, or if its spaces are not those of the training.
     """
     config = from_json(json.loads(state["config"]))
+    config = dataclasses.replace(config, env_kwargs={**config.env_kwargs, **env_kwargs})
     task = inspect_task(config)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", state["learner"]["model"], shapes)
@@ -96,8 +115,7 @@ def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Act
 
     Args:
         trained: the policy.
-        obs: [environments, …] per leaf. Each step reads the current observations from these arrays. There are at most
-            B environments.
+        obs: [environments, …] per leaf. Each step reads the current observations from these arrays.
     """
     actor = Actor(trained.config, trained.model, trained.task.distribution, obs, low=0)
     actor.load(trained.obs_mean, trained.obs_scale)
@@ -105,11 +123,13 @@ def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Act
 
 
 class Policy:
-    """A trained policy that acts in one environment.
+    """A trained policy.
 
     Attributes:
         config: the configuration with which the policy was trained.
         iteration: number of iterations for which the policy was trained.
+        image_channels: where the images of the observation have their channels: "first", "last", or "none". The keys
+            are "obs", or for example "obs/camera" for a part.
     """
 
     def __init__(self, trained: TrainedPolicy, seed: int) -> None:
@@ -121,60 +141,75 @@ class Policy:
         """
         self.config = trained.config
         self.iteration = trained.iteration
-        self._distribution = trained.task.distribution
         leaves = trained.task.observation.leaves
-        self._obs = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in leaves]
-        self._needed = [(leaves[i], self._obs[i]) for i in trained.model.needed_leaves]
-        self._actor = single_batch_actor(trained, self._obs)
-        self._action = np.zeros((1, self._distribution.action_size), np.float32)
-        self._params = np.zeros((1, self._distribution.num_params), np.float32)
-        self._value = np.zeros(1, np.float32)
+        names = zip(trained.input_names, leaves, strict=True)
+        self.image_channels = {name: leaf.image_channels for name, leaf in names if leaf.kind == "image"}
+        self._trained, self._distribution = trained, trained.task.distribution
         self._generator = np.random.default_rng(seed)
+        self._allocate(1)
 
-    def initial_state(self) -> np.ndarray:
-        """Return the recurrent state at the start of an episode, float32 [S]. S is 0 without a recurrent core."""
-        return np.zeros(self._actor.states.shape[1], np.float32)
+    def _allocate(self, rows: int) -> None:
+        """Allocate the memory to act on this number of observations."""
+        self._obs = [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self._trained.task.observation.leaves]
+        self._actor = single_batch_actor(self._trained, self._obs)
+        self._actions = np.zeros((rows, self._distribution.action_size), np.float32)
+        self._params = np.zeros((rows, self._distribution.num_params), np.float32)
+        self._values = np.zeros(rows, np.float32)
+
+    def initial_state(self, batch: int | None = None) -> np.ndarray:
+        """Return the recurrent state at the start of an episode, float32 [S]. S is 0 without a recurrent core.
+
+        batch: n, for a batch of states [n, S].
+        """
+        return np.zeros((*([] if batch is None else [batch]), self._actor.states.shape[1]), np.float32)
 
     @torch.inference_mode()
     def act(self, obs: Any, state: np.ndarray | None, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
-        """Choose an action.
+        """Choose an action, or the actions of a batch of n observations with one forward pass per inference batch.
 
         Args:
-            obs: an observation of the environment. With --prev-action, --prev-reward, or --action-masks, an observation
-                of `shmppo.envs.factory.make_environment(policy.config)`. With --actor-obs, only the parts that the
-                actor sees are read.
-            state: the state that the last call returned. At the start of an episode: None or `initial_state()`.
+            obs: an observation of the environment, or a batch of them with n as the first axis of every part, as
+                `gymnasium.vector` returns it. With --prev-action, --prev-reward, or --action-masks, an observation of
+                `shmppo.envs.factory.make_environment(policy.config)`. With --actor-obs, only the parts that the actor
+                sees are read.
+            state: the state that the last call returned, [S], or [n, S] for a batch. At the start of an episode: None
+                or `initial_state()`. In a batch, set the rows of environments whose episode has ended to 0.
             deterministic: whether to take the most likely action. Otherwise the action is sampled from the policy.
 
         Returns:
-            (action for the environment's `step`, recurrent state for the next step).
+            (action for the environment's `step`, recurrent state for the next step). For a batch: actions [n, …] (a
+            list of n actions if they are tuples or dictionaries), states [n, S].
 
         Raises:
             ValueError: if the observation does not belong to the space on which the policy was trained, or if the state
                 has another shape or type. Both must be finite.
         """
-        state = self.initial_state() if state is None else np.asarray(state)
+        needed = self._trained.model.needed_leaves
+        leaves = self._trained.task.observation.leaves
+        given = {i: np.asarray(leaves[i].extract(obs)) for i in needed}
+        first = given[needed[0]]
+        batch = first.shape[:1] if first.ndim == len(leaves[needed[0]].env_shape) + 1 else ()
+        if (rows := batch[0] if batch else 1) != len(self._actions):
+            self._allocate(rows)
+        state = self.initial_state(*batch) if state is None else np.asarray(state)
         if state.dtype.kind not in NUMBERS:
             raise ValueError(f"state has type {state.dtype}; give what act or initial_state has returned")
-        if state.shape != self._actor.states.shape[1:]:
+        if state.shape != (*batch, self._actor.states.shape[1]):
             raise ValueError(f"state has shape {state.shape}; give what act or initial_state has returned")
-        for leaf, row in self._needed:
-            value = leaf.extract(obs)
-            try:
-                row[0] = leaf.to_storage(value)
-            except ObservationError as error:
-                if np.ndim(value) and np.shape(value)[1:] == leaf.env_shape:
-                    raise ValueError(f"{error}; act takes one observation, without a batch dimension") from error
-                raise
+        for i, value in given.items():
+            self._obs[i][:] = leaves[i].to_storage(value, batch)
         if not all(np.isfinite(values).all() for values in (state, *self._obs)):
             raise ValueError("obs or state is not finite; correct the observation")
         if self.config.hidden_indices:
-            self._obs[0][0, list(self.config.hidden_indices)] = 0.0
-        self._actor.states[0] = state
+            self._obs[0][:, list(self.config.hidden_indices)] = 0.0
+        self._actor.states[:] = state
         if not deterministic:
-            self._actor.load_noise(self._distribution.noise(self._generator, 1)[:, np.newaxis])
-        self._actor.act(self._action, self._params, self._value, None if deterministic else 0)
-        return self._distribution.to_env(self._action)[0], self._actor.states[0].copy()
+            self._actor.load_noise(self._distribution.noise(self._generator, rows)[np.newaxis])
+        self._actor.act(self._actions, self._params, self._values, None if deterministic else 0)
+        actions, after = self._distribution.to_env(self._actions), self._actor.states.copy()
+        if not batch:
+            return actions[0], after[0]
+        return actions if isinstance(actions[0], (tuple, dict)) else np.stack(actions), after
 
 
 def load_policy(

@@ -139,6 +139,13 @@ class Leaf:
         return (*frames, last, first, middle)
 
     @property
+    def image_channels(self) -> Literal["first", "last", "none"]:
+        """Where a value of an image has its channels: before or after height and width. none: it has no such axis."""
+        if len(self.shape) == 2:
+            return "none"
+        return "last" if self.image_axes[-3] == len(self.shape) - 1 else "first"
+
+    @property
     def image_size(self) -> tuple[int, int, int]:
         """Channels, height, and width of an image. Stacked frames count as channels."""
         *channels, height, width = (self.shape[axis] for axis in self.image_axes)

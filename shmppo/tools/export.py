@@ -1,7 +1,9 @@
 """Export one step of a policy to a file for other runtimes. The file accepts any batch size n.
 
-The input obs [n, D] is the observation of the environment. Each leaf of a Dict or Tuple is a separate input. A Discrete
-leaf counts from 0 and has the shape [n, 1]. The input state [n, S] is the recurrent state, zero at an episode's start.
+The input obs [n, D] is the observation of the environment. Each leaf of a Dict or Tuple is a separate input, such as
+obs/camera. --prev-action, --prev-reward, and --action-masks add the inputs prev_action, prev_reward, and action_mask. A
+Discrete leaf counts from 0 and has the shape [n, 1]. The input state [n, S] is the recurrent state, zero at an
+episode's start.
 
 The output action [n, …] is the most likely action for the environment. The parts of Tuple, Dict, and MultiDiscrete
 actions are flattened and concatenated. The output params [n, P] has the parameters of the action distribution, for
@@ -108,12 +110,18 @@ def export(
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
-    leaves = [trained.task.observation.leaves[i] for i in trained.model.needed_leaves]
-    inputs = {leaf.field: torch.zeros(2, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for leaf in leaves}
+    leaves, names = trained.task.observation.leaves, trained.input_names
+    inputs = {
+        names[i]: torch.zeros(2, *leaves[i].shape, dtype=getattr(torch, leaves[i].dtype))
+        for i in trained.model.needed_leaves
+    }
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size)
     path = out or run_dir / f"policy{SUFFIXES[format]}"
-    metadata = {"env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size}
+    metadata = {
+        "env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size,
+        "inputs": list(inputs),
+    }  # fmt: skip
     write = _write_onnx if format == "onnx" else _write_torchscript
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:

@@ -57,6 +57,20 @@ def gif(path: Path) -> np.ndarray:
     return pytest.importorskip("imageio.v3").imread(path)
 
 
+def test_arguments_of_the_environment_replace_those_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(SMALL, env="environments:Counter-v0", env_kwargs={"length": 6}, workers=0)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert set(evaluate(tmp_path / "run", episodes=2, trust=("environments",)).lengths) == {6}
+    words = ["evaluate", str(tmp_path / "run"), "--trust", "environments", "--json", "--env-kwargs", "length=9"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert command.main() == 0
+    assert set(json.loads(capsys.readouterr().out)["lengths"]) == {9}
+    with pytest.raises(ConfigError, match=r"--env-kwargs.*Counter.* takes length"):
+        evaluate(tmp_path / "run", env_kwargs={"size": 3}, trust=("environments",))
+
+
 def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> None:
     plain = evaluate(run_dir, episodes=3)
     file = tmp_path / "new" / "a.gif"

@@ -31,7 +31,9 @@ def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 INPUTS: dict[str, tuple[Any, Any, str]] = {
     "short": (np.zeros(2), None, r"obs has shape \(2,\), but its space has shape \(3,\)"),
-    "batch": (np.zeros((1, 3)), None, r"\(1, 3\), but .* \(3,\); act takes one observation, without a batch dim"),
+    "batch of other numbers": (np.zeros((4, 2)), None, r"obs has shape \(4, 2\), but its space has shape \(4, 3\)"),
+    "batch with one state": (np.zeros((4, 3)), np.zeros(16), r"state has shape \(16,\); give what act or initial"),
+    "two batch axes": (np.zeros((1, 1, 3)), None, r"obs has shape \(1, 1, 3\), but its space has shape \(3,\)"),
     "state of another shape": (np.zeros(3), np.zeros(5), r"state has shape \(5,\); give what act or initial_state has"),
     "NaN": (np.full(3, np.nan), None, "obs or state is not finite"),
     "infinite state": (np.zeros(3), np.full(16, np.inf), "obs or state is not finite"),
@@ -46,7 +48,6 @@ INPUTS: dict[str, tuple[Any, Any, str]] = {
 def test_a_policy_refuses_what_is_no_observation_or_state(case: str, pendulum: Path) -> None:
     obs, state, message = INPUTS[case]
     policy = load_policy(pendulum)
-    state = policy.initial_state() if state is None else state
     with raises("ValueError", message):
         policy.act(obs, state)
 

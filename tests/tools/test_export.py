@@ -98,6 +98,30 @@ def test_an_exported_policy_agrees_with_the_policy_over_an_episode(
     assert steps >= 6
 
 
+INPUTS = {
+    "dict": ({"prev_action": True}, "obs/camera obs/flags obs/inner/0 obs/inner/1 obs/inner/2/x prev_action"),
+    "masks": (
+        {"env": "space_environments:Masked-v0", "env_kwargs": {}, "action_masks": True, "prev_reward": True},
+        "obs prev_reward action_mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_the_inputs_of_an_exported_file_have_the_names_of_the_environment(case: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    changes, names = INPUTS[case]
+    config = dataclasses.replace(CASES["dict-gru"], prev_action=False, run_dir=str(tmp_path / "run"), total_steps=128)
+    train(dataclasses.replace(config, **changes))
+    expected = [*names.split(), "state"]
+    model = onnx.load(export(tmp_path / "run"))
+    assert [one.name for one in model.graph.input] == expected
+    files = {"shmppo": ""}
+    torch.jit.load(export(tmp_path / "run", format="torchscript"), _extra_files=files)
+    assert json.loads(files["shmppo"])["inputs"] == expected
+
+
 SPACES = [
     spaces.Box(-2, 3, (2, 2), np.float64),
     spaces.Discrete(3, start=-1),

@@ -1,0 +1,100 @@
+"""A loaded policy acts on one observation or a batch, and says how its images are laid out."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
+from shmppo.policies.policy import Policy, load_policy, load_trained
+from shmppo.runs.trainer import train
+
+SMALL = TrainConfig(
+    env="space_environments:Shaped", num_envs=4, rollout_steps=16, minibatches=2, hidden_size=8, encoder_sizes=(8,),
+    workers=0, quiet=True, total_steps=4 * 16 * 2,
+)  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "vector": {"env": "Pendulum-v1", "hide_obs": (2,), "core": "gru", "num_layers": 2},
+    "dict": {"env_kwargs": {"space": "dict"}, "prev_action": True},
+    "masks": {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True},
+    "discrete": {"env": "FrozenLake-v1", "core": "none", "num_envs": 40},
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("policy") / request.param
+    train(dataclasses.replace(SMALL, run_dir=str(run_dir), **CASES[request.param]))
+    return run_dir
+
+
+def stacked(observations: list[Any]) -> Any:
+    """The observations as a batch: n is the first axis of every part."""
+    if isinstance(observations[0], dict):
+        return {key: stacked([one[key] for one in observations]) for key in observations[0]}
+    if isinstance(observations[0], tuple):
+        return tuple(stacked([one[i] for one in observations]) for i in range(len(observations[0])))
+    return np.stack(observations)
+
+
+def test_a_batch_gives_the_same_as_one_policy_for_each_observation(run: Path) -> None:
+    n = 19  # more than one inference batch, and not a multiple of its rows
+    policies: list[Policy] = [load_policy(run) for _ in range(n + 1)]
+    policy = policies.pop()
+    envs = [make_environment(policy.config) for _ in range(n)]
+    observations = [env.reset(seed=i)[0] for i, env in enumerate(envs)]
+    states, batch_state = [one.initial_state() for one in policies], policy.initial_state(n)
+    for step in range(6):
+        batch, batch_state = policy.act(stacked(observations), None if step == 0 else batch_state)
+        pairs = [one.act(obs, state) for one, obs, state in zip(policies, observations, states, strict=True)]
+        states = [state for _, state in pairs]
+        np.testing.assert_allclose(batch_state, np.stack(states), atol=1e-6)
+        for i, (action, _) in enumerate(pairs):
+            np.testing.assert_allclose(batch[i], action, atol=1e-6)
+            assert np.asarray(batch[i]).dtype == np.asarray(action).dtype
+            observations[i], _, terminated, truncated, _ = envs[i].step(action)
+            if terminated or truncated:
+                observations[i] = envs[i].reset(seed=step)[0]
+                states[i], batch_state[i] = policies[i].initial_state(), 0
+    action, state = policy.act(observations[0], states[0])  # and one observation after a batch
+    np.testing.assert_allclose(action, policies[0].act(observations[0], states[0])[0], atol=1e-6)
+    assert state.shape == states[0].shape
+
+
+def test_a_vector_environment_takes_the_actions_of_a_batch(tmp_path: Path) -> None:
+    train(dataclasses.replace(SMALL, env="CartPole-v1", run_dir=str(tmp_path / "run")))
+    policy, envs = load_policy(tmp_path / "run"), gymnasium.make_vec("CartPole-v1", 3)
+    obs, _ = envs.reset(seed=0)
+    actions, state = policy.act(obs, None, deterministic=False)
+    assert actions.shape == (3,)
+    assert state.shape == (3, policy.initial_state().shape[0])
+    envs.step(actions)
+    many = policy.act(np.repeat(obs[:1], 400, axis=0), None, deterministic=False)[0]
+    assert 0 < many.mean() < 1, "all rows have the same noise"
+
+
+@pytest.mark.parametrize(
+    ("space", "wrapped", "channels"),
+    [
+        ("image", False, {"obs": "last"}),
+        ("stacked", False, {"obs": "first"}),
+        ("dict", False, {"obs/camera": "none"}),
+        ("dict", True, {"obs/camera": "none"}),
+        ("matrix", False, {}),
+    ],
+)
+def test_a_policy_says_where_its_images_have_their_channels(
+    space: str, wrapped: bool, channels: dict[str, str], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(SMALL, env_kwargs={"space": space}, encoder="mlp", prev_action=wrapped)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert load_policy(tmp_path / "run").image_channels == channels
+    names = load_trained(tmp_path / "run").input_names
+    assert ("prev_action" in names) == wrapped
+    assert not [name for name in names if name.startswith("obs/obs")]
