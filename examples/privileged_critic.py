@@ -15,7 +15,7 @@ from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(
-    env="privileged_critic:make", separate_critic=True, actor_obs=("positions",), num_envs=16, rollout_steps=128,
+    env="privileged_critic:make", separate_critic="all", actor_obs=("positions",), num_envs=16, rollout_steps=128,
     encoder_sizes=(128,), hidden_size=128, epochs=4, minibatches=4, seq_len=16, learning_rate=3e-4,
     total_steps=1_000_000,
 )  # fmt: skip

@@ -21,7 +21,7 @@ class Plot:
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories."""
     metric: tuple[str, ...] = ()
-    """Metrics to plot, one panel each: columns of metrics.csv or eval.csv, for example approx_kl eval_return_mean.
+    """Metrics to plot, one panel each: columns of metrics.csv or eval.csv, for example approx_kl eval/return.
     Without this flag, the plot is an overview of returns, KL, clip fraction, and the time of each phase."""
     x: Literal["steps", "seconds"] = "steps"
     """X axis of the metrics: environment steps or seconds of training."""

@@ -38,35 +38,6 @@ class Counter(gymnasium.Env[np.ndarray, int]):
         return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
 
 
-class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Move to 0 within 12 steps. `info` has `is_success`, two terms of the reward, and `far` only far away."""
-
-    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = spaces.Box(-1, 1, (1,))
-
-    def __init__(self, rare: float = 0.0, wrong: Any = 0.0) -> None:
-        """rare: share of the episodes that have `success` in `info`. wrong: value of `wrong` in `info`."""
-        self.rare, self.wrong = rare, wrong
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        self.is_rare = self.np_random.uniform() < self.rare
-        self.t, self.x = 0, float(self.np_random.uniform(-2, 2))
-        return np.array([self.x]), {"is_success": "not yet"}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        self.t += 1
-        self.x += float(np.clip(action[0], -1, 1)) + 0.1 * float(self.np_random.normal())
-        success = abs(self.x) < 0.2
-        terms = {"distance": -abs(self.x), "control": -0.1 * float(action[0]) ** 2}
-        info: dict[str, Any] = {"is_success": success, "reward": terms, "wrong": self.wrong}
-        if abs(self.x) > 1:
-            info["far"] = np.array([abs(self.x)])
-        if self.is_rare:
-            info["success"] = np.bool_(success)
-        return np.array([self.x]), sum(terms.values()), success, self.t == 12, info
-
-
 class NoActions(gymnasium.Env[np.ndarray, int]):
     """Has no action space."""
 
@@ -202,21 +173,20 @@ class OneHangs(Counter):
         return super().step(action)
 
 
-class HangsInEvaluation(Counter):
-    """Steps forever in the process that evaluates during training."""
+class FaultyInEvaluation(Counter):
+    """With `token`, ends its process at step 2, once. With `fails`, raises at step 2. For --eval-env-kwargs."""
+
+    def __init__(self, token: str | None = None, fails: bool = False) -> None:
+        super().__init__()
+        self.token, self.fails, self.steps = token, fails, 0
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if multiprocessing.current_process().name == "evaluator":
-            time.sleep(1000)
-        return super().step(action)
-
-
-class FailsInEvaluation(Counter):
-    """Raises in the process that evaluates during training."""
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if multiprocessing.current_process().name == "evaluator":
+        self.steps += 1
+        if self.steps == 2 and self.fails:
             raise ValueError("no license")
+        if self.steps == 2 and self.token is not None and not os.path.exists(self.token):
+            open(self.token, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
 
 
@@ -339,6 +309,25 @@ class FaultyStream(Counter):
         if self.faulty and self.steps == 40:
             raise ValueError("the simulation exploded")
         return super().step(action)
+
+
+class ParallelEnv:
+    """The attributes of PettingZoo's class of this name. `possible_agents` is only declared, as there."""
+
+    possible_agents: list[str]
+
+    def __init__(self) -> None:
+        self.possible_agents = ["left", "right"]
+
+
+def make_parallel() -> ParallelEnv:
+    return ParallelEnv()
+
+
+class MultiAgentEnv(gymnasium.Env):
+    """The attributes of RLlib's class of this name, which is a gymnasium.Env."""
+
+    possible_agents = ("left", "right")
 
 
 gymnasium.register("FaultyStream-v0", entry_point=FaultyStream)

@@ -46,7 +46,7 @@ def memory_run(core: str) -> TrainConfig:
     )  # fmt: skip
 
 
-def small_network(core: str, layers: int, separate: bool = False) -> tuple[TrainConfig, ActorCritic]:
+def small_network(core: str, layers: int, separate: Any = "none") -> tuple[TrainConfig, ActorCritic]:
     """A network of 12 units for OBSERVATION and DISTRIBUTION, with random biases as well as weights."""
     sizes: dict[str, Any] = {"core": core, "num_layers": layers, "hidden_size": 12, "encoder_sizes": (9,)}
     config = TrainConfig(**sizes, separate_critic=separate, seq_len=6)

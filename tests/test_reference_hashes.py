@@ -41,7 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
         "squash_actions": True, "clip_reward": 5.0,
     },
     "feed-forward": {
-        "env": "HalfCheetah-v5", "core": "none", "separate_critic": True, "layer_norm": True, "optimizer": "adamw",
+        "env": "HalfCheetah-v5", "core": "none", "separate_critic": "all", "layer_norm": True, "optimizer": "adamw",
         "weight_decay": 0.01, "env_block": 3,
     },
     "dict-observations": {

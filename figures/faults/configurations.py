@@ -27,7 +27,7 @@ VALUES: dict[str, str] = {
     "lr-schedule": "linear,constant,kl-adaptive", "advantage-norm": "minibatch,global,none", "log-std-init": "-2,0.5",
     "clip-reward": "0.5", "episode-seeding": "episode,once", "autocast": "none,bf16", "seed": "0,12345",
     "eval-every": "2", "kl-profile-every": "1", "checkpoint-every": "1,2", "keep-every": "1",
-    "prev-action": "", "prev-reward": "", "skip-bad-episodes": "", "layer-norm": "", "separate-critic": "",
+    "prev-action": "", "prev-reward": "", "skip-bad-episodes": "", "layer-norm": "", "separate-critic": "none,core,all",
     "squash-actions": "", "refresh-states": "", "truncation-is-termination": "", "value-clip": "", "anneal-clip": "",
     "no-normalize-obs": "", "no-normalize-reward": "",
 }  # fmt: skip

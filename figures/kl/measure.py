@@ -39,7 +39,7 @@ SUBSETS = PROFILES.with_name("subsets.csv")
 PAPER_BATCH_STEPS = 50_000
 REDUCED_SCALE = 5
 CLEANRL = TrainConfig(
-    core="none", encoder_sizes=(64, 64), separate_critic=True, epochs=10, learning_rate=3e-4, value_clip=True,
+    core="none", encoder_sizes=(64, 64), separate_critic="all", epochs=10, learning_rate=3e-4, value_clip=True,
     workers=0, quiet=True,
 )  # fmt: skip
 Result = tuple[dict[str, Any], list[dict[str, float]]]

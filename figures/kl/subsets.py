@@ -31,7 +31,7 @@ from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
 JOB = TrainConfig(
-    core="none", encoder_sizes=(64, 64), separate_critic=True, epochs=10, learning_rate=3e-4, value_clip=True,
+    core="none", encoder_sizes=(64, 64), separate_critic="all", epochs=10, learning_rate=3e-4, value_clip=True,
     num_envs=64, rollout_steps=64, minibatches=32, workers=0, quiet=True, total_steps=1_000_000,
 )  # fmt: skip
 ORDERS = 4

@@ -69,7 +69,7 @@ TASKS = {
     "lunarlander": Task("--env LunarLander-v3 --hide-obs 2 3 5", "", 3, 200_000, 200.0),
     "pendulum": Task("--preset Pendulum-v1-memory", "", 3, 100_000, -200.0),
     "swimmer": Task(
-        "--env Swimmer-v5 --core none --encoder-sizes 64 64 --separate-critic --num-envs 1 --rollout-steps 2048 "
+        "--env Swimmer-v5 --core none --encoder-sizes 64 64 --separate-critic all --num-envs 1 --rollout-steps 2048 "
         "--minibatches 32 --epochs 10 --learning-rate 3e-4 --value-clip",  # as the presets for other MuJoCo tasks
         "--space figures/search/swimmer/space.yaml",
         3,

@@ -31,6 +31,17 @@ def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], 
         require(value is None or holds(value), f"{flag(name)} is {value}; it must {rule}")
 
 
+def require_json(options: Any, name: str) -> None:
+    """Raise ConfigError unless a field has the same value after it was written to JSON and read again."""
+    value = getattr(options, name)
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError):
+        same = False
+    rule = "its values must be finite numbers, text, lists, or mappings of them"
+    require(same, f"{flag(name)} is {shown(value)}; {rule}")
+
+
 def shown(value: Any) -> str:
     """Return a value as one line of at most 200 characters, for an error message."""
     try:

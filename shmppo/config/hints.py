@@ -22,7 +22,7 @@ RENAMED = {
     "--core": "rnn-type use-rnn use-lstm lstm recurrent use-recurrent rnn",
     "--desired-kl": "kl-target",
     "--dual-clip": "dual-clip-coef",
-    "--encoder": "cnn features-extractor features-extractor-class encoder-type conv-filters encoder-conv-architecture",
+    "--encoder": "cnn encoder-type conv-filters encoder-conv-architecture",
     "--encoder-sizes": "net-arch hidden-dims actor-hidden-dims critic-hidden-dims fcnet-hiddens hidden-sizes "
     "encoder-mlp-layers mlp-layers",
     "--entropy-coef": "ent-coef ent-coeff entropy-coeff entropy-cost entropy-loss-coeff entropy exploration-loss-coeff",
@@ -54,7 +54,6 @@ RENAMED = {
     "horizon horizon-length unroll-length steps-per-rollout",
     "--run-dir": "exp-name experiment experiment-name train-dir save-path save-dir logdir log-dir log-folder "
     "output-dir data-dir storage-path name",
-    "--separate-critic": "enable-critic-lstm separate",
     "--seq-len": "recurrence max-seq-len seq-length sequence-length",
     "--target-kl": "target-kl-divergence max-kl kl-threshold",
     "--total-steps": "total-timesteps n-timesteps num-timesteps timesteps train-for-env-steps num-env-steps "
@@ -100,16 +99,21 @@ EXPLAINED = {
     "use --core, --hidden-size, and --encoder-sizes, or --network for your own": (
         "policy policy-kwargs model policy-name"
     ),
-    "use --separate-critic for a critic with its own layers; without it, they are shared": (
-        "shared-lstm vf-share-layers actor-critic-share-weights share-weights"
+    "use --encoder, or --network for a network of your own": (
+        "features-extractor features-extractor-class features-extractor-kwargs feature-extractor"
     ),
-    "use --track wandb": "wandb use-wandb with-wandb wandb-mode",
+    "use --separate-critic {none,core,all}; all gives the critic its own layers, none shares them": (
+        "enable-critic-lstm separate shared-lstm vf-share-layers share-features-extractor actor-critic-share-weights "
+        "share-weights"
+    ),
+    "use --track wandb": "wandb use-wandb with-wandb",
+    "use --track wandb with the environment variable WANDB_MODE=offline, online, or disabled": "wandb-mode",
     "use --track wandb with the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS": (
         "wandb-project wandb-project-name wandb-group wandb-group-name wandb-name wandb-tags wandb-entity wandb-team"
     ),
     "use --track tensorboard": "tensorboard tensorboard-log tb tb-log",
-    "leave it out: shmppo evaluate RUN_DIR --video FILE records episodes": (
-        "capture-video record-video save-video video-interval eval-videos"
+    "use --eval-videos, which records an episode of each evaluation": (
+        "capture-video record-video save-video video-interval"
     ),
     "use --env-kwargs frame_skip=N, or a wrapper of --wrappers": "frame-skip frameskip env-frameskip action-repeat",
     'use --wrappers "FrameStackObservation(stack_size=N)"': "frame-stack framestack env-framestack n-stack",
@@ -127,7 +131,9 @@ EXPLAINED = {
         "checkpoint-minutes save-every-sec"
     ),
     "leave it out: the algorithm is PPO": "algo algorithm algo-name",
-    "leave it out: the standard deviation of the actions does not depend on the state": "use-sde sde-sample-freq",
+    "leave it out: the standard deviation of the actions does not depend on the state": (
+        "use-sde gsde sde sde-sample-freq"
+    ),
     "leave it out: return_mean_100 always covers 100 episodes": "stats-window-size",
     "leave it out: --normalize-reward scales rewards": "reward-scale reward-scaling reward-shaping",
     "leave it out: progress is always shown unless --quiet is given": "verbose progress progress-bar log-interval",

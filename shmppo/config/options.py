@@ -16,20 +16,19 @@ from shmppo.config.bounds import MAX_UNITS
 from shmppo.config.checks import (
     flag,
     require,
-    shown,
+    require_json,
 )
-from shmppo.config.info_keys import parse_info_keys
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
-    """Parse the texts `key=value` of --env-kwargs into a mapping. A value that is not valid JSON is a string."""
+    """Parse the texts `key=value` into a mapping. A value that is not valid JSON is a string."""
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         name = key.replace("-", "_")
         example = f"{name}={text or 'VALUE'}" if name.isidentifier() else "for example frame_skip=4"
         correct = bool(equals) and key.isidentifier()
-        require(correct, f"--env-kwargs {pair} is not of the form KEY=VALUE; write {example}")
+        require(correct, f"{pair} is not of the form KEY=VALUE; write {example}")
         try:
             arguments[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -86,9 +85,6 @@ class TaskOptions:
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""
-    info_keys: tuple[str, ...] = ()
-    """Numbers in `info` that become metrics, as KEY or KEY:HOW, where HOW says which of an episode's values counts:
-    last (the default), sum, mean, or max. Slashes separate nested keys. `is_success` and `success` are always used."""
     num_envs: int = 16
     """N, number of environments."""
     seed: int = 1
@@ -100,16 +96,7 @@ class TaskOptions:
         """Raise ConfigError if one of these options is invalid."""
         env = self.env or ""
         require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
-        try:
-            same = json.loads(json.dumps(self.env_kwargs, allow_nan=False)) == self.env_kwargs
-        except (TypeError, ValueError):
-            same = False
-        require(
-            same,
-            f"--env-kwargs is {shown(self.env_kwargs)}; its values must be finite numbers, text, lists, or mappings of "
-            "them",
-        )
-        parse_info_keys(self.info_keys)
+        require_json(self, "env_kwargs")
         if self.env_backend in ("envpool", "vector"):
             for name in ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes"):
                 require(
@@ -147,14 +134,15 @@ class NetworkOptions:
     """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
     line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters, and
     random numbers start anew. None: random initial weights."""
-    separate_critic: bool = False
-    """Give the critic its own encoder and core. Otherwise actor and critic share them."""
+    separate_critic: Literal["none", "core", "all"] = "none"
+    """Which layers the critic has of its own. none: its head; actor and critic share the encoder and the core. core:
+    also its core; they share the encoder. all: its encoder and its core."""
     actor_obs: tuple[str, ...] | None = None
     """Parts of a Dict observation that the actor sees, by key, such as `camera` or `arm/joints`. The trained policy
-    needs only these. If the critic sees other parts, add --separate-critic. None: all parts."""
+    needs only these. If the critic sees other parts, add --separate-critic all. None: all parts."""
     critic_obs: tuple[str, ...] | None = None
-    """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic. None: all
-    parts."""
+    """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic all. None:
+    all parts."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions. It is a learned parameter and does not depend on the state."""
     action_masks: bool = False
@@ -177,6 +165,10 @@ class NetworkOptions:
         require(
             all(1 <= size <= MAX_UNITS for size in sizes),
             f"--encoder-sizes is {sizes}; each must be at least 1 and at most {MAX_UNITS}",
+        )
+        require(
+            self.separate_critic != "core" or (self.core != "none" and self.network is None),
+            "--separate-critic core needs a recurrent core of --core; use none or all with --core none or --network",
         )
 
 

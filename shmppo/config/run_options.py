@@ -5,12 +5,13 @@ The docstring after each field is also the help text of its flag. `options` defi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.checks import require
+from shmppo.config.checks import flag, require, require_json
+from shmppo.config.options import KeywordArguments
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,16 @@ class ReportOptions:
     """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'.
     Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
     eval_every: int | None = None
-    """Iterations between evaluations. A separate process evaluates and writes eval.csv. None: no evaluations."""
+    """Iterations between evaluations: all workers play whole episodes with the current weights, and eval.csv gets a
+    row. The weights at the end are evaluated, too. None: no evaluations."""
     eval_episodes: int = 10
-    """Episodes per evaluation. The policy takes its most likely actions."""
+    """Episodes per evaluation, over all ranks. They have the same seeds in every evaluation."""
+    eval_sample: bool = False
+    """Sample the actions of evaluations from the policy. Otherwise it takes its most likely actions."""
+    eval_env_kwargs: KeywordArguments = field(default_factory=dict)
+    """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
+    eval_videos: bool = False
+    """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     quiet: bool = False
     """Print only errors."""
     kl_profile_every: int | None = None
@@ -89,3 +97,12 @@ class ReportOptions:
     check_determinism: int = 500
     """Steps for which another process compares two instances of the environment during the first iterations. If they
     differ, the run is not reproducible (exact: false). 0: no check."""
+
+    def check_report(self) -> None:
+        """Raise ConfigError if one of these options is invalid."""
+        require_json(self, "eval_env_kwargs")
+        for name in ("eval_sample", "eval_env_kwargs", "eval_videos"):
+            require(
+                self.eval_every is not None or not getattr(self, name),
+                f"{flag(name)} concerns evaluations during training; add --eval-every, or leave it out",
+            )

@@ -138,6 +138,12 @@ class TrainConfig(
         return min(self.iterations, self.stop_at_iteration or self.iterations)
 
     @cached_property
+    def own_eval_episodes(self) -> range:
+        """The episodes of an evaluation that this rank plays."""
+        ends = [rank * self.eval_episodes // self.ranks for rank in (self.rank, self.rank + 1)]
+        return range(*ends) if self.eval_every is not None else range(0)
+
+    @cached_property
     def state_slots(self) -> int:
         """C, stored recurrent states per environment: one at t = 0 and at most one after each full sequence."""
         return -(-self.rollout_steps // self.sequence_steps)
@@ -247,8 +253,10 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
-    named = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
-    require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{named}")
+    remedy = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
+    if name == "separate_critic" and isinstance(value, bool):  # as in earlier versions
+        remedy = f"; write {'all' if value else 'none'}"
+    require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")
     for part in value if isinstance(value, tuple) else (value,):
         small = not isinstance(part, int) or part.bit_length() <= 64
         require(small, f"{flag(name)} is {shown(value)}; it must have at most 64 bits")
@@ -303,6 +311,7 @@ def check(config: TrainConfig) -> None:
     config.check_objective()
     config.check_processes()
     config.check_ranks()
+    config.check_report()
     _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)

@@ -41,8 +41,8 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
     found = []
     if ":" in (fields.get("env") or ""):
         found.append(NamedCode("env", fields["env"]))
-    texts = [text for text in _texts(fields.get("env_kwargs")) if _NAME_IN_TEXT.match(text)]
-    found += [NamedCode("env_kwargs", text) for text in texts]
+    for name in ("env_kwargs", "eval_env_kwargs"):
+        found += [NamedCode(name, text) for text in _texts(fields.get(name)) if _NAME_IN_TEXT.match(text)]
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name]
     functions = [(name, fields.get(name)) for name in ("env_schedule", "network")]

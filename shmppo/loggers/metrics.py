@@ -13,7 +13,7 @@ GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
     "env_steps": "finished environment steps of all environments",
     "wall_seconds": "seconds spent in the training loop so far",
-    "steps_per_second": "environment steps per second in this iteration",
+    "steps_per_second": "environment steps per second in this iteration, without the time of an evaluation",
     "episodes": "finished episodes",
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
@@ -46,15 +46,15 @@ GLOSSARY: dict[str, str] = {
 """Every column of metrics.csv."""
 
 EVALUATION_GLOSSARY: dict[str, str] = {
-    "iteration": "finished iterations when the weights were copied",
-    "env_steps": "finished environment steps at that time",
-    "eval_return_mean": "mean undiscounted return of the episodes, with the most likely actions",
-    "eval_return_std": "standard deviation of the returns over the episodes",
-    "eval_return_min": "smallest return",
-    "eval_return_max": "largest return",
-    "eval_length_mean": "mean length of the episodes, in steps",
-    "eval_episodes": "number of episodes",
-    "eval_seconds": "duration of the evaluation in seconds; training continues meanwhile",
+    "iteration": "finished iterations",
+    "env_steps": "finished environment steps",
+    "eval/return": "mean undiscounted return of the episodes",
+    "eval/return_std": "standard deviation of the returns over the episodes",
+    "eval/return_min": "smallest return",
+    "eval/return_max": "largest return",
+    "eval/length": "mean length of the episodes, in steps",
+    "eval/episodes": "number of episodes, without those that failed",
+    "eval/seconds": "duration of the evaluation in seconds",
 }
 """Every column of eval.csv."""
 
@@ -77,7 +77,6 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "best_checkpoint": "file of the best checkpoint in the run directory; null if there is none",
     "workers": "number of workers of one rank",
     "worker_restarts": "workers that were replaced",
-    "evaluation_given_up": "why the evaluation at the end was given up, null if it was not",
     "num_envs": "number of environments of one rank",
     "ranks": "number of ranks",
     "wall_seconds": "seconds in the training loop",
@@ -102,7 +101,6 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
         "wall_seconds", "steps_per_second", "sync_seconds", "collect_seconds", "allreduce_seconds", "straggler_wait",
         "slowest_worker", *(f"{phase}_seconds" for phase in PHASES),
     ),
-    "eval": tuple(name for name in EVALUATION_GLOSSARY if name.startswith("eval_")),
 }  # fmt: skip
 """The group of each metric in trackers, which show `approx_kl` as `policy/approx_kl`."""
 

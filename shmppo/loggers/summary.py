@@ -51,7 +51,6 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         f"of which {summary['shared_memory_bytes'] / 2**20:.1f} MiB shared",
         "weights": f"sha256 {summary['weights_sha256'][:16]}...{_EXACT[summary['exact']]}",
         "not exact": "; ".join(summary["inexact_reasons"]),
-        "evaluation": summary.get("evaluation_given_up"),
     }
     if config.ranks > 1:
         texts["ranks"] = f"{config.ranks}, in total {config.ranks * config.num_envs} environments"

@@ -43,11 +43,16 @@ class Trunk(nn.Module):
         state_size: size of the packed recurrent state of this trunk.
     """
 
-    def __init__(self, config: TrainConfig, leaves: Sequence[Leaf]) -> None:
-        """Create the modules. leaves: of the observation that the trunk maps to features."""
+    def __init__(self, config: TrainConfig, leaves: Sequence[Leaf], shared: Trunk | None = None) -> None:
+        """Create the modules.
+
+        Args:
+            leaves: of the observation that the trunk maps to features.
+            shared: the trunk whose encoders this trunk uses. None: it has encoders of its own.
+        """
         super().__init__()
-        self.encoders = nn.ModuleList(encoders_of(config, leaves))
-        self.encoded = sum(encoder.features for encoder in self.encoder_list)
+        self.encoders = nn.ModuleList(encoders_of(config, leaves) if shared is None else ())
+        self.encoded: int = shared.encoded if shared else sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.Module | None = None
         self.core_name, self.parts, self.part_size = config.core, 0, 0
         if config.core != "none":
@@ -79,15 +84,22 @@ class Trunk(nn.Module):
         Returns:
             (features [L, J, F], state after the last step [J, S]).
         """
+        return self.run_core(self.encode(obs), state)
+
+    def encode(self, obs: Observations) -> Tensor:
+        """Compute the outputs of the encoders [L, J, E], the input of the core. obs: see `forward`."""
         rows = [leaf.flatten(0, 1) for leaf in obs]
         parts = [encoder(rows) for encoder in self.encoders]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        x = x.unflatten(0, obs[0].shape[:2])
+        return torch.unflatten(x, 0, obs[0].shape[:2])
+
+    def run_core(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the core on the outputs of the encoders [L, J, E]. The rest is as for `forward`."""
         if self.core is None:
             return x, state
         sequences = state.shape[0]
         # [J, parts·layers·size] → [parts, layers, J, size]: torch expects the sequence axis after the layer axis.
-        split = state.view(sequences, self.parts, self.layers, -1).permute(1, 2, 0, 3).contiguous()
+        split = state.reshape(sequences, self.parts, self.layers, -1).permute(1, 2, 0, 3).contiguous()
         if self.parts == 1:
             x, h = self.core(x, split[0])
             after = h.unsqueeze(0)
@@ -98,12 +110,15 @@ class Trunk(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """A policy head and a value head on one shared trunk, or on one trunk each (`separate_critic`).
+    """A policy head and a value head on one shared trunk, or on one trunk each (--separate-critic).
+
+    With --separate-critic core, the critic's trunk has no encoders: it reads the outputs of the actor's.
 
     Parameters of the policy that do not depend on the observation (log standard deviations) are in `log_std`.
 
     Attributes:
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
+        shares_encoder: whether both trunks use the encoders of the first one.
         value_head: None after `remove_critic`.
     """
 
@@ -114,7 +129,11 @@ class ActorCritic(nn.Module):
         self.inputs = trunk_inputs(config, observation)
         trunk_type = Trunk if config.network is None else CustomNetwork
         leaves = observation.network_leaves
-        self.trunks = nn.ModuleList(trunk_type(config, [leaves[i] for i in seen]) for seen in self.inputs)
+        self.shares_encoder = config.separate_critic == "core"
+        with_encoder = self.inputs[:1] if self.shares_encoder else self.inputs
+        self.trunks = nn.ModuleList(trunk_type(config, [leaves[i] for i in seen]) for seen in with_encoder)
+        if self.shares_encoder:
+            self.trunks.append(Trunk(config, (), cast(Trunk, self.trunks[0])))
         self.policy_head = orthogonal(nn.Linear(self.trunk_list[0].features, distribution.num_outputs), 0.01)
         self.value_head: nn.Linear | None = orthogonal(nn.Linear(self.trunk_list[-1].features, 1), 1.0)
         free = distribution.num_params - distribution.num_outputs
@@ -132,7 +151,7 @@ class ActorCritic(nn.Module):
         return tuple(sorted(mask.union(*self.inputs)))
 
     def remove_critic(self) -> None:
-        """Keep only what acting needs. All values are 0 afterwards. Needs a separate critic."""
+        """Keep only what acting needs. All values are 0 afterwards. Needs --separate-critic all."""
         del self.trunks[1], self.inputs[1]
         self.value_head = None
 
@@ -160,10 +179,15 @@ class ActorCritic(nn.Module):
         The arguments are those of `forward`.
         """
         states = torch.split(state, [trunk.state_size for trunk in self.trunk_list], -1)
-        outputs = [
-            trunk([obs[i] for i in seen], part.contiguous())
-            for trunk, seen, part in zip(self.trunks, self.inputs, states, strict=True)
-        ]
+        if self.shares_encoder:
+            actor, critic = cast("list[Trunk]", self.trunk_list)
+            x = actor.encode([obs[i] for i in self.inputs[0]])
+            outputs = [actor.run_core(x, states[0]), critic.run_core(x, states[1])]
+        else:
+            outputs = [
+                trunk([obs[i] for i in seen], part.contiguous())
+                for trunk, seen, part in zip(self.trunks, self.inputs, states, strict=True)
+            ]
         return [features for features, _ in outputs], torch.cat([after for _, after in outputs], -1)
 
     def heads(self, features: Sequence[Tensor], obs: Observations) -> tuple[Tensor, Tensor]:
@@ -218,12 +242,12 @@ def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tupl
     """
     actor = observation.selected(config.actor_obs, "--actor-obs")
     critic = observation.selected(config.critic_obs, "--critic-obs")
-    if actor != critic and not config.separate_critic:
+    if actor != critic and config.separate_critic != "all":
         raise ConfigError(
             "--actor-obs and --critic-obs select different parts of the observation, but actor and critic share their "
-            "network; add --separate-critic"
+            "network; add --separate-critic all"
         )
-    return [actor, critic] if config.separate_critic else [actor]
+    return [actor] if config.separate_critic == "none" else [actor, critic]
 
 
 def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:

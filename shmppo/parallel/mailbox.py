@@ -138,8 +138,14 @@ class RefreshStates(NamedTuple):
     """Command: recompute the stored states of the worker's environments."""
 
 
-Command = Collect | ComputeGradients | RefreshStates
-_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates)
+class Evaluate(NamedTuple):
+    """Command: play the worker's episodes of an evaluation."""
+
+    iteration: int
+
+
+Command = Collect | ComputeGradients | RefreshStates | Evaluate
+_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates, Evaluate)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.utils import machine
 from shmppo.utils.machine import integer_variable, usable_cores
 
-PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track", "eval_every")
+PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track")
 """Fields of the configuration that may differ between ranks, because they do not change the weights."""
 _connections = itertools.count()  # number of the next connection of this process; it is the same on all ranks
 
@@ -120,4 +120,4 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     own = dataclasses.replace(config, rank=group.rank, ranks=group.size, workers=workers)
     if group.rank == 0:
         return own
-    return dataclasses.replace(own, quiet=True, track=(), eval_every=None)
+    return dataclasses.replace(own, quiet=True, track=(), eval_videos=False)

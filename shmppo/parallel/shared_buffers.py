@@ -8,12 +8,13 @@ only the declared writer writes.
 The ownership rule: in each phase every element has one writer, and no process reads what another may write. The fields
 of `Control` are the exception.
 
-Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, and REFRESH
-between two epochs (with --refresh-states).
+Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, REFRESH between
+two epochs (with --refresh-states), and EVALUATE after an update (with --eval-every).
 
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
-environment. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat vector of all parameters, S
-recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension), and O policy parameters or 0.
+environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, P flat vector of all
+parameters, S recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension) and O policy
+parameters (0 without penalty).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -24,13 +25,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.spaces.distributions import Distribution
@@ -39,51 +39,8 @@ from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.torch_utils import ALIGNMENT
 
 LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the shard"
-OWN_ENVS = "worker, own environments"
+OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
-
-
-class LossCoefficients(NamedTuple):
-    """The coefficients of the loss in one update."""
-
-    clip_range: float
-    """ε of PPO-Clip."""
-    entropy_coef: float
-    """Weight of the entropy bonus."""
-    penalty_coef: float
-    """β of PPO-Penalty."""
-
-
-class LossTerms(NamedTuple):
-    """Means over the steps of a minibatch. A shard's part is its sum divided by the steps of the whole minibatch."""
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-
-
-class Progress(NamedTuple):
-    """Columns of `Control.progress`. A change shows that the worker is not stalled."""
-
-    steps: int
-    """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
-    replayed: int
-    """A counter of restored environments, of steps replayed to restore them, and of steps of a state refresh."""
-
-
-class Sequence(NamedTuple):
-    """Columns of `Minibatches.sequences`."""
-
-    start: int
-    """First step, t."""
-    env: int
-    """Index of the environment, n."""
-    length: int
-    """Number of steps."""
-    slot: int
-    """Index c of the stored initial state. −1 if the sequence begins an episode, because its initial state is zero."""
 
 
 def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:
@@ -144,9 +101,6 @@ class Rollout:
     ended_length: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed, −1 if the step only reset it"
     )
-    ended_info: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none"
-    )
     valid_steps: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps: T, or fewer after an early stop"
     )
@@ -167,9 +121,6 @@ class Carry:
     episode_length: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "length of the episode so far")
     episode_hash: np.ndarray = _shared(
         OWN_ENVS, "START, COLLECT", "i8", "N", "CRC-32 of the episode so far, to check a replay"
-    )
-    episode_info: np.ndarray = _shared(
-        OWN_ENVS, "START, COLLECT", "f8", "N I 2", "numbers of `info` of the episode so far (`EpisodeInfo.combined`)"
     )
     snapshot: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "u1", "N snapshot", "snapshot of the environment")
 
@@ -205,14 +156,26 @@ class ShardResults:
 
 
 @dataclass(frozen=True)
+class EvaluationResults:
+    """The results of the episodes of one evaluation that this rank plays."""
+
+    returns: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "f8", "E", "undiscounted returns")
+    lengths: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "i8", "E", "numbers of steps; 0 if the episode failed")
+
+
+@dataclass(frozen=True)
 class Timings:
     """Times that the workers measure."""
 
     phase_seconds: np.ndarray = _shared(
-        WORKER, "COLLECT, REFRESH, LEARN", "f8", "W phases", "seconds of the last command by phase"
+        WORKER, "COLLECT, REFRESH, LEARN, EVALUATE", "f8", "W phases", "seconds of the last command by phase"
     )
     command_interval: np.ndarray = _shared(
-        WORKER, "COLLECT, REFRESH, LEARN", "f8", "W 2", "start and end of the last command, on the monotonic clock"
+        WORKER,
+        "COLLECT, REFRESH, LEARN, EVALUATE",
+        "f8",
+        "W 2",
+        "start and end of the last command, on the monotonic clock",
     )
 
 
@@ -236,7 +199,7 @@ class Control:
     )
     progress: np.ndarray = _shared(
         WORKER,
-        "START, COLLECT, REFRESH; read at any time",
+        "START, COLLECT, REFRESH, EVALUATE; read at any time",
         "i8",
         "W 2",
         "counters that change while a worker is not stalled (columns: `Progress`)",
@@ -250,6 +213,7 @@ GROUPS: dict[str, type] = {
     "carry_odd": Carry,
     "minibatches": Minibatches,
     "shard_results": ShardResults,
+    "evaluation": EvaluationResults,
     "timings": Timings,
     "control": Control,
 }
@@ -295,13 +259,13 @@ def axis_sizes(
         "M": config.minibatches,
         "G": config.shards,
         "C": config.state_slots,
-        "I": len(parse_info_keys(config.info_keys)),
         "D": observation.normalized_size,
         "A": distribution.action_size,
         "P": parameters,
         "S": model.state_size,
         "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
         "O": distribution.num_params if config.objective == "penalty" else 0,
+        "E": len(config.own_eval_episodes),
         "snapshot": snapshot_bytes,
         "phases": len(PHASES),
     }
@@ -390,6 +354,7 @@ class SharedBuffers:
         self.carries = (self._view("carry_even", Carry), self._view("carry_odd", Carry))
         self.minibatches = self._view("minibatches", Minibatches)
         self.shard_results = self._view("shard_results", ShardResults)
+        self.evaluation = self._view("evaluation", EvaluationResults)
         self.timings = self._view("timings", Timings)
         self.control = self._view("control", Control)
 

@@ -27,7 +27,7 @@ AXIS_LABELS = {
     "env_steps": "environment steps",
     "wall_seconds": "training time (s)",
     "return_mean_100": "return, last 100 episodes",
-    "eval_return_mean": "return of evaluated episodes",
+    "eval/return": "return of evaluated episodes",
     "approx_kl": "KL(old ‖ new), nats",
     "clip_fraction": "clip fraction",
 }

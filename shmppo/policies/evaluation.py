@@ -7,39 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import torch
+from typing import Any
 
 from shmppo.config.trust import Trusted
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
-from shmppo.errors import ConfigError, EnvError
-from shmppo.policies.policy import TrainedPolicy, load_trained, single_batch_actor
+from shmppo.errors import ConfigError
+from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
-from shmppo.utils.rng import action_noise_generator
+from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
 from shmppo.utils.torch_utils import torch_threads
-
-FIRST_INDEX = 2**40  # first environment index; training uses smaller indices, and so other random streams
-MAX_STEPS = 100_000
-"""Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
 
 Progress = Callable[[int, int], None]
 """Called after each step, with the number of finished episodes and the number of steps of all episodes."""
-
-
-class EpisodeResult(NamedTuple):
-    """One episode."""
-
-    episode_return: float
-    """Undiscounted return."""
-    length: int
-    """Number of steps."""
-    stopped: bool
-    """True if the episode was stopped at the maximum number of steps. Its return counts these steps only."""
 
 
 @dataclass(frozen=True)
@@ -140,100 +122,58 @@ def play_episodes(
         EnvError: if an environment raises.
     """
     config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
-    player = _Player(dataclasses.replace(trained, config=config), stochastic, max_steps, video, progress)
-    while left := episodes - len(player.results):
-        player.play(1 if video else min(config.inference_rows, left))
-    return player.results
+    results: list[EpisodeResult] = []
+    steps = 0
+    recording = None if video is None else _Recording(video, config.env_id)
+
+    def after_step(envs: SyncVectorEnv, ended: int, step: int) -> None:
+        nonlocal steps
+        if recording is not None and ended < len(envs.handles):
+            recording.add(envs.handles[0], step)
+        steps += len(envs.handles) - ended
+        if progress is not None:
+            progress(len(results) + ended, steps)
+
+    if video is not None:
+        render_without_display()
+    player = EpisodePlayer(
+        config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
+        render_mode=None if video is None else "rgb_array", after_step=after_step,
+    )  # fmt: skip
+    size = 1 if video else config.inference_rows
+    with closing(player):
+        for first in range(0, episodes, size):
+            batch = range(first, min(first + size, episodes))
+            results += player.play(batch, trained.obs_mean, trained.obs_scale, trained.iteration)
+    return results
 
 
-class _Player:
-    """Plays the first episode of each environment, a few at a time in one inference batch. results: so far."""
-
-    def __init__(
-        self,
-        trained: TrainedPolicy,
-        stochastic: bool,
-        max_steps: int,
-        video: VideoRecorder | None,
-        progress: Progress | None,
-    ) -> None:
-        self.results: list[EpisodeResult] = []
-        self._trained, self._stochastic, self._max_steps = trained, stochastic, max_steps
-        self._video, self._progress = video, progress
-        self._steps = 0
-
-    def play(self, count: int) -> None:
-        """Play the next `count` episodes."""
-        first = FIRST_INDEX + len(self.results)
-        if self._video is not None:
-            render_without_display()
-        render_mode = None if self._video is None else "rgb_array"
-        envs = SyncVectorEnv(self._trained.config, self._trained.task, first, first + count, render_mode)
-        envs.iteration = max(1, self._trained.iteration)
-        try:
-            self.results += self._play(envs)
-        except EnvError as error:
-            raise EnvError(error.env_index - FIRST_INDEX, error.message) from error
-        finally:
-            envs.close()
-
-    @torch.inference_mode()
-    def _play(self, envs: SyncVectorEnv) -> list[EpisodeResult]:
-        """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
-        count, config, distribution = len(envs.handles), self._trained.config, self._trained.task.distribution
-        generators = [action_noise_generator(config.seed, handle.index, 0) for handle in envs.handles]
-        actor = single_batch_actor(self._trained, envs.obs)
-        envs.reset_all(0)
-        results: dict[int, EpisodeResult] = {}
-        rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-        actions = np.zeros((count, distribution.action_size), np.float32)
-        params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
-        recording = None if self._video is None else _Recording(envs.handles[0], self._video, config.env_id)
-        step = 0
-        while len(results) < count:
-            if recording is not None:
-                recording.add(step)
-            if self._stochastic:
-                actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
-            actor.act(actions, params, values, 0 if self._stochastic else None)
-            chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
-            step += 1
-            self._steps += count - len(results)
-            for end in envs.step(chosen, rewards, terminated, truncated):
-                results[end.i] = EpisodeResult(end.episode_return, end.length, False)
-            if step == self._max_steps:
-                for i in set(range(count)) - results.keys():
-                    results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True)
-            if self._progress is not None:
-                self._progress(len(self.results) + len(results), self._steps)
-        return [results[i] for i in range(count)]
+def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = False) -> None:
+    """Record the first episode with the seed of the run. For arguments and errors, see `play_episodes`."""
+    with VideoRecorder(file) as video:
+        play_episodes(trained, episodes=1, seed=trained.config.seed, stochastic=stochastic, video=video)
 
 
 class _Recording:
-    """The video of one environment."""
+    """The video of some environments."""
 
-    def __init__(self, handle: GymnasiumHandle, video: VideoRecorder, env_id: str) -> None:
-        """Prepare the environment for rendering.
+    def __init__(self, video: VideoRecorder, env_id: str) -> None:
+        """video: receives the frames. env_id: name of the environment for the error message."""
+        self._video, self._env_id = video, env_id
 
-        Args:
-            handle: the environment, whose render mode is rgb_array.
-            video: receives the frames.
-            env_id: name of the environment for the error message.
-        """
-        self._handle, self._video, self._env_id = handle, video, env_id
-        self._stride = steps_per_frame(handle.frames_per_second)
-        simplify_mujoco(handle.unwrapped)
-
-    def add(self, step: int) -> None:
+    def add(self, handle: GymnasiumHandle, step: int) -> None:
         """Append the current frame to the video, if the video has a frame for this step.
 
         Raises:
             ConfigError: if the environment cannot render, or if the video cannot be written.
         """
-        if step % self._stride:
+        if not step:
+            simplify_mujoco(handle.unwrapped)
+        stride = steps_per_frame(handle.frames_per_second)
+        if step % stride:
             return
         try:
-            frame = self._handle.render()
+            frame = handle.render()
         except Exception as error:  # drivers and libraries raise many types
             reason = " ".join(str(error).split()) or repr(error)
             raise ConfigError(
@@ -241,4 +181,4 @@ class _Recording:
                 "'shmppo[video]', and without a display MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa "
                 "(libosmesa6)"
             ) from error
-        self._video.add(frame, self._handle.frames_per_second / self._stride)
+        self._video.add(frame, handle.frames_per_second / stride)

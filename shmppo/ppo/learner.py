@@ -17,8 +17,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
+from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
-from shmppo.parallel.shared_buffers import LossCoefficients, LossTerms, Minibatches, Rollout, SharedBuffers
+from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advantages, last_steps, merge_moments
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.losses import ShardGradients
@@ -115,14 +116,15 @@ class Learner:
         return weights_sha256(self.model.state_dict().values())
 
     def begin(self, iteration: int) -> None:
-        """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate.
-
-        The weights need no copy: the model's parameters are in the shared memory.
-        """
+        """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate."""
         self._iteration = iteration
+        self.publish_statistics()
+        self.optimizer.param_groups[0]["lr"] = self.schedule.learning_rate(iteration)
+
+    def publish_statistics(self) -> None:
+        """Copy the statistics that normalize observations to shared memory. The model's parameters are there."""
         self._buffers.published.obs_mean[:] = self.obs_moments.mean
         self._buffers.published.obs_scale[:] = 1 / self.obs_moments.std
-        self.optimizer.param_groups[0]["lr"] = self.schedule.learning_rate(iteration)
 
     def advantages(self, rollout: Rollout) -> np.ndarray:
         """Clip and scale the rewards of a rollout as configured, and compute its advantages, float32 [T, N].

@@ -25,7 +25,8 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.models.encoders import leaf_statistics, normalize_leaf
-from shmppo.parallel.shared_buffers import LossCoefficients, LossTerms, Minibatches, ShardResults, SharedBuffers
+from shmppo.parallel.columns import LossCoefficients, LossTerms
+from shmppo.parallel.shared_buffers import Minibatches, ShardResults, SharedBuffers
 from shmppo.ppo.minibatches import step_indices
 from shmppo.spaces.distributions import Distribution
 

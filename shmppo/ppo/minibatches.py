@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.parallel.columns import LossCoefficients
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
-from shmppo.parallel.shared_buffers import LossCoefficients, Minibatches, Rollout
+from shmppo.parallel.shared_buffers import Minibatches, Rollout
 from shmppo.utils.rng import minibatch_generator
 
 STEP_MULTIPLE = 4
@@ -105,7 +106,7 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
         valid_steps: [N], number of valid steps of each environment. Sequences contain only valid steps. None: all T.
 
     Returns:
-        int32 [sequences, 4], with the columns of `shared_buffers.Sequence`. Rows are in the order of (environment,
+        int32 [sequences, 4], with the columns of `columns.Sequence`. Rows are in the order of (environment,
         start).
     """
     T, N = first.shape

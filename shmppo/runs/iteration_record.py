@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shmppo.parallel.shared_buffers import LossTerms, Minibatches, Rollout
+from shmppo.parallel.columns import LossTerms
+from shmppo.parallel.shared_buffers import Minibatches, Rollout
 from shmppo.ppo.gae import last_steps
 from shmppo.ppo.learner import Learner
 
@@ -30,7 +31,7 @@ _START_FIELDS = {
 _UPDATE_FIELDS = ("weights before", "gradients")
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
-    "ended_length", "ended_info", "bootstrap",
+    "ended_length", "bootstrap",
 )  # fmt: skip
 """Fields of `Rollout` in the order in which a step computes them. The observation comes before them."""
 
@@ -98,7 +99,6 @@ class RecordingLearner(Learner):
             written = {  # other elements of these fields are not written, and contain data of earlier rollouts
                 "ended_return": ended,
                 "ended_length": ended,
-                "ended_info": ended,
                 "bootstrap": rollout.truncated | (last_steps(rollout.valid_steps, steps) & ~rollout.terminated),
             }
             names = [leaf.field for leaf in self.model.observation.leaves]

@@ -1,4 +1,4 @@
-"""The outputs of a run during training: metrics, console, loggers, evaluations, step times, and memory use."""
+"""The outputs of a run during training: metrics, console, loggers, and memory use."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.info_keys import named_metrics
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.metrics import GLOSSARY
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.loggers.status import RunStatus
-from shmppo.loggers.trackers import LoggerList
+from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
 from shmppo.ppo.kl_profile import write_profile
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
-from shmppo.runs.evaluator import Evaluator
 from shmppo.storage.history import remove_later
-from shmppo.storage.run_directory import METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving
+from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving
 from shmppo.utils import machine
 from shmppo.utils.files import write_json
 from shmppo.utils.signals import StopRequest
@@ -44,6 +42,7 @@ class Outputs:
         config: TrainConfig,
         run_dir: Path,
         iteration: int,
+        metrics_bytes: int,
         loggers: LoggerList,
         stop: StopRequest,
         control: Control,
@@ -52,44 +51,44 @@ class Outputs:
 
         Args:
             run_dir: directory of the run.
-            iteration: number of finished iterations. What was written later is removed.
+            iteration: number of finished iterations.
+            metrics_bytes: size of metrics.csv at that time. What was written later is removed. 0: a new run.
             loggers: the callback and the loggers. They are closed with the outputs.
-            stop: the console shows that a signal has made this request. It also ends the wait for an evaluation.
+            stop: the console shows that a signal has made this request.
             control: counters of progress, which the console shows.
 
         Raises:
             ConfigError: if the directory cannot be written.
         """
-        self._config, self._run_dir, self._loggers, self._stop = config, run_dir, loggers, stop
-        self._evaluator: Evaluator | None = None
+        self._config, self._run_dir, self._loggers = config, run_dir, loggers
         self._check: BackgroundCheck | None = None
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
-                remove_later(run_dir, iteration)
-                self.metrics = MetricsFile(run_dir / METRICS, [*GLOSSARY, *named_metrics(config.info_keys)])
+                remove_later(run_dir, iteration, metrics_bytes)
+                self.metrics = MetricsFile(run_dir / METRICS, tuple(GLOSSARY))
+                if config.eval_every is not None:
+                    self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
             stack.enter_context(closing(loggers))
             self._open = stack.pop_all()
 
     def start(self, iteration: int, check: BackgroundCheck) -> None:
-        """Start the loggers, the evaluator, and the check of the environment. Call this after everything else."""
+        """Start the loggers and the check of the environment. Call this after everything else."""
         self._status.ready = True
         self._loggers.start(self._run_dir, self._config, iteration)
-        if self._config.eval_every is not None:
-            self._evaluator = Evaluator(self._config, self._run_dir, self._loggers)
-            self._open.callback(self._evaluator.close)
         self._check = check
         self._open.callback(check.close)
         check.start()
 
-    def log(self, row: dict[str, float], learner: Learner) -> bool:
+    def log(self, row: Row, evaluation: Row, learner: Learner) -> bool:
         """Write a finished iteration to all outputs except metrics.csv and the console.
 
         Args:
             row: its row of metrics.csv.
-            learner: contains the KL profile and the weights to evaluate.
+            evaluation: see `log_evaluation`.
+            learner: contains the KL profile.
 
         Returns:
             Whether the callback asks to stop the run.
@@ -100,12 +99,21 @@ class Outputs:
         if learner.kl_profile is not None:
             with saving(self._run_dir):
                 write_profile(self._run_dir, int(row["iteration"]), learner.kl_profile)
-        self._loggers.log(row)
-        asked_to_stop = self._loggers.asks_to_stop(row)
-        if self._evaluator is not None:
-            self._evaluator.after(int(row["iteration"]), int(row["env_steps"]), learner)
+        self.log_evaluation(row, evaluation)
+        asked_to_stop = self._loggers.asks_to_stop(row | evaluation)
         self.poll_check()
         return asked_to_stop
+
+    def log_evaluation(self, row: Row, evaluation: Row) -> None:
+        """Write an evaluation to eval.csv, and give it with the metrics of its iteration to the loggers.
+
+        Args:
+            row: metrics of the iteration, at least iteration and env_steps.
+            evaluation: what `evaluate_weights` returned. Empty without an evaluation.
+        """
+        self._loggers.log(row | evaluation)
+        if evaluation and self._config.rank == 0:
+            self._evaluations.write(row | evaluation)
 
     @property
     def environment_check(self) -> str:
@@ -132,27 +140,19 @@ class Outputs:
 
     def sample_memory(self, pids: list[int]) -> None:
         """Measure the memory of all processes. pids: process ids of the workers."""
-        evaluators = self._evaluator.pids if self._evaluator is not None else []
-        self._memory = machine.proportional_memory([os.getpid(), *pids, *evaluators])
+        self._memory = machine.proportional_memory([os.getpid(), *pids])
         self.peak_memory = max(self.peak_memory, self._memory)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write summary.json, and call `finish` of the loggers.
 
         Args:
-            summary: the content of summary.json. "evaluation_given_up" is set if the evaluation in progress is given
-                up.
+            summary: the content of summary.json.
 
         Raises:
             SaveError: if a file cannot be written.
         """
-        self.write_summary(summary)  # before the wait for the evaluation, in case that this process is killed
-        if self._evaluator is not None and (given_up := self._evaluator.finish(self._stop)):
-            log.warning("%s", given_up)
-            summary["evaluation_given_up"] = given_up
-            if self._stop.signal is not None:
-                summary["stop_reason"] = "signal"
-            self.write_summary(summary)
+        self.write_summary(summary)
         self._loggers.finish(summary)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -161,5 +161,5 @@ class Outputs:
             write_json(self._run_dir / SUMMARY, summary)
 
     def close(self) -> None:
-        """End the evaluator, close the files, and restore the terminal."""
+        """Close the files, and restore the terminal."""
         self._open.close()

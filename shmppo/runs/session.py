@@ -5,6 +5,7 @@ The training loop is `shmppo.runs.training.train_iterations`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -17,11 +18,14 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
-from shmppo.loggers.trackers import LoggerList
+from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.policies.evaluation import record_episode
+from shmppo.policies.policy import TrainedPolicy
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
+from shmppo.runs.evaluation import evaluate_weights
 from shmppo.runs.failure_dump import write_failed_episode
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
@@ -32,7 +36,7 @@ from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
-from shmppo.storage.run_directory import LOG, saving
+from shmppo.storage.run_directory import LOG, METRICS, VIDEOS, saving
 from shmppo.utils.commands import resume_command
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
@@ -88,6 +92,7 @@ class Session:
         self.run_dir = run_dir
         self.stop = StopRequest()
         self.stopping = False
+        self._task, self._evaluated_at = task, -1
         self.state = TrainState(config, task, buffers, process_group)
         self.checkpoints = CheckpointSchedule(config, run_dir)
         if start.checkpoint is not None:
@@ -109,7 +114,10 @@ class Session:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
-        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control)
+        metrics_bytes = start.checkpoint["metrics_bytes"] if start.checkpoint is not None else 0
+        self.outputs = Outputs(
+            config, self.run_dir, self.state.iteration, metrics_bytes, loggers, self.stop, buffers.control
+        )
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
         self.pool = (
@@ -196,18 +204,42 @@ class Session:
         steps = int(self.buffers.control.progress[worker, 0])
         return min(max(steps - self.state.actions.iteration * config.rollout_steps, 0), config.rollout_steps)
 
-    def after_iteration(self, row: dict[str, float], times: CollectTimes) -> None:
+    def evaluate(self) -> Row:
+        """Evaluate the current weights. Return what `evaluate_weights` returns.
+
+        Raises:
+            ShmppoError, WorkerError, RankError: see `evaluate_weights`.
+            ConfigError: if a video cannot be recorded.
+        """
+        iteration = self.state.actions.iteration
+        self._evaluated_at = iteration
+        row = evaluate_weights(self.learner, self.pool, self.buffers.evaluation, self.process_group, iteration)
+        if self.config.eval_videos:
+            file = self.run_dir / VIDEOS / f"{iteration:06d}.mp4"
+            record_episode(self.policy(), file, stochastic=self.config.eval_sample)
+        return row
+
+    def policy(self) -> TrainedPolicy:
+        """Return the current policy, in the environment of evaluations. It shares the weights with the learner."""
+        config = dataclasses.replace(
+            self.config, env_kwargs={**self.config.env_kwargs, **self.config.eval_env_kwargs}, skip_bad_episodes=False
+        )
+        learner, iteration = self.learner, self.state.actions.iteration
+        return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration)
+
+    def after_iteration(self, row: Row, times: CollectTimes, evaluation: Row) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
 
         Args:
             row: its row of metrics.csv.
+            evaluation: of its weights, see `evaluate`. Empty without an evaluation.
             times: how long its rollout took.
 
         Raises:
             RankError: if the weights differ between ranks, or a rank has failed.
             SaveError: if a file cannot be written.
         """
-        if self.outputs.log(row, self.learner):
+        if self.outputs.log(row, evaluation, self.learner):
             self.stop.make()
         if self._agree():
             self.save()
@@ -227,12 +259,18 @@ class Session:
         best = state.mean_return > state.best_return
         content = state.to_checkpoint()
         with saving(self.run_dir):
+            content["metrics_bytes"] = (self.run_dir / METRICS).stat().st_size
             self.checkpoints.save(content, best=best)
         state.best_return = content["best_return"]
 
     def finish(self) -> dict[str, Any]:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
+        reasons = self.process_group.gather_objects(self._stop_reason())
+        stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
+        # After a signal, the run ends soon. When it continues, its evaluations are those of a run without a pause.
+        if config.eval_every is not None and self._evaluated_at != state.iteration and stop_reason != "signal":
+            self.outputs.log_evaluation({"iteration": state.iteration, "env_steps": state.env_steps}, self.evaluate())
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
@@ -243,8 +281,6 @@ class Session:
             for rank, reasons in enumerate(self.process_group.gather_objects(state.inexact_reasons))
             for reason in reasons
         ]
-        reasons = self.process_group.gather_objects(self._stop_reason())
-        stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
         summary = self._summary(inexact, stop_reason)
         self.outputs.finish(summary)
         return RunSummary(summary)
@@ -283,7 +319,6 @@ class Session:
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,
             "workers": config.num_workers,
             "worker_restarts": self.pool.restarts,
-            "evaluation_given_up": None,
             "num_envs": config.num_envs,
             "ranks": config.ranks,
             "wall_seconds": wall,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -95,9 +96,15 @@ def _acting_encoder(encoder: Encoder, rows: int) -> _ActingMlp | Encoder:
 class _ActingTrunk:
     """The acting version of `Trunk`: encoders, then the layers of the recurrent core."""
 
-    def __init__(self, trunk: Trunk, states: Tensor) -> None:
-        """states: [batches, B, S of this trunk], the part of the packed states to update in place."""
+    def __init__(self, trunk: Trunk, states: Tensor, shared: _ActingTrunk | None = None) -> None:
+        """Allocate the memory.
+
+        Args:
+            states: [batches, B, S of this trunk], the part of the packed states to update in place.
+            shared: the trunk that is called before, whose encoders this one uses. None: it has encoders of its own.
+        """
         batches, rows, _ = states.shape
+        self._shared = shared
         self.encoders = [_acting_encoder(encoder, rows) for encoder in trunk.encoder_list]
         self.encoded = aligned_zeros(rows, trunk.encoded)
         self.cells: list[Cell] = []
@@ -123,14 +130,17 @@ class _ActingTrunk:
             cell.load()
 
     def __call__(self, obs: list[Tensor], batch: int) -> Tensor:
-        parts = [encoder(obs) for encoder in self.encoders]
-        x = parts[0] if len(parts) == 1 else torch.cat(parts, 1, out=self.encoded)
+        self._x: Tensor = self._encode(obs) if self._shared is None else self._shared._x
         if not self.cells:
-            return x
-        inputs = x.numpy()
+            return self._x
+        inputs = self._x.numpy()
         for cell, state in zip(self.cells, self.states[batch], strict=True):
             inputs = cell.step(inputs, *state)
         return self.outputs[batch]
+
+    def _encode(self, obs: list[Tensor]) -> Tensor:
+        parts = [encoder(obs) for encoder in self.encoders]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1, out=self.encoded)
 
 
 class _ActingCustomNetwork:
@@ -184,10 +194,13 @@ class ActingNetwork:
         self.state = aligned_rows(batches, rows, model.state_size)
         trunks = model.trunk_list
         trunk_states = torch.split(self.state, [trunk.state_size for trunk in trunks], 2)
-        self._trunks = [
-            (_ActingCustomNetwork(trunk, states) if isinstance(trunk, CustomNetwork) else _ActingTrunk(trunk, states))
-            for trunk, states in zip(trunks, trunk_states, strict=True)
-        ]
+        self._trunks: list[_ActingCustomNetwork | _ActingTrunk] = []
+        for trunk, states in zip(trunks, trunk_states, strict=True):
+            if isinstance(trunk, CustomNetwork):
+                self._trunks.append(_ActingCustomNetwork(trunk, states))
+            else:
+                shared = cast(_ActingTrunk, self._trunks[0]) if self._trunks and model.shares_encoder else None
+                self._trunks.append(_ActingTrunk(trunk, states, shared))
         self._obs_by_batch = [[[self.obs[i][batch] for i in seen] for seen in model.inputs] for batch in range(batches)]
         self._masks = list(self.obs[-1]) if model.has_mask else None
         # Adjacent columns for the value and the policy outputs: on a shared trunk, one matrix product computes both.

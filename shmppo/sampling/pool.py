@@ -20,6 +20,7 @@ from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.losses import ShardGradients
 from shmppo.sampling.collector import Collector
+from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.sampling.worker import ActionLog
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
@@ -64,6 +65,7 @@ class Pool:
         self._config, self._task, self._buffers = config, task, buffers
         self._actions, self._forget = actions, forget
         self._collector: Collector | None = None
+        self._evaluation: EvaluationShare | None = None
         self._shards = range(config.shards)
 
     def start(self, model: ActorCritic) -> None:
@@ -82,6 +84,8 @@ class Pool:
         with torch_threads(1), self._hints():
             collector = Collector(self._config, self._task, model, self._buffers, columns, progress)
             self._collector = collector
+            episodes = range(len(self._config.own_eval_episodes))
+            self._evaluation = EvaluationShare(self._config, self._task, model, self._buffers, episodes, progress)
             if not self._actions.iteration:
                 collector.start()
                 return
@@ -138,6 +142,22 @@ class Pool:
         squares, count = self._buffers.rollout.state_drift.sum(axis=0)
         return math.sqrt(squares / max(count, 1.0))
 
+    def evaluate(self, iteration: int) -> None:
+        """Play the episodes of --eval-every with the current weights, and write the results to the shared buffers.
+
+        Args:
+            iteration: number of finished iterations.
+
+        Raises:
+            ShmppoError: if an environment raises (without workers).
+            WorkerError: if a worker fails and has been replaced too often.
+        """
+        assert self._evaluation is not None
+        self.timer.switch("evaluation")
+        with torch_threads(1):
+            self._evaluation.play(iteration)
+        self.timer.switch("other")
+
     def compute_gradients(self, epoch: int, minibatch: int) -> float:
         """Write the gradients and loss terms of all shards of a minibatch to `ShardResults`.
 
@@ -152,8 +172,9 @@ class Pool:
 
     def close(self, grace: float = 2.0) -> None:
         """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
-        if self._collector is not None:
-            self._collector.close()
+        for part in (self._collector, self._evaluation):
+            if part is not None:
+                part.close()
 
 
 def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:

@@ -22,10 +22,11 @@ from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, ShmppoError, open_standard_streams
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.fork_server import end_with_fork_server
-from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
+from shmppo.parallel.mailbox import Collect, Evaluate, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.losses import ShardGradients
 from shmppo.sampling.collector import Collector, EpisodeInProgress
+from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
@@ -51,6 +52,8 @@ class WorkerSetup:
     """Environments that the worker steps."""
     shards: range = range(0)
     """Shards of each minibatch whose gradients the worker computes."""
+    episodes_to_evaluate: range = range(0)
+    """Episodes of each evaluation that the worker plays."""
     sequence_number: int = 0
     """Sequence number of the last command that was sent to this worker's predecessor."""
     iteration: int = 0
@@ -92,6 +95,9 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
     collector = Collector(config, task, model, buffers, own, buffers.control.progress[setup.index])
     gradients = ShardGradients(config, task.distribution, model, buffers)
+    evaluation = EvaluationShare(
+        config, task, model, buffers, setup.episodes_to_evaluate, buffers.control.progress[setup.index]
+    )
     seconds = buffers.timings.phase_seconds[setup.index]
     interval = buffers.timings.command_interval[setup.index]
     if setup.episodes is None:
@@ -109,6 +115,9 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
         elif isinstance(command, RefreshStates):
             timer.switch("inference")
             collector.refresh_states()
+        elif isinstance(command, Evaluate):
+            timer.switch("evaluation")
+            evaluation.play(command.iteration)
         else:
             timer.switch("gradient")
             gradients.compute(command.epoch, command.minibatch, setup.shards)
@@ -116,6 +125,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
         seconds[:] = timer.reset()
         mailbox.acknowledge()
     collector.close()
+    evaluation.close()
 
 
 class ActionLog:

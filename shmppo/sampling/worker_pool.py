@@ -26,6 +26,7 @@ from shmppo.parallel.mailbox import (
     Collect,
     Command,
     ComputeGradients,
+    Evaluate,
     Failed,
     LearnerMailbox,
     Ready,
@@ -109,6 +110,7 @@ class WorkerPool(Pool):
             index=index,
             columns=columns,
             shards=partition(config.shards, config.num_workers, index),
+            episodes_to_evaluate=partition(len(config.own_eval_episodes), config.num_workers, index),
             sequence_number=self._mailbox.sequence_number(index),
             iteration=self._actions.iteration,
             episodes=self._actions.episodes(columns) if self._must_restore(index) else None,
@@ -163,6 +165,12 @@ class WorkerPool(Pool):
         self._send_and_wait(self._workers, RefreshStates())
         self.timer.add_blocked(self.timer.switch("other") - sent, self._buffers.timings.phase_seconds)
         return self._state_drift()
+
+    def evaluate(self, iteration: int) -> None:
+        """Let all workers play their episodes, and wait for them."""
+        self.timer.switch("evaluation")
+        self._send_and_wait(self._workers, Evaluate(iteration))
+        self.timer.switch("other")
 
     def compute_gradients(self, epoch: int, minibatch: int) -> float:
         """Compute the learner's shards while all workers but worker 0 compute theirs, and wait for them."""

@@ -75,6 +75,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"env": "environments:Counter", "env_kwargs": {"size": 1}},
         r"--env environments:Counter could not be made: .*unexpected keyword argument 'size'",
     ),
+    *(
+        ({"env": f"environments:{name}"}, rf"^--env environments:{name} has several agents \(possible_agents\), but")
+        for name in ("ParallelEnv", "make_parallel", "MultiAgentEnv")
+    ),
     ({"env": "CartPole-v1", "wrappers": ("Nothing",)}, r"--wrappers Nothing: gymnasium.wrappers has no Nothing"),
     ({"env": "CartPole-v1", "wrappers": ("json:Nothing",)}, r"--wrappers json:Nothing: module json has no Nothing"),
     ({"env": "CartPole-v1", "wrappers": ("nowhere:W",)}, r"--wrappers nowhere:W: there is no module nowhere; install"),

@@ -54,11 +54,6 @@ def test_a_summary_is_a_dictionary_with_a_short_text_form(tmp_path: Path) -> Non
     assert "return unknown" in repr(nothing)
 
 
-def test_the_text_says_that_an_evaluation_was_given_up(tmp_path: Path) -> None:
-    assert "evaluation" not in lines_of(summary_of(tmp_path, evaluation_given_up=None))
-    assert lines_of(summary_of(tmp_path, evaluation_given_up="it hangs"))["evaluation"] == "it hangs"
-
-
 def test_the_text_names_the_result_the_time_and_the_best_checkpoint(tmp_path: Path) -> None:
     lines = lines_of(summary_of(tmp_path / "runs" / "a"))
     assert lines["run"] == "runs/a"

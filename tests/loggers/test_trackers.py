@@ -14,7 +14,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
+from shmppo.loggers.metrics import GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.trainer import resume, train
 
@@ -59,9 +59,9 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
 def test_each_metric_has_one_group() -> None:
     grouped = [name for names in TRACKER_GROUPS.values() for name in names]
     assert len(grouped) == len(set(grouped))
-    assert {*grouped, WEIGHTS_HASH, "iteration", "env_steps"} == {*GLOSSARY, *EVALUATION_GLOSSARY}
-    assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval_return_mean")] == [
-        "env_steps", "losses/entropy", "time/gradient_seconds", "eval/eval_return_mean",
+    assert {*grouped, WEIGHTS_HASH, "iteration", "env_steps"} == GLOSSARY.keys()
+    assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval/return")] == [
+        "env_steps", "losses/entropy", "time/gradient_seconds", "eval/return",
     ]  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def tracked(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> FakeWandb:
     monkeypatch.setitem(sys.modules, "wandb", fake)  # type: ignore[arg-type]
     tracker = WeightsAndBiases()
     tracker.start(run_dir, dataclasses.replace(SMALL, track=("wandb",)).to_json(), 0)
-    tracker.log({"iteration": 1, "env_steps": 8, "approx_kl": 0.5, "eval_return_mean": 2.0})
+    tracker.log({"iteration": 1, "env_steps": 8, "approx_kl": 0.5, "eval/return": 2.0})
     tracker.finish({"iterations": 1})
     return fake
 
@@ -107,7 +107,7 @@ def test_wandb_gets_a_project_and_a_name_that_its_variables_override(
     fake = tracked(monkeypatch, tmp_path / "run")
     assert (fake.options["project"], fake.options["name"]) == ("shmppo", "run")
     assert not {"group", "tags"} & set(fake.options), "the library reads WANDB_RUN_GROUP and WANDB_TAGS itself"
-    assert fake.rows == [{"iteration": 1, "env_steps": 8, "policy/approx_kl": 0.5, "eval/eval_return_mean": 2.0}]
+    assert fake.rows == [{"iteration": 1, "env_steps": 8, "policy/approx_kl": 0.5, "eval/return": 2.0}]
     assert fake.exit_code == 0
     monkeypatch.setenv("WANDB_PROJECT", "p")
     monkeypatch.setenv("WANDB_NAME", "n")

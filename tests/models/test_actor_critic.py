@@ -35,9 +35,11 @@ def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> 
     return torch.cat(params), torch.cat(values)
 
 
-@pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize(("core", "layers"), CORES)
-def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: bool) -> None:
+NETWORKS = [(*core, separate) for core in CORES for separate in ("none", "core", "all") if core[0] != "none"]
+
+
+@pytest.mark.parametrize(("core", "layers", "separate"), [*NETWORKS, ("none", 1, "none"), ("none", 1, "all")])
+def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: str) -> None:
     _, model = small_network(core, layers, separate)
     T, N = 15, 3
     generator = torch.Generator().manual_seed(1)
@@ -85,6 +87,21 @@ def test_the_order_of_layers_and_parts_in_the_packed_state() -> None:
     torch.testing.assert_close(both, torch.cat([h_after[0], h_after[1], c_after[0], c_after[1]], -1))
 
 
+def test_a_critic_with_its_own_core_shares_the_encoder() -> None:
+    """The outputs are those of two networks with the encoder of one: the actor's, and one with the critic's core."""
+    _, model = small_network("lstm", 1, "core")
+    names = {name.rpartition(".")[0].split(".core")[0] for name, _ in model.named_parameters() if "trunks" in name}
+    assert names == {"trunks.0.encoders.0.network.linears.0", "trunks.0", "trunks.1"}
+    obs, state = torch.randn(4, 3, OBS_SIZE), torch.randn(3, model.state_size)
+    params, values, after = model([obs], state)
+    _, other = small_network("lstm", 1, "all")
+    weights = model.state_dict()
+    encoder = {name.replace("trunks.0", "trunks.1"): value for name, value in weights.items() if "encoders" in name}
+    other.load_state_dict(weights | encoder)
+    for found, expected in zip((params, values, after), other([obs], state), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_parameters_as_views_of_a_flat_vector() -> None:
     _, model = small_network("lstm", 1)
     before = weights_sha256(model.state_dict().values())
@@ -101,7 +118,7 @@ def test_parameters_as_views_of_a_flat_vector() -> None:
 
 
 def test_every_parameter_has_a_gradient() -> None:
-    for separate in (False, True):
+    for separate in ("none", "core", "all"):
         _, model = small_network("lstm", 2, separate)
         assert all(p.requires_grad for p in model.parameters())
         params, values, _ = model([torch.randn(4, 8, OBS_SIZE)], torch.zeros(8, model.state_size))

@@ -28,7 +28,7 @@ BASE = TrainConfig(
 CASES = {
     "vector": BASE,
     "dict": dataclasses.replace(
-        BASE, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_action=True
+        BASE, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all", prev_action=True
     ),
     "none": dataclasses.replace(BASE, network="networks:Plain", core="none"),
 }
@@ -49,7 +49,7 @@ def test_stop_resume_and_workers_change_no_bit_with_a_custom_network(case: str, 
 
 
 def test_acting_computes_what_learning_does_and_first_marks_episode_starts() -> None:
-    config = dataclasses.replace(BASE, separate_critic=True)
+    config = dataclasses.replace(BASE, separate_critic="all")
     task = inspect_task(config)
     model = build_model(config, task.observation, task.distribution)
     network = ActingNetwork(model, task.distribution, batches=1, rows=8)

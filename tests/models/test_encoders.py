@@ -69,6 +69,8 @@ def test_the_input_of_a_shared_encoder_has_the_values_of_its_leaves_side_by_side
         {"encoder": "mlp", "core": "none"},
         {"core": "gru", "layer_norm": True},
         {"core": "lru", "activation": "relu", "encoder": "mlp"},
+        {"core": "gru", "separate_critic": "core"},
+        {"core": "lstm", "separate_critic": "all"},
     ],
 )
 def test_acting_on_mixed_observations_agrees_with_learning(fields: dict[str, Any]) -> None:

@@ -22,9 +22,9 @@ from shmppo.runs.trainer import resume, train
 from shmppo.tools.export import export
 
 BASE = TrainConfig(
-    env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, actor_obs=("flags", "inner/2"),
-    num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,),
-    quiet=True, total_steps=4 * 16 * 4, workers=0, checkpoint_every=1,
+    env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all",
+    actor_obs=("flags", "inner/2"), num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2, grad_shards=2,
+    hidden_size=8, encoder_sizes=(8,), quiet=True, total_steps=4 * 16 * 4, workers=0, checkpoint_every=1,
 )  # fmt: skip
 CASES = {
     "lstm": BASE,
@@ -142,7 +142,7 @@ def test_weights_for_other_parts_are_refused(run: Path, tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "a shared network": ({"separate_critic": False}, "select different parts .*; add --separate-critic"),
+    "a shared network": ({"separate_critic": "core"}, "select different parts .*; add --separate-critic all"),
     "an unknown key": (
         {"critic_obs": ("flag",)},
         "--critic-obs flag selects no part of the observation, which has camera, flags, inner/0, inner/1, inner/2/x;",

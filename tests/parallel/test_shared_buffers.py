@@ -38,8 +38,11 @@ def test_the_memory_is_as_large_as_its_table_and_every_field_is_aligned(buffers:
 
 
 def test_views_and_paths_are_the_same_arrays(buffers: SharedBuffers) -> None:
-    views = dict(zip(GROUPS, [buffers.published, buffers.rollout, *buffers.carries, buffers.minibatches,
-                              buffers.shard_results, buffers.timings, buffers.control], strict=True))  # fmt: skip
+    arrays = [
+        buffers.published, buffers.rollout, *buffers.carries, buffers.minibatches, buffers.shard_results,
+        buffers.evaluation, buffers.timings, buffers.control,
+    ]  # fmt: skip
+    views = dict(zip(GROUPS, arrays, strict=True))
     seen = set()
     for field in buffers.fields:
         value = getattr(views[field.group], field.name)
@@ -90,7 +93,7 @@ def test_two_views_of_one_memory_see_the_same_numbers(buffers: SharedBuffers) ->
 
 
 def test_lengths_of_axes_are_computed() -> None:
-    sizes = dict(zip("TNWKMGCDAIPSQO", itertools.count(2), strict=False)) | {
+    sizes = dict(zip("TNWKMGCDAPSQOE", itertools.count(2), strict=False)) | {
         "snapshot": 0,
         "phases": 3,
     }

@@ -124,14 +124,14 @@ def test_the_plot_command_compares_runs(tmp_path: Path) -> None:
 
 def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = written_run(tmp_path / "a")
-    (run / "eval.csv").write_text("iteration,env_steps,eval_return_mean\n2,20,1.5\n4,40,2.5\n")
-    command = ["plot", str(run), "--metric", "gradient_norm", "eval_return_mean", "--x", "seconds"]
+    (run / "eval.csv").write_text("iteration,env_steps,eval/return\n2,20,1.5\n4,40,2.5\n")
+    command = ["plot", str(run), "--metric", "gradient_norm", "eval/return", "--x", "seconds"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "a.svg")])
     assert main() == 0
     found = texts(tmp_path / "a.svg")
     assert {"gradient_norm", "return of evaluated episodes", "training time (s)"} <= set(found)
     assert not {"environment steps", "clip fraction"} & set(found)
-    x, y = read_run(run).curve("eval_return_mean", "wall_seconds") or ((), ())
+    x, y = read_run(run).curve("eval/return", "wall_seconds") or ((), ())
     np.testing.assert_array_equal(x, [0.5, 1.0])  # of iterations 2 and 4
     np.testing.assert_array_equal(y, [1.5, 2.5])
     plot_curves((run,), tmp_path / "steps.svg", metrics=("gradient_norm",))
@@ -159,12 +159,12 @@ def test_metrics_that_cannot_be_plotted_are_refused(tmp_path: Path) -> None:
     runs = written_run(tmp_path / "a"), written_run(tmp_path / "b", iterations=2)
     for name, message in (
         ("aprox_kl", r"--metric aprox_kl is not a metric \(did you mean approx_kl\?\); .*a/metrics\.csv and eval\.csv"),
-        ("eval_return_mean", r"--metric eval_return_mean: .*a, .*b has fewer than two values; name another metric"),
+        ("eval/return", r"--metric eval/return: .*a, .*b has fewer than two values; name another metric"),
         ("return_mean_100", r"--metric return_mean_100: .*/b has fewer than two values"),  # nan in iteration 1 of 2
     ):
         with pytest.raises(ConfigError, match=message):
             plot_curves(runs, tmp_path / "a.svg", metrics=("approx_kl", name))
-    (tmp_path / "a" / "eval.csv").write_text("iteration,env_steps,eval_return_mean\n")
+    (tmp_path / "a" / "eval.csv").write_text("iteration,env_steps,eval/return\n")
     assert read_run(tmp_path / "a").evaluations == {}
     plot_curves(runs, tmp_path / "a.svg")
     assert "no values yet" in texts(tmp_path / "a.svg"), "a return that run b does not have"

@@ -1,23 +1,17 @@
-"""Evaluation: checkpoints, videos, endless episodes, progress, and evaluation during training."""
+"""Evaluation: checkpoints, videos, endless episodes and progress."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
-import shutil
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-import psutil
 import pytest
 import torch
-from conftest import summary_of, worker_processes
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
@@ -27,9 +21,7 @@ from shmppo.policies import video
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import trained_from
 from shmppo.policies.video import VideoRecorder
-from shmppo.runs.evaluator import run_evaluator
-from shmppo.runs.trainer import resume, train
-from shmppo.sampling.worker_process import start_context
+from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.torch_utils import torch_threads
 
@@ -253,137 +245,3 @@ def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp
     else:
         assert result.returncode == 2
         assert "MuJoCo needs EGL" in result.stderr.splitlines()[-1]
-
-
-def rows_of(run_dir: Path) -> list[dict[str, float]]:
-    with open(run_dir / "eval.csv") as file:
-        rows = list(csv.DictReader(file))
-    return [{name: float(value) for name, value in row.items()} for row in rows]
-
-
-class EvaluationLogger:
-    """A logger that stores the rows of evaluations."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def start(self, run_dir: Path, config: Any, iteration: int) -> None:
-        pass
-
-    def log(self, row: dict[str, float]) -> None:
-        if "eval_return_mean" in row:
-            self.rows.append(row)
-
-    def finish(self, summary: Any) -> None:
-        pass
-
-
-def test_evaluation_during_training_does_not_change_the_weights(run_dir: Path, tmp_path: Path) -> None:
-    logger = EvaluationLogger()
-    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), eval_every=6, eval_episodes=4)
-    summary = train(config, loggers=[logger])
-    undisturbed = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "again")))
-    assert summary["weights_sha256"] == undisturbed["weights_sha256"]
-    (row,) = rows_of(tmp_path / "run")
-    assert (row["iteration"], row["env_steps"], row["eval_episodes"]) == (6, 768, 4)
-    assert logger.rows == [pytest.approx(row)]
-    returns = evaluate(tmp_path / "run", episodes=4, seed=config.seed).returns
-    assert row["eval_return_mean"] == np.mean(returns)
-    assert (row["eval_return_min"], row["eval_return_max"]) == (min(returns), max(returns))
-    assert not (tmp_path / "run" / "evaluation.pt").exists()
-    # A resumed run keeps the rows up to its checkpoint and adds more.
-    resume(tmp_path / "run", total_steps=4 * 32 * 12, anneal_steps=4 * 32 * 12)
-    assert [row["iteration"] for row in rows_of(tmp_path / "run")] == [6, 12]
-
-
-class RemovesTheDirectory:
-    """A logger that removes the run directory before the first iteration."""
-
-    def start(self, run_dir: Path, config: Any, iteration: int) -> None:
-        shutil.rmtree(run_dir)
-
-    def log(self, row: Any) -> None: ...
-
-    def finish(self, summary: Any) -> None: ...
-
-
-def test_a_directory_that_is_removed_before_the_evaluator_starts_is_one_sentence(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, eval_every=2, run_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=r"run cannot be written: No such file or directory; make space there, or"):
-        train(config, loggers=[RemovesTheDirectory()])
-    assert not worker_processes()
-
-
-def test_an_evaluator_whose_directory_was_removed_prints_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    context = start_context()
-    pipe, evaluator_pipe = context.Pipe()
-    process = context.Process(target=run_evaluator, args=(tmp_path / "removed", evaluator_pipe))
-    process.start()
-    evaluator_pipe.close()
-    pipe.send(None)
-    assert "evaluation.pt does not exist" in pipe.recv()
-    pipe.close()
-    process.join()
-    assert process.exitcode == 0
-    assert capfd.readouterr().err == ""
-
-
-def test_an_evaluation_that_fails_loses_only_its_row(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        SMALL, env="environments:FailsInEvaluation", eval_every=2, run_dir=str(tmp_path / "run")
-    )
-    summary = train(config)
-    assert summary["iterations"] == 6
-    assert rows_of(tmp_path / "run") == []
-    assert "an evaluation failed: " in (tmp_path / "run" / "run.log").read_text()
-
-
-def test_an_evaluation_that_hangs_is_given_up_at_the_end_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("shmppo.runs.evaluator.FINISH_SECONDS", 0.5)
-    config = dataclasses.replace(
-        SMALL, env="environments:HangsInEvaluation", workers=0, eval_every=3, run_dir=str(tmp_path / "run")
-    )
-    summary = train(config)
-    reason = "the evaluation of iteration 3 was given up, because it took longer than 0.5 s"
-    assert summary["evaluation_given_up"] == reason
-    assert (summary["iterations"], summary["stop_reason"]) == (6, "finished")
-    assert summary_of(tmp_path / "run")["evaluation_given_up"] == reason
-    assert not worker_processes()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_evaluator_ends_with_the_run(number: int, tmp_path: Path) -> None:
-    """Even during an evaluation that takes hours."""
-    command = [
-        sys.executable, "-m", "shmppo.train", "--env", "Pendulum-v1", "--num-envs", "4", "--rollout-steps", "32",
-        "--minibatches", "2", "--total-steps", "100000000", "--eval-every", "1", "--eval-episodes", "100000",
-        "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "1", "--check-determinism", "0",
-    ]  # fmt: skip
-    learner = psutil.Popen(command, cwd=tmp_path)
-    try:
-        evaluator = busy_evaluator(learner)
-        learner.send_signal(number)
-        assert learner.wait(timeout=60) in (0, -signal.SIGKILL)
-    finally:
-        if learner.is_running():
-            learner.kill()
-    _, alive = psutil.wait_procs([evaluator, *worker_processes()], timeout=30)
-    assert not alive
-
-
-def busy_evaluator(learner: psutil.Popen) -> psutil.Process:
-    """Wait until the evaluator plays; returns its process, the only child of the fork server with a lower priority."""
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        assert learner.poll() is None
-        for process in learner.children(recursive=True):
-            is_evaluator = process.nice() > learner.nice() and "forkserver" in " ".join(process.cmdline())
-            if is_evaluator and process.cpu_times().user > 0.3:
-                return process
-        time.sleep(0.1)
-    raise AssertionError("nothing is evaluated")

@@ -79,7 +79,7 @@ def test_a_checkpoint_file_can_be_named(source: Path, tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "size": ({"hidden_size": 32}, r"that run has another network: add --hidden-size 16$"),
-    "core": ({"core": "gru", "separate_critic": True}, "add --core lstm --no-separate-critic$"),
+    "core": ({"core": "gru", "separate_critic": "all"}, "add --core lstm --separate-critic none$"),
     "spaces": ({"env": "CartPole-v1"}, r"trained in Pendulum-v1 with other spaces; choose an environment"),
     "moments": ({"normalize_obs": False}, "was trained with --normalize-obs; add this flag"),
 }

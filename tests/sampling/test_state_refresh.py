@@ -158,7 +158,7 @@ CASES = {
     "refresh-lmu": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lmu", num_layers=2),
     "refresh-lru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lru", num_layers=2),
     "refresh-dict": dataclasses.replace(
-        CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic=True, prev_reward=True
+        CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all", prev_reward=True
     ),
 }
 

@@ -126,7 +126,7 @@ CASES = {
     "multibinary": shaped("multibinary", core="none"),
     "matrix": shaped("matrix", layer_norm=True),
     "image": shaped("image", core="none"),
-    "stacked": shaped("stacked", encoder="impala", separate_critic=True),
+    "stacked": shaped("stacked", encoder="impala", separate_critic="all"),
     "dict": shaped("dict", core="gru", num_layers=2, prev_action=True, prev_reward=True),
     "previous": TrainConfig(
         env="Pendulum-v1", hide_obs=(2,), prev_action=True, prev_reward=True, **{
@@ -228,7 +228,7 @@ ENCODERS = [
 def test_acting_computes_what_learning_does_with_every_encoder(
     encoder: Any, space: str, layer_norm: bool, activation: Any
 ) -> None:
-    config = shaped(space, encoder=encoder, layer_norm=layer_norm, activation=activation, separate_critic=True)
+    config = shaped(space, encoder=encoder, layer_norm=layer_norm, activation=activation, separate_critic="all")
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
     model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
     network = ActingNetwork(model, distribution, batches=2, rows=8)

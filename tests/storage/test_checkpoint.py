@@ -12,7 +12,8 @@ from conftest import summary_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
-from shmppo.parallel.shared_buffers import LossTerms, Rollout
+from shmppo.parallel.columns import LossTerms
+from shmppo.parallel.shared_buffers import Rollout
 from shmppo.policies.policy import load_policy
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train

@@ -34,7 +34,7 @@ def run_dir(stopped: Path, tmp_path: Path) -> Path:
 
 FIXED: dict[str, Any] = {
     "learning_rate": 0.01, "gamma": 0.9, "device": "cuda", "num_envs": 8, "env": "Pendulum-v1",
-    "separate_critic": True, "hide_obs": (1, 3), "init_from": "runs/a", "preempt_fraction": 0.5,
+    "separate_critic": "all", "hide_obs": (1, 3), "init_from": "runs/a", "preempt_fraction": 0.5,
 }  # fmt: skip
 
 

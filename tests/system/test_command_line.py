@@ -148,7 +148,7 @@ REFUSED_ON_RESUME = {
     "--learning-rate 3e-4": "--learning-rate 3e-4",
     "--no-normalize-obs": "--no-normalize-obs",
     "--gamma=0.9": "--gamma 0.9",
-    "--separate-critic --seed 3": "--seed 3 --separate-critic",
+    "--squash-actions --seed 3": "--seed 3 --squash-actions",
 }
 
 

@@ -28,9 +28,13 @@ CASES = {
     "cartpole-lru": TrainConfig(
         env="CartPole-v1", hide_obs=(1, 3), core="lru", hidden_size=24, num_layers=2, seq_len=12, **SMALL
     ),  # type: ignore[arg-type]
+    "pendulum-core": TrainConfig(
+        env="Pendulum-v1", separate_critic="core", core="gru", num_layers=2, hidden_size=24,
+        refresh_states=True, **SMALL
+    ),  # type: ignore[arg-type]
     "halfcheetah-lmu": TrainConfig(env="HalfCheetah-v5", core="lmu", hidden_size=24, num_layers=2, seq_len=12, **SMALL),  # type: ignore[arg-type]
     "halfcheetah-none": TrainConfig(
-        env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic=True, value_clip=True, **SMALL
+        env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic="all", value_clip=True, **SMALL
     ),  # type: ignore[arg-type]
     "halfcheetah-lstm": TrainConfig(env="HalfCheetah-v5", hidden_size=64, grad_shards=3, seq_len=8, **SMALL),  # type: ignore[arg-type]
 }  # fmt: skip

@@ -15,7 +15,7 @@ from shmppo import TrainConfig, train
 
 KNOWN: dict[str, Any] = {
     "env": "CartPole-v1", "num_envs": 12, "rollout_steps": 16, "minibatches": 1, "seq_len": 8, "total_steps": 768,
-    "separate_critic": True,
+    "separate_critic": "all",
 }  # fmt: skip
 """Other numbers of workers once gave other bits for these sizes."""
 
@@ -35,7 +35,7 @@ def odd_configuration(index: int) -> dict[str, Any]:
         "hidden_size": size(3, 65),
         "encoder_sizes": tuple(size(3, 65) for _ in range(rng.integers(0, 3))),
         "num_layers": int(rng.integers(1, 3)),
-        "separate_critic": bool(rng.integers(2)),
+        "separate_critic": ["none", "all"][rng.integers(2)],
         "rollout_steps": size(9, 20),
         "seq_len": size(3, 9),
         "minibatches": int(rng.integers(1, 3)),

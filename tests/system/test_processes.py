@@ -241,52 +241,18 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert gone(learner)
 
 
-@pytest.mark.long
-def test_the_first_signal_ends_the_wait_for_an_evaluation_that_hangs(tmp_path: Path) -> None:
-    """The run has trained to its end, and would wait for a minute."""
-    run_dir = tmp_path / "run"
-    flags = [
-        "--env",
-        "environments:HangsInEvaluation",
-        "--eval-every",
-        "3",
-        "--total-steps",
-        4 * 32 * 3,
-        "--workers",
-        0,
-    ]
-    command = [sys.executable, "-m", "shmppo.train", *flags, *SMALL, *NO_CHECK, "--quiet", "--run-dir", run_dir]
-    process = psutil.Popen([*map(str, command)], cwd=tmp_path)
-    deadline = time.monotonic() + 200
-    while not (run_dir / "summary.json").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    try:
-        assert process.wait(timeout=50) == 0
-    except psutil.TimeoutExpired as error:
-        process.kill()
-        raise AssertionError("the signal does not end the run") from error
-    reason = "the evaluation of iteration 3 was given up, because the run was asked to stop"
-    assert summary_of(run_dir)["evaluation_given_up"] == reason
-    assert gone(process)
-
-
 @pytest.mark.parametrize("stopped", long_after(1, [True, False]))
 def test_nothing_is_left_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
-    learner = start_long_run(tmp_path, "--eval-every", "1")
+    learner = start_long_run(tmp_path)
     deadline = time.monotonic() + 200
-    workers, evaluators = [], []
-    while (len(workers), len(evaluators)) != (2, 1):  # the evaluator starts last
-        assert time.monotonic() < deadline, (workers, evaluators)
+    workers: list[psutil.Process] = []
+    while len(workers) != 2:
+        assert time.monotonic() < deadline, workers
         time.sleep(0.05)
         processes = learner.children(recursive=True)
         workers = [p for p in processes if is_worker(p)]
-        evaluators = [p for p in processes if p.nice() > learner.nice() and "forkserver" in " ".join(p.cmdline())]
-    if stopped:  # then these processes cannot detect that the learner is gone
-        for process in (workers[0], evaluators[0]):
-            process.suspend()
+    if stopped:  # then this process cannot detect that the learner is gone
+        workers[0].suspend()
     learner.kill()
     learner.wait()
     _, alive = psutil.wait_procs(processes, timeout=60)

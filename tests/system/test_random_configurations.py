@@ -29,7 +29,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "hidden_size": SIZE,
     "num_layers": st.integers(0, 3),
     "encoder_sizes": st.lists(SIZE, max_size=2).map(tuple),
-    "separate_critic": st.booleans(),
+    "separate_critic": st.sampled_from(["none", "core", "all"]),
     "log_std_init": NUMBER,
     "burn_in": st.integers(-1, 8),
     "refresh_states": st.booleans(),

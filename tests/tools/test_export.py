@@ -29,13 +29,13 @@ SMALL = TrainConfig(
 CASES = {
     "cartpole-lstm": SMALL,
     "pendulum-gru-2": dataclasses.replace(
-        SMALL, env="Pendulum-v1", hide_obs=(), core="gru", num_layers=2, separate_critic=True
+        SMALL, env="Pendulum-v1", hide_obs=(), core="gru", num_layers=2, separate_critic="all"
     ),
     "dict-gru": dataclasses.replace(
         SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
     ),
     "pendulum-lmu-2": dataclasses.replace(
-        SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic=True, seq_len=12
+        SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic="all", seq_len=12
     ),
     "cartpole-lru-2": dataclasses.replace(SMALL, core="lru", num_layers=2),
     "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),

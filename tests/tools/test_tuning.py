@@ -99,7 +99,7 @@ def test_all_neighbors_are_valid_configurations() -> None:
 
 def test_the_printed_command_and_the_file_have_the_same_configuration(tmp_path: Path) -> None:
     config = TrainConfig(
-        env="Pendulum-v1", env_kwargs={"g": 9.5}, hide_obs=(2,), separate_critic=True, normalize_obs=False, gamma=0.9,
+        env="Pendulum-v1", env_kwargs={"g": 9.5}, hide_obs=(2,), separate_critic="all", normalize_obs=False, gamma=0.9,
         workers=0, num_envs=8, grad_shards=2,
     )  # fmt: skip
     words = shlex.split(command(config))

@@ -1,0 +1,49 @@
+"""The columns of shared arrays whose last axis has one element per quantity."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LossCoefficients(NamedTuple):
+    """The coefficients of the loss in one update."""
+
+    clip_range: float
+    """ε of PPO-Clip."""
+    entropy_coef: float
+    """Weight of the entropy bonus."""
+    penalty_coef: float
+    """β of PPO-Penalty."""
+
+
+class LossTerms(NamedTuple):
+    """Means over the steps of a minibatch. A shard's part is its sum divided by the steps of the whole minibatch."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+
+
+class Progress(NamedTuple):
+    """Columns of `Control.progress`. A change shows that the worker is not stalled."""
+
+    steps: int
+    """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
+    replayed: int
+    """A counter of restored environments, of steps replayed to restore them, and of steps of a state refresh or an
+    evaluation."""
+
+
+class Sequence(NamedTuple):
+    """Columns of `Minibatches.sequences`."""
+
+    start: int
+    """First step, t."""
+    env: int
+    """Index of the environment, n."""
+    length: int
+    """Number of steps."""
+    slot: int
+    """Index c of the stored initial state. −1 if the sequence begins an episode, because its initial state is zero."""

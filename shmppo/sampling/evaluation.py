@@ -1,0 +1,194 @@
+"""Evaluation: play whole episodes with fixed weights, several at a time, each in its own environment.
+
+Episode k has its own seed and always uses row k mod B of an inference batch, so its result does not depend on which
+process plays it, or on how many episodes that process plays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
+from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.errors import EnvError, ShmppoError
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.sampling.actor import Actor, inference_slices
+from shmppo.utils.rng import action_noise_generator
+
+FIRST_INDEX = 2**40  # index of the environment of episode 0; training uses smaller indices, and so other random streams
+MAX_STEPS = 100_000
+"""Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
+
+AfterStep = Callable[[SyncVectorEnv, int, int], None]
+"""Called at the beginning of a batch of episodes and after each of its steps: with its environments, the number of
+episodes of the batch that have ended, and the number of steps so far."""
+
+
+class EpisodeResult(NamedTuple):
+    """One episode."""
+
+    episode_return: float
+    """Undiscounted return."""
+    length: int
+    """Number of steps. 0: the episode failed, and --skip-bad-episodes is given."""
+    stopped: bool
+    """True if the episode was stopped at the maximum number of steps. Its return counts these steps only."""
+
+
+class EpisodePlayer:
+    """Plays episodes with a model. The environments of the last batch are kept for the next call."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        model: ActorCritic,
+        *,
+        stochastic: bool = False,
+        max_steps: int = MAX_STEPS,
+        render_mode: str | None = None,
+        after_step: AfterStep | None = None,
+    ) -> None:
+        """Create a player that has no environments yet.
+
+        Args:
+            config: with the seed of the episodes.
+            model: the network. Each batch of episodes copies its weights.
+            stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
+            max_steps: steps after which an episode is stopped.
+            render_mode: Gymnasium's render mode. None: no rendering.
+        """
+        self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
+        self._task, self._model = task, model
+        self._stochastic, self._max_steps = stochastic, max_steps
+        self._render_mode, self._after_step = render_mode, after_step
+        self._range = (0, 0)
+        self._envs: SyncVectorEnv | None = None
+
+    def play(self, episodes: range, obs_mean: np.ndarray, obs_scale: np.ndarray, iteration: int) -> list[EpisodeResult]:
+        """Play episodes, and return their results.
+
+        Args:
+            episodes: their numbers, from 0.
+            obs_mean, obs_scale: [D], statistics that normalize observations, see `Actor.load`.
+            iteration: number of finished iterations of the policy.
+
+        Raises:
+            EnvError: if an environment raises. Its index is the number of the episode.
+        """
+        results: list[EpisodeResult] = []
+        for batch in inference_slices(episodes.start, episodes.stop, self._config.inference_rows):
+            low, high = (episodes.start + i for i in (batch.own.start, batch.own.stop))
+            try:
+                envs = self._environments(low, high)
+                envs.iteration = max(1, iteration)
+                actor = Actor(self._config, self._model, self._task.distribution, envs.obs, low=low)
+                actor.load(obs_mean, obs_scale)
+                results += self._play(envs, actor)
+            except EnvError as error:
+                raise EnvError(error.env_index - FIRST_INDEX, error.message, details=error.details) from error
+        return results
+
+    def _environments(self, low: int, high: int) -> SyncVectorEnv:
+        """Return the environments of episodes low … high − 1."""
+        if self._envs is None or self._range != (low, high):
+            self.close()
+            first, end = FIRST_INDEX + low, FIRST_INDEX + high
+            self._envs = SyncVectorEnv(self._config, self._task, first, end, self._render_mode)
+            self._range = low, high
+        return self._envs
+
+    @torch.inference_mode()
+    def _play(self, envs: SyncVectorEnv, actor: Actor) -> list[EpisodeResult]:
+        """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
+        count, distribution = len(envs.handles), self._task.distribution
+        generators = [action_noise_generator(self._config.seed, handle.index, 0) for handle in envs.handles]
+        envs.reset_all(0)
+        results: dict[int, EpisodeResult] = {}
+        rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
+        actions = np.zeros((count, distribution.action_size), np.float32)
+        params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
+        for step in itertools.count():
+            if step == self._max_steps:
+                for i in set(range(count)) - results.keys():
+                    results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True)
+            if self._after_step is not None:
+                self._after_step(envs, len(results), step)
+            if len(results) == count:
+                break
+            if self._stochastic:
+                actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
+            actor.act(actions, params, values, 0 if self._stochastic else None)
+            chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
+            for end in envs.step(chosen, rewards, terminated, truncated):
+                results[end.i] = EpisodeResult(end.episode_return, end.length, False)
+        return [results[i] for i in range(count)]
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+
+class EvaluationShare:
+    """The part of the evaluations during training (--eval-every) that one process plays."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        model: ActorCritic,
+        buffers: SharedBuffers,
+        episodes: range,
+        progress: np.ndarray,
+    ) -> None:
+        """Prepare the share. The first evaluation makes the environments.
+
+        Args:
+            model: the network that learns.
+            episodes: the episodes of this process, among those of its rank.
+            progress: [2], row of this process in `Control.progress`.
+        """
+        config = dataclasses.replace(config, env_kwargs={**config.env_kwargs, **config.eval_env_kwargs})
+        self._buffers, self._own, self._progress = buffers, slice(episodes.start, episodes.stop), progress
+        first = config.own_eval_episodes.start
+        self._episodes = range(first + episodes.start, first + episodes.stop)
+        self._player = EpisodePlayer(
+            config, task, model, stochastic=config.eval_sample, after_step=lambda *_: self._count_step()
+        )
+
+    def _count_step(self) -> None:
+        self._progress[1] += 1
+
+    def play(self, iteration: int) -> None:
+        """Play the episodes with the current weights, and write the results to the shared buffers.
+
+        Args:
+            iteration: number of finished iterations.
+
+        Raises:
+            ShmppoError: if an environment raises.
+        """
+        if not self._episodes:
+            return
+        published, results = self._buffers.published, self._buffers.evaluation
+        try:
+            played = self._player.play(self._episodes, published.obs_mean, published.obs_scale, iteration)
+        except EnvError as error:
+            text = f"the evaluation of iteration {iteration} failed in episode {error.env_index}: {error.message}"
+            raise ShmppoError(text, details=error.details) from error
+        results.returns[self._own] = [result.episode_return for result in played]
+        results.lengths[self._own] = [result.length for result in played]
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._player.close()

@@ -1,0 +1,148 @@
+"""Evaluation during training is a phase of lock-step: the same rows for any number of workers, crashes, and ranks."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rank_processes
+from conftest import worker_processes
+from public_helpers import long_after
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, ShmppoError, WorkerError
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
+from shmppo.policies.evaluation import evaluate
+from shmppo.runs.trainer import resume, train
+
+SMALL = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True,
+    total_steps=4 * 32 * 5, eval_every=2, eval_episodes=7, check_determinism=0,
+)  # fmt: skip
+
+
+def rows_of(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of eval.csv, without the duration."""
+    with open(run_dir / "eval.csv") as file:
+        return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv.DictReader(file)]
+
+
+def trained(directory: Path, **changes: Any) -> tuple[str, list[dict[str, float]]]:
+    """Train SMALL with some changes. Return the hash of the weights and the rows of eval.csv."""
+    summary = train(dataclasses.replace(SMALL, run_dir=str(directory), **changes))
+    return summary["weights_sha256"], rows_of(directory)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[dict[str, float]]]:
+    """A run without workers."""
+    run_dir = tmp_path_factory.mktemp("reference") / "run"
+    return run_dir, *trained(run_dir, keep_every=2)
+
+
+@pytest.mark.parametrize("workers", long_after(2, [2, 3, 1, 4]))
+def test_the_rows_do_not_depend_on_the_number_of_workers(workers: int, reference: Any, tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", workers=workers) == reference[1:]
+    assert [row["iteration"] for row in reference[2]] == [2, 4, 5], "the last weights are evaluated, too"
+
+
+def test_an_evaluation_does_not_change_the_weights(reference: Any, tmp_path: Path) -> None:
+    summary = train(dataclasses.replace(SMALL, eval_every=None, run_dir=str(tmp_path / "run")))
+    assert summary["weights_sha256"] == reference[1]
+    assert not (tmp_path / "run" / "eval.csv").exists()
+
+
+def test_a_row_contains_what_the_command_evaluate_finds(reference: Any) -> None:
+    run_dir, _, rows = reference
+    for row, checkpoint in zip(rows, (2, 4, "last"), strict=True):
+        result = evaluate(run_dir, checkpoint=checkpoint, episodes=7, seed=SMALL.seed)
+        assert row["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
+        assert row["eval/return_std"] == pytest.approx(np.std(result.returns), rel=1e-9)
+        assert (row["eval/return_min"], row["eval/return_max"]) == (min(result.returns), max(result.returns))
+        assert row["eval/length"] == pytest.approx(np.mean(result.lengths), rel=1e-9)
+        assert (row["eval/episodes"], row["env_steps"]) == (7, row["iteration"] * 4 * 32)
+
+
+def test_a_stop_in_the_middle_and_a_resume_give_the_same_rows(reference: Any, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(SMALL, run_dir=str(run_dir), stop_at_iteration=3))
+    assert [row["iteration"] for row in rows_of(run_dir)] == [2, 3]
+    assert resume(run_dir)["weights_sha256"] == reference[1]
+    assert [row for row in rows_of(run_dir) if row["iteration"] != 3] == reference[2]
+
+
+def test_a_worker_that_dies_in_an_evaluation_changes_nothing(tmp_path: Path) -> None:
+    faulty = {"env": "environments:FaultyInEvaluation", "workers": 2, "hide_obs": ()}
+    expected = trained(tmp_path / "expected", **faulty)
+    token = tmp_path / "token"
+    assert trained(tmp_path / "run", **faulty, eval_env_kwargs={"token": str(token)}) == expected
+    assert token.exists()
+    assert not worker_processes()
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, ShmppoError), pytest.param(2, WorkerError, marks=pytest.mark.long)])
+def test_an_environment_that_raises_ends_the_run_with_its_episode(
+    workers: int, kind: type[ShmppoError], tmp_path: Path
+) -> None:
+    message = r"the evaluation of iteration 2 failed in episode \d: step raised ValueError\('no license'\)"
+    with pytest.raises(kind, match=message):
+        trained(
+            tmp_path / "run", env="environments:FaultyInEvaluation", workers=workers, eval_env_kwargs={"fails": True}
+        )
+    assert not worker_processes()
+
+
+def test_failed_episodes_do_not_count_with_skip_bad_episodes(tmp_path: Path) -> None:
+    faulty = {"env": "environments:FaultyInEvaluation", "eval_env_kwargs": {"fails": True}, "skip_bad_episodes": True}
+    _, rows = trained(tmp_path / "run", **faulty)
+    assert [row["eval/episodes"] for row in rows] == [0, 0, 0]
+    assert all(np.isnan(row["eval/return"]) for row in rows)
+
+
+def test_sampled_actions_and_other_arguments_of_the_environment(reference: Any, tmp_path: Path) -> None:
+    weights, rows = trained(tmp_path / "sampled", eval_sample=True)
+    assert weights == reference[1]
+    result = evaluate(tmp_path / "sampled", episodes=7, seed=SMALL.seed, stochastic=True)
+    assert rows[-1]["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
+    _, rows = trained(
+        tmp_path / "longer", env="environments:Counter", env_kwargs={"length": 5}, eval_env_kwargs={"length": 9}
+    )
+    assert [row["eval/length"] for row in rows] == [9, 9, 9]
+    with pytest.raises(ConfigError, match=r"--eval-env-kwargs is .*; its values must be finite numbers"):
+        dataclasses.replace(SMALL, eval_env_kwargs={"a": float("nan")})
+
+
+def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: Path) -> None:
+    seen: list[dict[str, float]] = []
+    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
+    train(config, callback=lambda row: seen.append(row))
+    evaluated = [row for row in seen if "eval/return" in row]
+    assert [row["iteration"] for row in evaluated] == [2, 4]
+    assert evaluated[0].keys() == (GLOSSARY.keys() | EVALUATION_GLOSSARY.keys()) - {"weights_hash"}
+    assert evaluated[0]["evaluation_seconds"] > 0
+    assert seen[0]["evaluation_seconds"] == 0
+
+
+def test_a_video_of_each_evaluation(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    trained(tmp_path / "run", eval_videos=True, eval_every=5)
+    assert [file.name for file in (tmp_path / "run" / "videos").iterdir()] == ["000005.mp4"]
+
+
+@pytest.mark.long
+def test_ranks_play_their_shares(tmp_path: Path) -> None:
+    """Together they have the episodes of one process."""
+    run_dir = tmp_path / "run"
+    flags = ["--eval-every", "2", "--eval-episodes", "7", "--keep-every", "2", "--total-steps", 2 * 4 * 16 * 3]
+    process = rank_processes.start(run_dir, *flags)
+    output = rank_processes.output_of(process)
+    assert process.returncode == 0, output
+    rows = rows_of(run_dir)
+    assert [row["iteration"] for row in rows] == [2, 3]
+    result = evaluate(run_dir, checkpoint=2, episodes=7, seed=1)
+    assert rows[0]["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
+    assert rows[0]["eval/episodes"] == 7
