@@ -38,6 +38,35 @@ class Counter(gymnasium.Env[np.ndarray, int]):
         return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
 
 
+class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Move to 0 within 12 steps. `info` has `is_success`, two terms of the reward, and `far` only far away."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def __init__(self, rare: float = 0.0, wrong: Any = 0.0) -> None:
+        """rare: share of the episodes that have `success` in `info`. wrong: value of `wrong` in `info`."""
+        self.rare, self.wrong = rare, wrong
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.is_rare = self.np_random.uniform() < self.rare
+        self.t, self.x = 0, float(self.np_random.uniform(-2, 2))
+        return np.array([self.x]), {"is_success": "not yet"}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.t += 1
+        self.x += float(np.clip(action[0], -1, 1)) + 0.1 * float(self.np_random.normal())
+        success = abs(self.x) < 0.2
+        terms = {"distance": -abs(self.x), "control": -0.1 * float(action[0]) ** 2}
+        info: dict[str, Any] = {"is_success": success, "reward": terms, "wrong": self.wrong}
+        if abs(self.x) > 1:
+            info["far"] = np.array([abs(self.x)])
+        if self.is_rare:
+            info["success"] = np.bool_(success)
+        return np.array([self.x]), sum(terms.values()), success, self.t == 12, info
+
+
 class NoActions(gymnasium.Env[np.ndarray, int]):
     """Has no action space."""
 

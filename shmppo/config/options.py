@@ -18,6 +18,7 @@ from shmppo.config.checks import (
     require,
     require_json,
 )
+from shmppo.config.info_keys import parse_info_keys
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
@@ -85,6 +86,9 @@ class TaskOptions:
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""
+    info_keys: tuple[str, ...] = ()
+    """Numbers in `info` that become metrics, as KEY or KEY:HOW, where HOW says which of an episode's values counts:
+    last (the default), sum, mean, or max. Slashes separate nested keys. `is_success` and `success` are always used."""
     num_envs: int = 16
     """N, number of environments."""
     seed: int = 1
@@ -97,6 +101,7 @@ class TaskOptions:
         env = self.env or ""
         require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
         require_json(self, "env_kwargs")
+        parse_info_keys(self.info_keys)
         if self.env_backend in ("envpool", "vector"):
             for name in ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes"):
                 require(

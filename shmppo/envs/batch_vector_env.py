@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.config.info_keys import InfoKey
+from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.vector_env import VectorEnv
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import ObservationError
@@ -16,6 +18,8 @@ from shmppo.utils.user_code import describe_error, user_traceback
 
 class BatchVectorEnv(VectorEnv):
     """A vector environment whose observations, rewards, and flags come as arrays with one row per environment."""
+
+    _infos: Any = {}  # noqa: RUF012 (of the current step; never changed in place)
 
     def _store(self, observation: Any, indices: Sequence[int]) -> None:
         """Store a batch of observations, one row per environment in `indices`.
@@ -36,6 +40,17 @@ class BatchVectorEnv(VectorEnv):
             return [leaf.to_storage(leaf.extract(observation), (len(indices),)) for leaf in self.observation.leaves]
         except ObservationError as error:
             raise self._error(indices[0], f"a call returned a batch of observations {error.clause}") from error
+
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        try:
+            numbers: np.ndarray = self._numbers_of(key)[indices]
+            return numbers
+        except TypeError as error:
+            raise self._info_error(0, key, error) from error
+
+    def _numbers_of(self, key: InfoKey) -> np.ndarray:
+        """Return the numbers of a key, see `numbers_of`."""
+        return numbers_of(self._infos, key, len(self.handles))
 
     def _hash(self, observation: Any, rewards: np.ndarray | None, indices: Sequence[int]) -> None:
         """Continue the hash of each episode in `indices` with its row of the whole batch."""

@@ -48,7 +48,7 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         try:
-            observation, rewards[:], terminated[:], truncated[:], _ = self._pool.step(np.asarray(actions))
+            observation, rewards[:], terminated[:], truncated[:], self._infos = self._pool.step(np.asarray(actions))
         except Exception as error:
             raise self._raised("step", error) from error
         self._store(observation, range(len(self.handles)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ class Outcome(NamedTuple):
     """[n], float64."""
     terminated: np.ndarray
     """[n], bool."""
+    info: Mapping[str, np.ndarray] = MappingProxyType({})
+    """The numbers of `MujocoTask.reported`, [n] each."""
 
 
 class MujocoTask(ABC):
@@ -37,10 +40,12 @@ class MujocoTask(ABC):
 
     Attributes:
         fields: names in `mujoco.MjData` of the fields that the task reads after each step.
+        reported: names of the numbers in Gymnasium's `info` that `outcome` returns as well.
         needs_contact_forces: whether the task reads `cfrc_ext`, which `mj_step` does not compute.
     """
 
     fields: Sequence[str] = ("qpos", "qvel")
+    reported: tuple[str, ...] = ()
 
     def __init__(self, model: mujoco.MjModel, arguments: Mapping[str, Any]) -> None:
         """Create the task.
@@ -96,10 +101,29 @@ class _Runner(MujocoTask):
     skipped = 1
     """Number of leading positions that the observation leaves out."""
 
-    def _forward_reward(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    reported: tuple[str, ...] = ("x_velocity", "reward_forward", "reward_ctrl")
+
+    def _outcome(
+        self,
+        before: np.ndarray,
+        after: np.ndarray,
+        control_cost: np.ndarray,
+        survival: np.ndarray | None,
+        terminated: np.ndarray,
+        contact_cost: np.ndarray | None = None,
+    ) -> Outcome:
+        """Return the outcome with these parts of the reward, [n] each."""
         velocity = (after - before) / self.dt
-        reward: np.ndarray = self.arguments["forward_reward_weight"] * velocity
-        return reward
+        rewards = forward = self.arguments["forward_reward_weight"] * velocity
+        costs = control_cost
+        info = {"x_velocity": velocity, "reward_forward": forward, "reward_ctrl": -control_cost}
+        if survival is not None:
+            info["reward_survive"] = survival
+            rewards = forward + survival
+        if contact_cost is not None:
+            info["reward_contact"] = -contact_cost
+            costs = control_cost + contact_cost
+        return Outcome(rewards - costs, terminated, info)
 
     def _control_cost(self, actions: np.ndarray) -> np.ndarray:
         cost: np.ndarray = self.arguments["ctrl_cost_weight"] * _squares(actions)
@@ -123,8 +147,7 @@ class HalfCheetah(_Runner):
         return self._visible_positions(batch), batch["qvel"]
 
     def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        reward = self._forward_reward(before, after) - self._control_cost(actions)
-        return Outcome(reward, np.zeros(len(reward), bool))
+        return self._outcome(before, after, self._control_cost(actions), None, np.zeros(len(before), bool))
 
 
 class Swimmer(HalfCheetah):
@@ -136,12 +159,14 @@ class Swimmer(HalfCheetah):
 class Walker2d(_Runner):
     """Walker2d-v5."""
 
+    reported = (*_Runner.reported, "reward_survive")
+
     def observe(self, batch: Batch) -> Sequence[np.ndarray]:
         return self._visible_positions(batch), np.clip(batch["qvel"], -10, 10)
 
     def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
         survival, terminated = self._survival(self._is_healthy(batch))
-        return Outcome(self._forward_reward(before, after) + survival - self._control_cost(actions), terminated)
+        return self._outcome(before, after, self._control_cost(actions), survival, terminated)
 
     def _is_healthy(self, batch: Batch) -> np.ndarray:
         z, angle = batch["qpos"][:, 1], batch["qpos"][:, 2]
@@ -168,6 +193,7 @@ class Ant(_Runner):
     skipped = 2
 
     fields = ("qpos", "qvel", "cfrc_ext")
+    reported = (*_Runner.reported, "reward_survive", "reward_contact")
 
     def views(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
         return super().views(data) | {"main_body": data.body(self.arguments["main_body"]).xpos}
@@ -187,8 +213,7 @@ class Ant(_Runner):
         finite = np.isfinite(batch["qpos"]).all(axis=1) & np.isfinite(batch["qvel"]).all(axis=1)
         survival, terminated = self._survival(finite & (min_z <= z) & (z <= max_z))
         contact_cost = self.arguments["contact_cost_weight"] * _squares(self._contact_forces(batch))
-        costs = self._control_cost(actions) + contact_cost
-        return Outcome(self._forward_reward(before, after) + survival - costs, terminated)
+        return self._outcome(before, after, self._control_cost(actions), survival, terminated, contact_cost)
 
     def _contact_forces(self, batch: Batch) -> np.ndarray:
         low, high = self.arguments["contact_force_range"]
@@ -225,6 +250,7 @@ class Humanoid(_HumanoidBase):
     """Humanoid-v5."""
 
     fields = (*_HumanoidBase.fields, "xipos")
+    reported = (*_Runner.reported, "reward_survive", "reward_contact")
 
     def position(self, batch: Batch) -> np.ndarray:
         masses = self.model.body_mass
@@ -235,12 +261,14 @@ class Humanoid(_HumanoidBase):
         min_z, max_z = self.arguments["healthy_z_range"]
         z = batch["qpos"][:, 2]
         survival, terminated = self._survival((min_z < z) & (z < max_z))
-        costs = self._control_cost(batch["ctrl"]) + self._clipped_cost(batch, "contact")
-        return Outcome(self._forward_reward(before, after) + survival - costs, terminated)
+        contact_cost = self._clipped_cost(batch, "contact")
+        return self._outcome(before, after, self._control_cost(batch["ctrl"]), survival, terminated, contact_cost)
 
 
 class HumanoidStandup(_HumanoidBase):
     """HumanoidStandup-v5."""
+
+    reported = ()
 
     def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
         up = (batch["qpos"][:, 2] - 0) / self.model.opt.timestep
@@ -315,6 +343,8 @@ class _BodyTask(MujocoTask):
 class Reacher(_BodyTask):
     """Reacher-v5."""
 
+    reported = ("reward_dist", "reward_ctrl")
+
     def observe(self, batch: Batch) -> Sequence[np.ndarray]:
         theta = batch["qpos"][:, :2]
         return (
@@ -326,8 +356,10 @@ class Reacher(_BodyTask):
         )
 
     def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        reward = self._distance_reward(self._to_target(batch), "reward_dist_weight") + self._control_reward(actions)
-        return Outcome(reward, np.zeros(len(reward), bool))
+        dist = self._distance_reward(self._to_target(batch), "reward_dist_weight")
+        control = self._control_reward(actions)
+        info = {"reward_dist": dist, "reward_ctrl": control}
+        return Outcome(dist + control, np.zeros(len(dist), bool), info)
 
     def _to_target(self, batch: Batch) -> np.ndarray:
         vectors: np.ndarray = self._body(batch, "fingertip") - self._body(batch, "target")
@@ -337,6 +369,8 @@ class Reacher(_BodyTask):
 class Pusher(_BodyTask):
     """Pusher-v5."""
 
+    reported = ("reward_dist", "reward_ctrl", "reward_near")
+
     def observe(self, batch: Batch) -> Sequence[np.ndarray]:
         bodies = [self._body(batch, name) for name in ("tips_arm", "object", "goal")]
         return [batch["qpos"][:, :7], batch["qvel"][:, :7], *bodies]
@@ -345,8 +379,9 @@ class Pusher(_BodyTask):
         object_ = self._body(batch, "object")
         near = self._distance_reward(object_ - self._body(batch, "tips_arm"), "reward_near_weight")
         dist = self._distance_reward(object_ - self._body(batch, "goal"), "reward_dist_weight")
-        reward = dist + self._control_reward(actions) + near
-        return Outcome(reward, np.zeros(len(reward), bool))
+        control = self._control_reward(actions)
+        info = {"reward_dist": dist, "reward_ctrl": control, "reward_near": near}
+        return Outcome(dist + control + near, np.zeros(len(dist), bool), info)
 
 
 TASKS: dict[str, type[MujocoTask]] = {

@@ -10,12 +10,14 @@ The state of a simulation can be copied, so a lost environment is restored from 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import mujoco
 import numpy as np
 
+from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_support import mujoco_task, time_limit
 from shmppo.envs.mujoco_tasks import MujocoTask
@@ -99,6 +101,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         np.concatenate(self._views, out=self._rows.reshape(-1))
         after = self._task.position(self._batch).copy()
         outcome = self._task.outcome(self._batch, self._position, after, np.asarray(actions))
+        self._reward_terms = outcome.info
         self._position[:] = after
         self._results[:, 0] = rewards[:] = outcome.reward
         terminated[:], truncated[:] = outcome.terminated, False
@@ -106,6 +109,10 @@ class MujocoVectorEnv(SyncVectorEnv):
         self.obs[0][:] = self._results[:, 1:]
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
         return failures
+
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        numbers = self._reward_terms.get(key.path[-1])
+        return np.full(len(indices), np.nan) if numbers is None else numbers[indices]
 
     def reset_env(self, i: int, episode: int, iteration: int | None = None) -> None:
         super().reset_env(i, episode, iteration)

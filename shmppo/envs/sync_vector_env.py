@@ -12,8 +12,10 @@ import gymnasium
 import numpy as np
 
 from shmppo.config.checks import shown
+from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import STEP_RULE, brief, result_of
+from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.schedule import load_schedule
@@ -146,6 +148,7 @@ class SyncVectorEnv(VectorEnv):
         # A bound method would keep this object, and with it the shared memory, until the cyclic garbage collection.
         self._store = type(self)._store_vector if self.observation.is_single_vector else type(self)._store_leaves
         self._step_functions = [handle.step for handle in self.handles]
+        self._infos: list[Any] = [{} for _ in self.handles]  # of the last step of each environment
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -231,7 +234,7 @@ class SyncVectorEnv(VectorEnv):
             reraise_ctrl_c(error)
             raise self._error(i, f"step raised {describe_error(error)}", user_traceback(error)) from error
         try:
-            observation, reward, terminated, truncated, _ = returned
+            observation, reward, terminated, truncated, self._infos[i] = returned
         except Exception as error:  # it may be of any type
             raise self._error(i, f"step returned {result_of(returned)}; {STEP_RULE}") from error
         try:
@@ -242,6 +245,15 @@ class SyncVectorEnv(VectorEnv):
             raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error
         self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
         return number, terminated, truncated
+
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        numbers = np.empty(len(indices))
+        for k, i in enumerate(indices):
+            try:
+                numbers[k] = number_of(self._infos[i], key)
+            except TypeError as error:
+                raise self._info_error(i, key, error) from error
+        return numbers
 
     def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
         """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""

@@ -8,8 +8,10 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
+from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
+from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
 from shmppo.envs.spec import Task
@@ -48,7 +50,6 @@ class UserVectorEnv(BatchVectorEnv):
             self._envs = open_vector_env(config, high - low)
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
-        self._infos: Any = {}  # of the current step
         self._waiting = np.zeros(high - low, bool)  # whether the next step only resets the environment
 
     @property
@@ -165,6 +166,14 @@ class UserVectorEnv(BatchVectorEnv):
         final[0][self._hidden] = 0.0
         self._check_finite(i, "step", final)
         return final
+
+    def _numbers_of(self, key: InfoKey) -> np.ndarray:
+        numbers = super()._numbers_of(key)
+        numbers[self._waiting] = np.nan  # these environments were only reset
+        if self.mode == "SAME_STEP" and "final_info" in self._infos:
+            ended = np.asarray(self._infos["_final_info"])
+            numbers[ended] = numbers_of(self._infos["final_info"], key, len(numbers))[ended]
+        return numbers
 
     def _begin_next(self, indices: Sequence[int]) -> None:
         episodes = [self.handles[i].episode + 1 for i in indices]

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shmppo.config.info_keys import PREFIX, InfoKey, parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import name_values
+from shmppo.envs.episode_info import EpisodeInfo
 from shmppo.envs.handles import EnvHandle
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError
@@ -40,6 +42,8 @@ class EpisodeEnd(NamedTuple):
     """Sum of the rewards, not discounted."""
     length: int
     """Number of steps."""
+    info: Sequence[float] = ()
+    """The numbers of `info`, one per key of `VectorEnv.info`. Empty if the episode failed."""
 
 
 class EpisodeToRestore(NamedTuple):
@@ -70,6 +74,7 @@ class VectorEnv(ABC):
             environment may reuse its own arrays.
         returns: float64 [n], return so far of each current episode.
         lengths: int64 [n], length so far of each current episode.
+        info: the numbers of `info` of each current episode.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
         iteration: the iteration whose options the next episodes get (--env-schedule), counted from 1.
     """
@@ -80,11 +85,13 @@ class VectorEnv(ABC):
         self.obs = tuple(np.zeros((len(handles), *leaf.shape), leaf.dtype) for leaf in observation.leaves)
         self.returns = np.zeros(len(handles))
         self.lengths = np.zeros(len(handles), np.int64)
+        self.info = EpisodeInfo(parse_info_keys(config.info_keys), len(handles))
         self.hashes = [0] * len(handles)
         self.iteration = 1
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
         self._float_leaves = [(k, leaf) for k, leaf in enumerate(observation.leaves) if leaf.dtype == "float32"]
         self._hidden = list(config.hidden_indices)
+        self._env_id = config.env_id
         self._stepped = np.ones(len(handles), np.int64)  # 1 for each environment that the current step counts for
         self._time_limit = 0  # steps after which `step` truncates an episode; 0 if the environments do so themselves
 
@@ -121,6 +128,7 @@ class VectorEnv(ABC):
             rewards[i], terminated[i], truncated[i] = 0.0, False, True
         self.returns += rewards
         self.lengths += self._stepped
+        self.info.add(self._read_info)
         if self._time_limit:
             truncated |= self.lengths == self._time_limit
         ended = (terminated | truncated).nonzero()[0].tolist()
@@ -165,6 +173,14 @@ class VectorEnv(ABC):
         """
 
     @abstractmethod
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        """Return the numbers of a key in `info` at the current step of the environments `indices`, NaN where missing.
+
+        Raises:
+            EnvError: if a value is not a number.
+        """
+
+    @abstractmethod
     def _begin_next(self, indices: Sequence[int]) -> None:
         """Start the next episodes of environments whose episode has ended."""
 
@@ -184,22 +200,27 @@ class VectorEnv(ABC):
         """Count from 0 again for the episode with this number in environment i."""
         self.handles[i].episode = episode
         self.returns[i], self.lengths[i], self.hashes[i] = 0.0, 0, 0
+        self.info.begin(i)
 
     def _end_episodes(
         self, indices: Sequence[int], failures: dict[int, EnvError], terminated: np.ndarray
     ) -> list[EpisodeEnd]:
         """Describe the episodes that ended or failed in the environments `indices`, and start the next ones."""
         ends = []
-        for i in indices:
+        for i, info in zip(indices, self.episode_info(indices), strict=True):  # before the next episodes begin
             if i in failures:
                 self._skip_episode(i, failures[i])
                 ends.append(EpisodeEnd(i, (), False, True, 0.0, 0))
             else:
                 final, flag = self._final_observation(i), bool(terminated[i])
-                ends.append(EpisodeEnd(i, final, flag, False, float(self.returns[i]), int(self.lengths[i])))
+                ends.append(EpisodeEnd(i, final, flag, False, float(self.returns[i]), int(self.lengths[i]), info))
         if completed := [end.i for end in ends if not end.failed]:
             self._begin_next(completed)
         return ends
+
+    def episode_info(self, indices: Sequence[int]) -> list[list[float]]:
+        """Return the numbers of `info` of the current episodes so far, see `EpisodeInfo.ended`."""
+        return self.info.ended(indices, self._read_info)
 
     def _final_observation(self, i: int) -> tuple[np.ndarray, ...]:
         """Copy the last observation of the episode of environment i that has just ended, one array per leaf."""
@@ -234,6 +255,11 @@ class VectorEnv(ABC):
         handle = self.handles[i]
         steps = self.lengths[i]
         return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
+
+    def _info_error(self, i: int, key: InfoKey, error: TypeError) -> EnvError:
+        """Create an error that says that `info` has something else than a number for a key of --info-keys."""
+        name = key.metric.removeprefix(PREFIX)
+        return self._error(i, f"--info-keys {name}: in the info of {self._env_id}, {error}; name a key of numbers")
 
     def _nonfinite_error(self, i: int, call: str, leaf: Leaf, stored: np.ndarray) -> EnvError:
         """Create an error that names the values of a stored leaf that are not finite."""

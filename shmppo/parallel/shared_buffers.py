@@ -12,9 +12,9 @@ Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the l
 two epochs (with --refresh-states), and EVALUATE after an update (with --eval-every).
 
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
-environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, P flat vector of all
-parameters, S recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension) and O policy
-parameters (0 without penalty).
+environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat
+vector of all parameters, S recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension), and O
+policy parameters (0 without penalty).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.spaces.distributions import Distribution
@@ -101,6 +102,9 @@ class Rollout:
     ended_length: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed, −1 if the step only reset it"
     )
+    ended_info: np.ndarray = _shared(
+        OWN_ENVS, "COLLECT", "f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none"
+    )
     valid_steps: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps: T, or fewer after an early stop"
     )
@@ -121,6 +125,9 @@ class Carry:
     episode_length: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "length of the episode so far")
     episode_hash: np.ndarray = _shared(
         OWN_ENVS, "START, COLLECT", "i8", "N", "CRC-32 of the episode so far, to check a replay"
+    )
+    episode_info: np.ndarray = _shared(
+        OWN_ENVS, "START, COLLECT", "f8", "N I 2", "numbers of `info` of the episode so far (`EpisodeInfo.combined`)"
     )
     snapshot: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "u1", "N snapshot", "snapshot of the environment")
 
@@ -259,6 +266,7 @@ def axis_sizes(
         "M": config.minibatches,
         "G": config.shards,
         "C": config.state_slots,
+        "I": len(parse_info_keys(config.info_keys)),
         "D": observation.normalized_size,
         "A": distribution.action_size,
         "P": parameters,

@@ -31,7 +31,7 @@ _START_FIELDS = {
 _UPDATE_FIELDS = ("weights before", "gradients")
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
-    "ended_length", "bootstrap",
+    "ended_length", "ended_info", "bootstrap",
 )  # fmt: skip
 """Fields of `Rollout` in the order in which a step computes them. The observation comes before them."""
 
@@ -99,6 +99,7 @@ class RecordingLearner(Learner):
             written = {  # other elements of these fields are not written, and contain data of earlier rollouts
                 "ended_return": ended,
                 "ended_length": ended,
+                "ended_info": ended,
                 "bootstrap": rollout.truncated | (last_steps(rollout.valid_steps, steps) & ~rollout.terminated),
             }
             names = [leaf.field for leaf in self.model.observation.leaves]

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.info_keys import named_metrics
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
@@ -42,7 +43,6 @@ class Outputs:
         config: TrainConfig,
         run_dir: Path,
         iteration: int,
-        metrics_bytes: int,
         loggers: LoggerList,
         stop: StopRequest,
         control: Control,
@@ -51,8 +51,7 @@ class Outputs:
 
         Args:
             run_dir: directory of the run.
-            iteration: number of finished iterations.
-            metrics_bytes: size of metrics.csv at that time. What was written later is removed. 0: a new run.
+            iteration: number of finished iterations. What was written later is removed.
             loggers: the callback and the loggers. They are closed with the outputs.
             stop: the console shows that a signal has made this request.
             control: counters of progress, which the console shows.
@@ -66,8 +65,8 @@ class Outputs:
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
-                remove_later(run_dir, iteration, metrics_bytes)
-                self.metrics = MetricsFile(run_dir / METRICS, tuple(GLOSSARY))
+                remove_later(run_dir, iteration)
+                self.metrics = MetricsFile(run_dir / METRICS, [*GLOSSARY, *named_metrics(config.info_keys)])
                 if config.eval_every is not None:
                     self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
@@ -113,7 +112,7 @@ class Outputs:
         """
         self._loggers.log(row | evaluation)
         if evaluation and self._config.rank == 0:
-            self._evaluations.write(row | evaluation)
+            self._evaluations.write({"env_steps": row["env_steps"], **evaluation})
 
     @property
     def environment_check(self) -> str:

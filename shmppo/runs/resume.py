@@ -56,7 +56,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
             _check_origin(before, own, request.checkpoint)
-        check_metrics(own, checkpoint["metrics_bytes"])
+        check_metrics(own, iteration)
         config = resumed_config(before, request.changes, request.run_dir)
         require(
             config.ranks == process_group.size,

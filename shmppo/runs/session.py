@@ -36,7 +36,7 @@ from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
-from shmppo.storage.run_directory import LOG, METRICS, VIDEOS, saving
+from shmppo.storage.run_directory import LOG, VIDEOS, saving
 from shmppo.utils.commands import resume_command
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
@@ -114,10 +114,7 @@ class Session:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
-        metrics_bytes = start.checkpoint["metrics_bytes"] if start.checkpoint is not None else 0
-        self.outputs = Outputs(
-            config, self.run_dir, self.state.iteration, metrics_bytes, loggers, self.stop, buffers.control
-        )
+        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control)
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
         self.pool = (
@@ -259,7 +256,6 @@ class Session:
         best = state.mean_return > state.best_return
         content = state.to_checkpoint()
         with saving(self.run_dir):
-            content["metrics_bytes"] = (self.run_dir / METRICS).stat().st_size
             self.checkpoints.save(content, best=best)
         state.best_return = content["best_return"]
 

@@ -7,14 +7,16 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.episode_info import mean_of_known
 from shmppo.envs.schedule import ScheduleLog, load_schedule
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import HASH_DIGITS
@@ -62,24 +64,34 @@ def train_iterations(session: Session) -> None:
 
 
 class EpisodeStatistics:
-    """Returns and lengths of the last 100 finished episodes.
+    """Returns, lengths, and numbers of `info` of the last 100 finished episodes.
 
     Attributes:
         count: number of finished episodes of the run.
         returns: undiscounted returns, at most 100, the newest last.
         lengths: numbers of steps, at most 100, the newest last.
+        info: the numbers of `info` [I], at most 100 rows, NaN where an episode had none.
+        seen: names of the metrics `info/KEY` that an episode of the run has had.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, info_keys: Sequence[InfoKey] = ()) -> None:
+        """info_keys: the I keys."""
         self.count = 0
         self.returns: deque[float] = deque(maxlen=100)
         self.lengths: deque[float] = deque(maxlen=100)
+        self.info: deque[list[float]] = deque(maxlen=100)
+        self.seen: set[str] = set()
+        self._keys = info_keys
 
-    def add(self, returns: list[float], lengths: list[int]) -> None:
+    def add(self, returns: list[float], lengths: list[int], info: list[list[float]]) -> None:
         """Add finished episodes, the newest last."""
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
+        self.info.extend(info)
+        for key, numbers in zip(self._keys, zip(*info, strict=True), strict=False):
+            if key.metric not in self.seen and not all(map(math.isnan, numbers)):
+                self.seen.add(key.metric)
 
     def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
@@ -94,22 +106,41 @@ class EpisodeStatistics:
             that the step has only reset the environment.
         """
         t, n = np.nonzero(rollout.terminated | rollout.truncated)
-        own = np.column_stack([t, first_env + n, rollout.ended_return[t, n], rollout.ended_length[t, n]])
+        numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
+        own = np.column_stack([t, first_env + n, *numbers])
         ended = np.concatenate(process_group.gather_rows(own))
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
         finished = ended[ended[:, 3] > 0]
-        self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist())
+        self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist(), finished[:, 4:].tolist())
         return int((ended[:, 3] == 0).sum())
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores."""
-        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
+        return {
+            "count": self.count,
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "info": list(self.info),
+            "seen": sorted(self.seen),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
+        self.info.extend(state["info"])
+        self.seen.update(state["seen"])
+
+    @property
+    def info_means(self) -> dict[str, float]:
+        """Means of the keys that are named or were seen, over the episodes that had them, by metric. NaN: none had."""
+        columns = list(zip(*self.info, strict=True)) or [()] * len(self._keys)
+        return {
+            key.metric: mean_of_known(numbers)
+            for key, numbers in zip(self._keys, columns, strict=True)
+            if key.named or key.metric in self.seen
+        }
 
     @property
     def return_mean(self) -> float:
@@ -153,7 +184,7 @@ class TrainState:
         self.best_return = -math.inf
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
-        self.episodes = EpisodeStatistics()
+        self.episodes = EpisodeStatistics(parse_info_keys(config.info_keys))
         self.fingerprint = machine.versions() | {"processor": machine.processor_type()}
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = REPLAY_LIMIT if replayed else 0
@@ -218,6 +249,7 @@ class TrainState:
             "failed_episodes": self.failed_episodes,
             "return_mean_100": self.episodes.return_mean,
             "length_mean_100": self.episodes.length_mean,
+            **self.episodes.info_means,
             "explained_variance": explained,
             "sync_seconds": sync_seconds,
             "collect_seconds": times.seconds,

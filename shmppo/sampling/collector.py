@@ -195,6 +195,7 @@ class Collector:
             carry.episode[n] = self._envs.handles[i].episode
             carry.episode_return[n] = 0.0
             carry.episode_length[n] = 0
+            carry.episode_info[n] = 0.0
             carry.episode_hash[n] = self._envs.hashes[i]
         return tuple(episodes[i].env_index for i in lost)
 
@@ -265,6 +266,7 @@ class Collector:
             obs[:] = carried[own]
         envs.returns[:] = carry.episode_return[own]
         envs.lengths[:] = carry.episode_length[own]
+        envs.info.combined[:] = carry.episode_info[own]
         envs.hashes[:] = carry.episode_hash[own].tolist()
         self._first[:] = carry.first[own]
         self._actor.states[:] = carry.state[own]
@@ -293,6 +295,7 @@ class Collector:
         for end in ended:
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
+            rollout.ended_info[t, end.i] = np.nan if end.failed else end.info
             self._first[end.i] = True
             if end.failed and self._config.gamma > 0:
                 # The result of a failed step is unknown. With this bootstrap and a reward of 0, its δ is 0.
@@ -344,6 +347,7 @@ class Collector:
         carry.first[own] = self._first
         carry.episode_return[own] = envs.returns
         carry.episode_length[own] = envs.lengths
+        carry.episode_info[own] = envs.info.combined
         carry.episode_hash[own] = envs.hashes
         carry.episode[own] = [handle.episode for handle in envs.handles]
         for handle, snapshot in zip(envs.handles, carry.snapshot[own], strict=True):

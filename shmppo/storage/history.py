@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
 from shmppo.storage.checkpoint import BEST
@@ -16,50 +16,51 @@ from shmppo.storage.run_directory import EVALUATIONS, METRICS
 from shmppo.utils.files import replaced_file
 
 
-def check_metrics(run_dir: Path, metrics_bytes: int) -> None:
-    """Raise ConfigError if metrics.csv is shorter than it was when a checkpoint was written."""
+def check_metrics(run_dir: Path, iteration: int) -> None:
+    """Raise ConfigError if metrics.csv lacks an iteration before a checkpoint. iteration: of the checkpoint."""
     path = run_dir / METRICS
-    size = path.stat().st_size if path.is_file() else 0
-    if size < metrics_bytes:
-        raise ConfigError(
-            f"{path} has {size} bytes, but it had {metrics_bytes} when the checkpoint was written; restore it from a "
-            "copy, or start a new run with --init-from"
-        )
+    _, kept = _rows_until(path, iteration) if path.is_file() else (b"", [])
+    require(
+        len(kept) == iteration,
+        f"{path} has {len(kept)} of the {iteration} rows that it had when the checkpoint was written; restore it from "
+        "a copy, or start a new run with --init-from",
+    )
 
 
-def remove_later(run_dir: Path, iteration: int, metrics_bytes: int) -> None:
+def remove_later(run_dir: Path, iteration: int) -> None:
     """Remove the rows and KL profiles of iterations after a checkpoint, because they are trained again.
 
     Args:
         run_dir: directory of the run.
-        iteration: of the checkpoint.
-        metrics_bytes: size of metrics.csv when it was written. Evaluations are written later than their iteration, so
-            eval.csv has no such size.
+        iteration: of the checkpoint. 0: nothing is kept.
 
     Raises:
         OSError: if the files cannot be changed.
     """
-    if metrics_bytes:
-        os.truncate(run_dir / METRICS, metrics_bytes)
-    else:
-        (run_dir / METRICS).unlink(missing_ok=True)
-    for name in (EVALUATIONS, TABLE):
-        if (run_dir / name).is_file():
-            _remove_later_rows(run_dir / name, iteration)
+    for path in (run_dir / METRICS, run_dir / EVALUATIONS, run_dir / TABLE):
+        if path.is_file():
+            header, kept = _rows_until(path, iteration)
+            if kept:
+                with replaced_file(path) as temporary:
+                    temporary.write_bytes(b"".join([header, *kept]))
+            else:
+                path.unlink()
     for path in (run_dir / PROFILE_DIRECTORY).glob("*.npz"):
         if int(path.stem) > iteration:
             path.unlink()
 
 
-def _remove_later_rows(path: Path, iteration: int) -> None:
-    """Remove the rows of later iterations, and a last line that was written only in part."""
+def _rows_until(path: Path, iteration: int) -> tuple[bytes, list[bytes]]:
+    """Return the header of a table, and its rows up to an iteration. A line that was written only in part is left out.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
     header, *rows = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")] or [b""]
-    kept = [row for row in rows if int(row.partition(b",")[0]) <= iteration]
-    if kept:
-        with replaced_file(path) as temporary:
-            temporary.write_bytes(b"".join([header, *kept]))
-    else:
-        path.unlink()
+    try:
+        return header, [row for row in rows if int(row.partition(b",")[0]) <= iteration]
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:

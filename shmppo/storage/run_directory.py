@@ -129,29 +129,42 @@ class MetricsFile:
     """The file metrics.csv or eval.csv."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Write the header, if the file does not exist.
+        """Write the header, or read it if the file exists.
 
         Raises:
             OSError: if it cannot be written.
         """
-        self._path, self._columns = path, columns
+        self._path = path
         if not path.exists():
             with replaced_file(path) as temporary:
                 temporary.write_bytes(",".join(columns).encode() + b"\r\n")
+        self._columns = path.read_text(encoding="utf-8").splitlines()[0].split(",")
 
     def write(self, row: dict[str, float], weights_hash: str = "") -> None:
         """Append a row.
 
         Args:
-            row: a value for every column, except WEIGHTS_HASH.
+            row: a value for every column, except WEIGHTS_HASH. The file gets a column for each new name. A column of
+                an earlier name that the row lacks is NaN.
             weights_hash: the value of WEIGHTS_HASH, if the file has this column.
 
         Raises:
             SaveError: if it cannot be written, also because the file or its directory was removed.
         """
-        cells = [weights_hash if name == WEIGHTS_HASH else f"{row[name]:.10g}" for name in self._columns]
-        line = ",".join(cells).encode() + b"\r\n"
-        with saving(self._path.parent), open(self._path, "r+b", buffering=0) as file:
-            file.seek(0, os.SEEK_END)
-            while line:  # if the disk becomes full, a part is written
-                line = line[file.write(line) :]
+        with saving(self._path.parent):
+            if new := [name for name in row if name not in self._columns]:
+                self._add_columns(new)
+            cells = {name: f"{value:.10g}" for name, value in row.items()} | {WEIGHTS_HASH: weights_hash}
+            line = ",".join(cells.get(name, "nan") for name in self._columns).encode() + b"\r\n"
+            with open(self._path, "r+b", buffering=0) as file:
+                file.seek(0, os.SEEK_END)
+                while line:  # if the disk becomes full, a part is written
+                    line = line[file.write(line) :]
+
+    def _add_columns(self, names: Sequence[str]) -> None:
+        """Add columns that are NaN in all rows so far."""
+        self._columns += names
+        rows = self._path.read_bytes().splitlines()[1:]
+        lines = [",".join(self._columns).encode(), *(row + b",nan" * len(names) for row in rows)]
+        with replaced_file(self._path) as temporary:
+            temporary.write_bytes(b"".join(line + b"\r\n" for line in lines))

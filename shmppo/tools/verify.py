@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.checks import require
+from shmppo.config.info_keys import PREFIX
 from shmppo.config.resumable import different_fields
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig, from_json
@@ -238,7 +239,9 @@ def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -
     """Return the columns in which two rows differ, the weights first. A missing row differs in the weights."""
     if recorded is None:
         return [WEIGHTS_HASH]
-    columns = [name for name in COMPARED if recorded[name] != found[name]]
+    # An automatic key of `info` has a column from the first episode with it on.
+    names = [*COMPARED, *sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))]
+    columns = [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]
     return sorted(columns, key=lambda name: name != WEIGHTS_HASH)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from conftest import worker_processes
 
 from shmppo import resume, train
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.mujoco_support import mujoco_task
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -64,11 +68,19 @@ def restored(envs: MujocoVectorEnv, task: Task, i: int) -> None:
     assert task.snapshot is not None
     snapshot = np.zeros(task.snapshot.bytes, np.uint8)
     envs.handles[i].save_snapshot(snapshot)
-    carried = envs.lengths[i], envs.returns[i], envs.hashes[i], envs.obs[0][i].copy()
+    carried = envs.lengths[i], envs.returns[i], envs.hashes[i], envs.obs[0][i].copy(), envs.info.combined[i].copy()
     envs._remake(i)
     envs.reset_env(i, envs.handles[i].episode)
     envs.handles[i].restore_snapshot(snapshot)
-    envs.lengths[i], envs.returns[i], envs.hashes[i], envs.obs[0][i] = carried
+    envs.lengths[i], envs.returns[i], envs.hashes[i], envs.obs[0][i], envs.info.combined[i] = carried
+
+
+def keys_of(config: TrainConfig) -> Iterator[str]:
+    """Values of --info-keys for all numbers that the task reports."""
+    made = make_environment(config)
+    for name, how in zip(mujoco_task(made).reported, itertools.cycle(("last", "sum", "mean", "max")), strict=False):
+        yield f"{name}:{how}"
+    made.close()
 
 
 def compare(env: str, arguments: dict[str, Any], steps: int, *, num_envs: int = 3) -> int:
@@ -77,6 +89,7 @@ def compare(env: str, arguments: dict[str, Any], steps: int, *, num_envs: int = 
     config = TrainConfig(
         env=env, env_kwargs=arguments, num_envs=num_envs, workers=0, wrappers=limit, env_backend="mujoco"
     )
+    config = dataclasses.replace(config, info_keys=tuple(keys_of(config)))
     task = inspect_task(config)
     reference, native = SyncVectorEnv(config, task, 0, num_envs), MujocoVectorEnv(config, task, 0, num_envs)
     rng = np.random.default_rng(1)
@@ -98,7 +111,8 @@ def compare(env: str, arguments: dict[str, Any], steps: int, *, num_envs: int = 
             assert np.array_equal(reference.lengths, native.lengths)
             for expected_end, end in zip(*ends, strict=True):
                 assert np.array_equal(expected_end.final[0], end.final[0])
-                assert expected_end._replace(final=()) == end._replace(final=())
+                assert np.array_equal(expected_end.info, end.info, equal_nan=True)
+                assert expected_end._replace(final=(), info=()) == end._replace(final=(), info=())
             ended += len(ends[0])
             if step % 30 == 20:
                 restored(native, task, step // 30 % num_envs)
@@ -160,6 +174,7 @@ def test_training_gives_the_hash_of_gymnasium(env: str, tmp_path: Path) -> None:
         ({"env": "CartPole-v1"}, "it is not a MuJoCo task"),
         ({"wrappers": ("FlattenObservation",)}, "it has the wrapper FlattenObservation"),
         ({"prev_action": True}, "it has the wrapper PreviousStepWrapper"),
+        ({"info_keys": ("reward_ctrl", "x_position:max")}, "--info-keys names x_position"),
     ],
 )
 def test_other_environments_use_gymnasium(change: dict[str, Any], reason: str) -> None:

@@ -115,19 +115,21 @@ def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(run_dir: Path
 def test_metrics_that_are_shorter_than_at_the_checkpoint_are_refused(run_dir: Path) -> None:
     whole = (run_dir / "metrics.csv").read_bytes()
     (run_dir / "metrics.csv").write_bytes(whole[:-3])
-    message = (
-        rf"^{run_dir}/metrics\.csv has {{}} bytes, but it had {len(whole)} when the checkpoint was written; restore"
-    )
-    with refused(message.format(len(whole) - 3)):
+    message = rf"^{run_dir}/metrics\.csv has {{}} of the 4 rows that it had when the checkpoint was written; restore"
+    with refused(message.format(3)):
         resume(run_dir, stop_at_iteration=5)
     (run_dir / "metrics.csv").unlink()
     with refused(message.format(0)):
         resume(run_dir, stop_at_iteration=5, new_run_dir=run_dir.parent / "fork")
+    (run_dir / "metrics.csv").write_bytes(whole.replace(b"\n2,", b"\nx2,"))
+    with refused(rf"^{run_dir}/metrics\.csv is damaged \(invalid literal .*'x2'\); restore it from a copy"):
+        resume(run_dir, stop_at_iteration=5)
 
 
 def test_what_was_written_after_the_checkpoint_is_removed(run_dir: Path, trained: Path) -> None:
     whole = (run_dir / "metrics.csv").read_bytes()
-    (run_dir / "metrics.csv").write_bytes(whole + whole.splitlines(keepends=True)[-1] + b"5,12")
+    last = whole.splitlines(keepends=True)[-1]
+    (run_dir / "metrics.csv").write_bytes(whole + last.replace(b"4,", b"5,", 1) + b"6,12")
     resume(run_dir, stop_at_iteration=5)
     rows = (run_dir / "metrics.csv").read_bytes()
     assert rows.startswith(whole)
