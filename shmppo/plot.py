@@ -6,7 +6,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,10 +23,14 @@ class Plot:
     metric: tuple[str, ...] = ()
     """Metrics to plot, one panel each: columns of metrics.csv or eval.csv, for example approx_kl eval/return.
     Without this flag, the plot is an overview of returns, KL, clip fraction, and the time of each phase."""
+    label: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """RUN_DIR=NAME, the name of a run in legends. Runs of the same configuration without a name get it too, and runs
+    with the same name become one curve. Give the flag once per run."""
     x: Literal["steps", "seconds"] = "steps"
     """X axis of the metrics: environment steps or seconds of training."""
     out: Path = Path("curves.svg")
-    """File to write. Its suffix selects the format: svg, png, or pdf."""
+    """File to write. Its suffix selects the format: svg, png, pdf, or html. html: a page that needs no other file, with
+    the curves, the options and their differences, versions, evaluations, and a video of each run that has one."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def _plot() -> None:
     if isinstance(options, KLPlot):
         plot_profiles(options.run_dirs, options.out)
     else:
-        plot_curves(options.run_dirs, options.out, metrics=options.metric, x=options.x)
+        plot_curves(options.run_dirs, options.out, metrics=options.metric, x=options.x, labels=options.label)
     print(options.out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,31 +106,57 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
     return evaluations | {"wall_seconds": seconds}
 
 
-def group_runs(runs: list[Run]) -> dict[str, list[Run]]:
+def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict[str, list[Run]]:
     """Group runs whose configurations differ only in IGNORED_FIELDS.
 
+    Args:
+        runs: the runs.
+        names: labels by run directory. Runs of the same configuration without a label get it too, and runs with the
+            same label become one group.
+
     Returns:
-        The groups by label. A label names the fields in which the groups differ, and their values.
+        The groups by label. The label of a group without a given one has the fields in which the configurations differ.
     """
-    groups: dict[str, list[Run]] = {}
+    given = names or {}
+    keys = []
     for run in runs:
         fields = {k: v for k, v in run.config.items() if k not in IGNORED_FIELDS} or {"run": str(run.directory)}
-        groups.setdefault(json.dumps(fields, sort_keys=True), []).append(run)
-    configs = [json.loads(key) for key in groups]
+        keys.append(json.dumps(fields, sort_keys=True))
+    labels = _configuration_labels(list(dict.fromkeys(keys)))
+    labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
+    groups: dict[str, list[Run]] = {}
+    for key, run in zip(keys, runs, strict=True):
+        groups.setdefault(given.get(run.directory, labels[key]), []).append(run)
+    return groups
+
+
+def _configuration_labels(keys: list[str]) -> dict[str, str]:
+    """Return a label for each configuration, given as JSON: the fields in which they differ, and their values.
+
+    Numbers are rounded to four digits, unless two labels would be equal.
+    """
+    configs = [json.loads(key) for key in keys]
     names = sorted(set().union(*configs))
     # A run of another version of shmppo may lack a field.
     differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in configs}) > 1]
-    labels = [", ".join(f"{name} {_short(fields[name])}" for name in differing if name in fields) for fields in configs]
     if len(configs) == 1:
-        labels = [str(configs[0].get("env", configs[0].get("run")))]
-    members = groups.values()
-    labels = [text or str(runs[0].directory) for text, runs in zip(labels, members, strict=True)]
-    return dict(zip(labels, members, strict=True))
+        return {keys[0]: str(configs[0].get("env", configs[0].get("run")))}
+    for show in (short, str):
+        labels = [
+            ", ".join(f"{name} {show(fields[name])}" for name in differing if name in fields)
+            or f"without {', '.join(differing)}"
+            for fields in configs
+        ]
+        if len(set(labels)) == len(labels):
+            break
+    return dict(zip(keys, labels, strict=True))
 
 
-def _short(value: Any) -> str:
-    """Format the value of a field for a label."""
-    return "×".join(map(str, value)) if isinstance(value, list) else str(value)
+def short(value: Any) -> str:
+    """Format the value of a field, a number with at most four digits."""
+    if isinstance(value, list):
+        return "×".join(map(short, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)

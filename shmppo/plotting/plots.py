@@ -5,13 +5,14 @@ They are drawn from metrics.csv, eval.csv, or recorded KL profiles. The labels c
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from shmppo.config.checks import nearest
+from shmppo.config.checks import nearest, require
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, phase_shares, read_run
@@ -32,6 +33,8 @@ AXIS_LABELS = {
     "clip_fraction": "clip fraction",
 }
 """Labels of axes. Other columns are labeled with their names."""
+LEGEND_CHARACTERS, TITLE_CHARACTERS = 110, 100
+"""Characters in a line of the legend, and in the title of a panel, which has two lines."""
 X_COLUMNS = {"steps": "env_steps", "seconds": "wall_seconds"}
 """Columns of the x axis, by the value of --x."""
 SEEDS_CAPTION = (
@@ -62,14 +65,22 @@ def draw_phases(axis: Axes, run: Run, title: str) -> None:
     iterations = [run.columns["iteration"][part].mean() for part in parts]
     axis.stackplot(iterations, 100 * means, colors=COLORS, labels=PHASES)
     axis.set_ylim(0, 100)
-    label(axis, "iteration", "share of time (%)", f"time of {title}")
+    text = textwrap.fill(
+        textwrap.shorten(f"time of {title}", TITLE_CHARACTERS, placeholder=" …"), TITLE_CHARACTERS // 2
+    )
+    label(axis, "iteration", "share of time (%)", text)
 
 
 def add_legend(figure: Figure, axis: Axes) -> None:
-    """Add the legend of a panel to the figure, above all panels, where it hides no curve."""
+    """Add the legend of a panel to the figure, above all panels, where it hides no curve.
+
+    The figure grows by the height of the legend, so that the panels keep their size.
+    """
     handles, names = axis.get_legend_handles_labels()
     columns = max(1, min(len(names), 100 // (8 + max(map(len, names), default=0))))
-    figure.legend(handles, names, loc="outside upper left", ncols=columns)
+    texts = [textwrap.fill(name, LEGEND_CHARACTERS) for name in names]
+    legend = figure.legend(handles, texts, loc="outside upper left", ncols=columns)
+    figure.set_figheight(figure.get_figheight() + legend.get_window_extent().height / figure.dpi)
 
 
 def draw_groups(axis: Axes, groups: Groups, column: str, over: str) -> None:
@@ -93,21 +104,30 @@ def draw_groups(axis: Axes, groups: Groups, column: str, over: str) -> None:
 
 
 def plot_curves(
-    run_dirs: Sequence[Path], out: Path, *, metrics: Sequence[str] = (), x: Literal["steps", "seconds"] = "steps"
+    run_dirs: Sequence[Path],
+    out: Path,
+    *,
+    metrics: Sequence[str] = (),
+    x: Literal["steps", "seconds"] = "steps",
+    labels: Sequence[str] = (),
 ) -> None:
     """Draw metrics of runs. Runs that differ only in their seed become one curve.
 
     Args:
         run_dirs: directories of the runs.
-        out: file to write.
+        out: file to write. A page if its name ends in .html.
         metrics: columns of metrics.csv or eval.csv, one panel each. Empty: an overview.
         x: the x axis of the metrics.
+        labels: texts RUN_DIR=NAME, see `group_runs`.
 
     Raises:
-        ConfigError: if matplotlib is missing, a run cannot be read, a run has no values of a metric, or `out` cannot be
-            written.
+        ConfigError: if matplotlib is missing, a run cannot be read, a run has no values of a metric, a label belongs to
+            no run, or `out` cannot be written.
     """
-    groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
+    names = {Path(run_dir): name for run_dir, _, name in (text.partition("=") for text in labels)}
+    unknown = " ".join(map(str, names.keys() - set(run_dirs)))
+    require(not unknown, f"--label {unknown}: no such run is plotted; write --label RUN_DIR=NAME")
+    groups = group_runs([read_run(run_dir) for run_dir in run_dirs], names)
     figure = draw_metrics(groups, metrics, X_COLUMNS[x]) if metrics else draw_overview(groups, X_COLUMNS[x])
     several = any(len(members) > 1 for members in groups.values())
     save(figure, out, SEEDS_CAPTION if several else "")
@@ -133,7 +153,7 @@ def draw_metrics(groups: Groups, metrics: Sequence[str], over: str) -> Figure:
 def check_metric(groups: Groups, metric: str, over: str) -> None:
     """Check that a metric can be drawn for all runs. Raises ConfigError otherwise."""
     runs = [run for members in groups.values() for run in members]
-    known = {*GLOSSARY, *EVALUATION_GLOSSARY}.union(*(run.columns for run in runs))
+    known = {*GLOSSARY, *EVALUATION_GLOSSARY}.union(*(run.columns.keys() | run.evaluations.keys() for run in runs))
     if metric not in known:
         raise ConfigError(
             f"--metric {metric} is not a metric{nearest(metric, known)}; the metrics are the columns of "
@@ -200,7 +220,7 @@ def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
         profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
         draw_profiles(axes, profiles, name, COLORS[i % len(COLORS)])
     label_profiles(axes)
-    axes[0].legend()
+    add_legend(figure, axes[0])
     save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")
 
 

@@ -15,7 +15,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.plot import main
 from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, phase_shares, read_columns, read_run
-from shmppo.plotting.plots import plot_curves
+from shmppo.plotting.plots import draw_metrics, draw_overview, plot_curves
 from shmppo.plotting.style import new_figure, save
 from shmppo.utils.phase_timer import PHASES
 
@@ -93,6 +93,63 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> No
         "core none": ["b"],
     }
     assert list(group_runs(runs[:1])) == ["Some-v0"]
+
+
+def test_labels_have_rounded_numbers_unless_they_would_be_equal(tmp_path: Path) -> None:
+    runs = [read_run(written_run(tmp_path / str(i), gamma=value)) for i, value in enumerate((0.123456, 0.9, 0.5))]
+    assert list(group_runs(runs[:2])) == ["gamma 0.1235", "gamma 0.9"]
+    runs.append(read_run(written_run(tmp_path / "close", gamma=0.123457)))
+    assert list(group_runs(runs)) == ["gamma 0.123456", "gamma 0.9", "gamma 0.5", "gamma 0.123457"]
+
+
+def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_group(tmp_path: Path) -> None:
+    runs = [
+        read_run(written_run(tmp_path / f"{core}{seed}", core=core, seed=seed))
+        for core in ("lstm", "gru", "lmu")
+        for seed in (1, 2)
+    ]
+    names = {tmp_path / "lstm1": "mine", tmp_path / "gru1": "one", tmp_path / "gru2": "two", tmp_path / "lmu2": "one"}
+    groups = {label: [run.directory.name for run in members] for label, members in group_runs(runs, names).items()}
+    assert groups == {"mine": ["lstm1", "lstm2"], "one": ["gru1", "lmu1", "lmu2"], "two": ["gru2"]}
+
+
+def test_panels_keep_their_size_whatever_the_length_of_the_legend(tmp_path: Path) -> None:
+    heights = []
+    for words in (1, 60):
+        groups = {
+            f"{'word ' * words}{i}": [read_run(run)] for i, run in enumerate([written_run(tmp_path / f"{words}")])
+        }
+        groups |= {f"{'other ' * words}{i}": members for i, members in enumerate(groups.values())}
+        for figure in (draw_metrics(groups, ("approx_kl", "entropy"), "env_steps"), draw_overview(groups, "env_steps")):
+            figure.draw_without_rendering()
+            heights.append([axis.get_window_extent().height for axis in figure.axes[:2]])
+    np.testing.assert_allclose(heights[2:], heights[:2], rtol=0.1)
+
+
+def test_the_command_takes_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirs = [written_run(tmp_path / core, core=core) for core in ("lstm", "gru")]
+    command = ["plot", *map(str, dirs), "--out", str(tmp_path / "a.svg"), "--metric", "entropy"]
+    monkeypatch.setattr(sys, "argv", [*command, "--label", f"{dirs[0]}=one = 1", "--label", f"{dirs[1]}=two"])
+    assert main() == 0
+    assert {"one = 1", "two"} <= set(texts(tmp_path / "a.svg"))
+    monkeypatch.setattr(sys, "argv", [*command, "--label", "nowhere=one"])
+    assert main() == 2
+    assert "error: --label nowhere: no such run is plotted; write --label RUN_DIR=NAME" in capsys.readouterr().err
+
+
+def test_metrics_of_info_and_of_evaluations_are_known_by_their_columns(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "a")
+    lines = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("\n".join([f"{lines[0]},info/success", *(f"{line},0.5" for line in lines[1:])]))
+    (run / "eval.csv").write_text("iteration,env_steps,eval/info/success\n2,20,0.25\n4,40,0.5\n")
+    plot_curves((run,), tmp_path / "a.svg", metrics=("info/success", "eval/info/success"))
+    assert {"info/success", "eval/info/success"} <= set(texts(tmp_path / "a.svg"))
+    with pytest.raises(
+        ConfigError, match=r"--metric eval/info/sucess is not a metric \(did you mean eval/info/success"
+    ):
+        plot_curves((run,), tmp_path / "a.svg", metrics=("eval/info/sucess",))
 
 
 def test_an_incomplete_row_is_left_out(tmp_path: Path) -> None:
