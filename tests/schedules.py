@@ -57,3 +57,17 @@ def raises_later(iteration: int) -> dict[str, int]:
 
 def number(iteration: int) -> int:
     return iteration
+
+
+def by_success(iteration: int, metrics: dict[str, float]) -> dict[str, int]:
+    """One level more than the mean length and the evaluated length say together."""
+    metrics.pop("env_steps", None)  # the metrics are a copy
+    return {"level": 1 + int(metrics.get("length_mean_100", 0)) // 3 + int(metrics.get("eval/length", 0)) // 6}
+
+
+def not_json(iteration: int) -> dict[str, object]:
+    return {"level": object()}
+
+
+def too_long(iteration: int) -> dict[str, str]:
+    return {"level": "x" * 70_000}

@@ -12,6 +12,8 @@ TOO_LARGE = 1e30
 MAX_SECONDS = 1e6
 """The functions of the system that wait count in milliseconds with 32 bits."""
 MAX_UNITS, MAX_LAYERS = 2**20, 100
+MAX_OPTION_BYTES = 2**16
+"""Largest size of the options of `reset` (--env-schedule) as JSON text."""
 
 BOUNDS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("be at least 1", lambda v: v >= 1, (

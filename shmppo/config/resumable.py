@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag, flag_with_value, require
-from shmppo.config.run_options import ReportOptions
+from shmppo.config.run_options import EvaluationOptions, ReportOptions
 from shmppo.config.train_config import TrainConfig, typed_fields
 
 RESUMABLE: tuple[str, ...] = (
@@ -22,9 +22,10 @@ RESUMABLE: tuple[str, ...] = (
     "checkpoint_every",
     "keep_every",
     "rank_timeout",
-    *(field.name for field in dataclasses.fields(ReportOptions)),
+    *(field.name for group in (EvaluationOptions, ReportOptions) for field in dataclasses.fields(group)),
 )
 """Fields of the configuration that `resume` may change. At a given iteration, only anneal_steps changes the weights.
+Evaluations cannot be changed in a run with --env-schedule, which may read their results.
 
 If a change of anneal_steps alters the schedule of finished iterations, no new run gives the same weights, so the run
 becomes inexact."""
@@ -43,7 +44,8 @@ def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Pat
     """
     typed = typed_fields(changes)
     refused = {name: value for name, value in typed.items() if value != getattr(stored, name)}
-    refused = {name: value for name, value in refused.items() if name not in RESUMABLE}
+    fixed = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs") if stored.env_schedule else ()
+    refused = {name: value for name, value in refused.items() if name not in RESUMABLE or name in fixed}
     require(not refused, refusal(run_dir, [flag_with_value(name, value) for name, value in refused.items()]))
     return dataclasses.replace(
         stored, **{"stop_at_iteration": None} | {name: typed[name] for name in typed if name in RESUMABLE}

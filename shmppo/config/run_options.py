@@ -72,12 +72,9 @@ class RankOptions:
 
 
 @dataclass(frozen=True)
-class ReportOptions:
-    """What a run displays and records."""
+class EvaluationOptions:
+    """Evaluations during training, and what is decided from metrics."""
 
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'.
-    Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
     eval_every: int | None = None
     """Iterations between evaluations: all workers play whole episodes with the current weights, and eval.csv gets a
     row. The weights at the end are evaluated, too. None: no evaluations."""
@@ -89,6 +86,29 @@ class ReportOptions:
     """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
     eval_videos: bool = False
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
+    best_by: str = "return"
+    """The metric whose largest value belongs to checkpoint-best.pt: return (of the last 100 training episodes), or any
+    metric of training or evaluation without times, such as eval/return or info/is_success."""
+    stop_when: tuple[str, ...] = ()
+    """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example "eval/return>=475"."""
+
+    def check_evaluation(self) -> None:
+        """Raise ConfigError if one of these options is invalid."""
+        require_json(self, "eval_env_kwargs")
+        for name in ("eval_sample", "eval_env_kwargs", "eval_videos"):
+            require(
+                self.eval_every is not None or not getattr(self, name),
+                f"{flag(name)} concerns evaluations during training; add --eval-every, or leave it out",
+            )
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What a run displays and records."""
+
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'.
+    Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
     quiet: bool = False
     """Print only errors."""
     kl_profile_every: int | None = None
@@ -97,12 +117,3 @@ class ReportOptions:
     check_determinism: int = 500
     """Steps for which another process compares two instances of the environment during the first iterations. If they
     differ, the run is not reproducible (exact: false). 0: no check."""
-
-    def check_report(self) -> None:
-        """Raise ConfigError if one of these options is invalid."""
-        require_json(self, "eval_env_kwargs")
-        for name in ("eval_sample", "eval_env_kwargs", "eval_videos"):
-            require(
-                self.eval_every is not None or not getattr(self, name),
-                f"{flag(name)} concerns evaluations during training; add --eval-every, or leave it out",
-            )

@@ -25,7 +25,7 @@ from shmppo.config.bounds import check_bounds
 from shmppo.config.checks import flag, require, shown
 from shmppo.config.hints import field_hint
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
-from shmppo.config.run_options import ProcessOptions, RankOptions, ReportOptions
+from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
 from shmppo.utils.files import read_object
 from shmppo.utils.machine import usable_cores
@@ -41,6 +41,7 @@ BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes 
 @dataclass(frozen=True)
 class TrainConfig(
     ReportOptions,
+    EvaluationOptions,
     RankOptions,
     ProcessOptions,
     OptimizerOptions,
@@ -311,7 +312,7 @@ def check(config: TrainConfig) -> None:
     config.check_objective()
     config.check_processes()
     config.check_ranks()
-    config.check_report()
+    config.check_evaluation()
     _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action
@@ -133,7 +134,10 @@ class CheckedEnv:
             from shmppo.envs.user_vector_env import UserVectorEnv as Kind  # type: ignore[assignment]
         else:
             from shmppo.envs.sync_vector_env import SyncVectorEnv as Kind  # type: ignore[assignment]
-        return Kind(config, task, self._low, CHECKED + 1)
+        envs = Kind(config, task, self._low, CHECKED + 1)
+        if schedule := load_schedule(config):
+            envs.options = schedule(1, {})
+        return envs
 
     def begin_history(self) -> None:
         """Begin some other episodes in all environments. Does nothing if episodes may depend on earlier ones."""

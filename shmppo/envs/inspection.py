@@ -34,7 +34,7 @@ def inspect_task(config: TrainConfig) -> Task:
             exist, the environment breaks Gymnasium's API, or `--env-schedule` returns no options for iteration 1.
     """
     if schedule := load_schedule(config):
-        schedule(1)
+        schedule(1, {})
     try:
         env = make_environment(config)
     except ConfigError:

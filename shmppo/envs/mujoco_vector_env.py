@@ -21,6 +21,7 @@ from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_support import mujoco_task, time_limit
 from shmppo.envs.mujoco_tasks import MujocoTask
+from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
@@ -114,8 +115,8 @@ class MujocoVectorEnv(SyncVectorEnv):
         numbers = self._reward_terms.get(key.path[-1])
         return np.full(len(indices), np.nan) if numbers is None else numbers[indices]
 
-    def reset_env(self, i: int, episode: int, iteration: int | None = None) -> None:
-        super().reset_env(i, episode, iteration)
+    def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
+        super().reset_env(i, episode, options)
         self._update_position(i)
 
     def replay(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:

@@ -1,62 +1,80 @@
-"""Options of `reset` that change with the iteration (--env-schedule), for a curriculum."""
+"""Options of `reset` that change while training (--env-schedule), for a curriculum.
+
+Only the learner calls the function. Workers read its result from the shared memory.
+"""
 
 from __future__ import annotations
 
-import copy
-import logging
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from shmppo.config.bounds import MAX_OPTION_BYTES
 from shmppo.config.checks import shown
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES, accepts, describe_error, reraise_ctrl_c, user_traceback
 
-Schedule = Callable[[int], dict[str, Any]]
-"""Returns the options for the episodes that begin in an iteration, counted from 1."""
-
-log = logging.getLogger(__name__)
+Options = dict[str, Any]
+"""Options of `reset`: JSON values by name."""
 
 
-def load_schedule(config: TrainConfig) -> Schedule | None:
-    """Return the schedule of a run, or None if it has none.
+class EnvSchedule:
+    """The function of --env-schedule."""
 
-    Raises:
-        ConfigError: if the configuration does not name a function. Later, the schedule raises it if the function raises
-            or returns something other than a dict.
-    """
-    if config.env_schedule is None:
-        return None
-    where = f"--env-schedule {config.env_schedule}"
-    function = load_object(config.env_schedule, "--env-schedule")
+    def __init__(self, config: TrainConfig) -> None:
+        """Import the function. Raises ConfigError if there is none."""
+        self._where = f"--env-schedule {config.env_schedule}"
+        self._function = load_object(str(config.env_schedule), "--env-schedule")
+        self._takes_metrics = accepts(self._function, 1, {})
 
-    def options(iteration: int) -> dict[str, Any]:
+    def __call__(self, iteration: int, metrics: Mapping[str, float]) -> Options:
+        """Return the options of the episodes that begin in an iteration.
+
+        Args:
+            iteration: counted from 1.
+            metrics: of the iteration before and of the last evaluation, by name. Empty in iteration 1.
+
+        Raises:
+            ConfigError: if the function raises, or if it returns something other than a dict of JSON values.
+        """
         try:
-            returned = function(iteration)
+            returned = self._function(iteration, *([dict(metrics)] if self._takes_metrics else []))
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise ConfigError(
-                f"{where} raised {describe_error(error)} for iteration {iteration}; correct it",
+                f"{self._where} raised {describe_error(error)} for iteration {iteration}; correct it",
                 details=user_traceback(error),
             ) from error
+        where = f"{self._where} returned {shown(returned)} for iteration {iteration}"
         if not isinstance(returned, dict):
-            raise ConfigError(
-                f"{where} returned {type(returned).__name__} for iteration {iteration}; return a dict of options"
-            )
-        return copy.deepcopy(returned)  # an environment that changes its options must not change those of others
+            raise ConfigError(f"{where}; return a dict of options")
+        try:
+            text = json.dumps(returned)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}; its values must be JSON: numbers, text, lists, and dicts") from error
+        if len(text) > MAX_OPTION_BYTES:
+            raise ConfigError(f"{where}; as JSON, it must have at most {MAX_OPTION_BYTES} bytes")
+        options: Options = json.loads(text)
+        return options
 
+
+def load_schedule(config: TrainConfig) -> EnvSchedule | None:
+    """Return the schedule of a run, or None if it has none. Raises ConfigError if there is no such function."""
+    return None if config.env_schedule is None else EnvSchedule(config)
+
+
+def write_options(options: Options, target: np.ndarray) -> None:
+    """Write options as JSON text. target: uint8 [MAX_OPTION_BYTES]."""
+    text = json.dumps(options).encode()
+    target[: len(text)] = np.frombuffer(text, np.uint8)
+    target[len(text) :] = 0
+
+
+def read_options(source: np.ndarray) -> Options | None:
+    """Read what `write_options` wrote. Return None if the run has no schedule, and so no bytes."""
+    options: Options | None = json.loads(source.tobytes().rstrip(b"\0")) if source.size else None
     return options
-
-
-class ScheduleLog:
-    """Logs the options whenever they change."""
-
-    def __init__(self, schedule: Schedule | None) -> None:
-        self._schedule, self._last = schedule, ""
-
-    def log(self, iteration: int) -> None:
-        """Call this before each iteration, counted from 1."""
-        if self._schedule is not None and (text := shown(self._schedule(iteration))) != self._last:
-            log.info("episodes that begin in iteration %d or later get the options %s", iteration, text)
-            self._last = text

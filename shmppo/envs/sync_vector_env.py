@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import struct
 import zlib
@@ -18,7 +19,7 @@ from shmppo.envs.checker import STEP_RULE, brief, result_of
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
-from shmppo.envs.schedule import load_schedule
+from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
@@ -46,7 +47,6 @@ class GymnasiumHandle(EnvHandle):
         self._config = config
         self._task = task
         self._render_mode = render_mode
-        self._schedule = load_schedule(config)
         self.make()
 
     def make(self) -> None:
@@ -62,12 +62,12 @@ class GymnasiumHandle(EnvHandle):
         self._spaces = spaces_of(self._env)
         self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 
-    def reset(self, episode: int, iteration: int = 1) -> Any:
+    def reset(self, episode: int, options: Options | None) -> Any:
         """Start the episode with this number and return its first observation.
 
         Args:
             episode: the number.
-            iteration: the iteration in which the episode begins, counted from 1.
+            options: of `reset`. None: no options.
 
         Raises:
             EnvError: if the environment's `reset` raises or returns something other than a pair.
@@ -79,8 +79,8 @@ class GymnasiumHandle(EnvHandle):
         if seed is not None:
             seed_spaces(self._spaces, seed)
         arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
-        if self._schedule is not None:
-            arguments["options"] = self._schedule(iteration)
+        if options is not None:
+            arguments["options"] = copy.deepcopy(options)  # the environment may change them
         try:
             returned = self._env.reset(**arguments)
         except FAILURES as error:
@@ -185,7 +185,7 @@ class SyncVectorEnv(VectorEnv):
         """Restore environment i. Return whether that succeeded."""
         progress += 1
         if episode.snapshot is not None:
-            self.reset_env(i, episode.number, episode.iteration)
+            self.reset_env(i, episode.number, episode.options)
             self.handles[i].restore_snapshot(episode.snapshot)
             return True
         if episode.actions is None:
@@ -209,7 +209,7 @@ class SyncVectorEnv(VectorEnv):
         """
         ended = False
         try:
-            self.reset_env(i, episode.number, episode.iteration)
+            self.reset_env(i, episode.number, episode.options)
             for action in episode.actions or ():
                 progress += 1
                 _, terminated, truncated = self._advance(i, action)
@@ -289,10 +289,10 @@ class SyncVectorEnv(VectorEnv):
             hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
         self.hashes[i] = hashed
 
-    def reset_env(self, i: int, episode: int, iteration: int | None = None) -> None:
-        """Start the episode with this number in environment i. iteration: in which it began. None: `self.iteration`."""
+    def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
+        """Start the episode with this number in environment i. options: of its reset. None: `self.options`."""
         self._begin_episode(i, episode)
-        first = self.handles[i].reset(episode, self.iteration if iteration is None else iteration)
+        first = self.handles[i].reset(episode, self.options if options is None else options)
         self._store_checked(i, "reset", first, 0)
         self._hide()
         self._check_finite(i, "reset", self._env_obs[i])

@@ -16,6 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import name_values
 from shmppo.envs.episode_info import EpisodeInfo
 from shmppo.envs.handles import EnvHandle
+from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import Leaf, relative_pronoun
@@ -57,8 +58,8 @@ class EpisodeToRestore(NamedTuple):
     """The value of `VectorEnv.hashes` after these actions."""
     snapshot: np.ndarray | None
     """The environment's snapshot after these actions, uint8 [bytes]. None: the environment has no snapshots."""
-    iteration: int = 1
-    """The iteration in which it began, counted from 1."""
+    options: Options | None = None
+    """The options of its reset (--env-schedule). None: no options."""
 
 
 class VectorEnv(ABC):
@@ -76,7 +77,7 @@ class VectorEnv(ABC):
         lengths: int64 [n], length so far of each current episode.
         info: the numbers of `info` of each current episode.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
-        iteration: the iteration whose options the next episodes get (--env-schedule), counted from 1.
+        options: the options that the resets of the next episodes get (--env-schedule). None: no options.
     """
 
     def __init__(self, config: TrainConfig, task: Task, handles: Sequence[EnvHandle]) -> None:
@@ -87,7 +88,7 @@ class VectorEnv(ABC):
         self.lengths = np.zeros(len(handles), np.int64)
         self.info = EpisodeInfo(parse_info_keys(config.info_keys), len(handles))
         self.hashes = [0] * len(handles)
-        self.iteration = 1
+        self.options: Options | None = None
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
         self._float_leaves = [(k, leaf) for k, leaf in enumerate(observation.leaves) if leaf.dtype == "float32"]
         self._hidden = list(config.hidden_indices)

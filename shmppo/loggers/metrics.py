@@ -73,7 +73,8 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "episodes": "episodes finished",
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step",
     "return_mean_100": "mean return of the last 100 finished episodes; null if none has finished",
-    "best_return": "highest mean return at which a checkpoint was saved; null if no episode had finished",
+    "best_by": "the metric of `--best-by`",
+    "best_value": "its highest value at which a checkpoint was saved; null if it has had no value",
     "best_checkpoint": "file of the best checkpoint in the run directory; null if there is none",
     "workers": "number of workers of one rank",
     "worker_restarts": "workers that were replaced",
@@ -85,7 +86,8 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "sync_seconds": "seconds spent on signaling workers",
     "peak_memory_bytes": "largest memory of all processes together",
     "shared_memory_bytes": "size of the shared buffers",
-    "stop_reason": "why the run ended: `finished`, `signal`, `callback`, or `error`",
+    "stop_reason": "why the run ended: `finished`, `signal`, `callback`, `error`, or the condition of "
+    "`--stop-when` that held",
     "error": "the error that ended the run; null if there was none",
 }
 """Every key of summary.json."""
@@ -106,6 +108,15 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
 
 TIMED_COLUMNS = TRACKER_GROUPS["time"]
 """Columns of metrics.csv that depend on the clock. All others are functions of the configuration."""
+
+DECISIVE = tuple(
+    name
+    for name in dict.fromkeys([*GLOSSARY, *EVALUATION_GLOSSARY])
+    if name not in (*TIMED_COLUMNS, "eval/seconds", "state_drift", WEIGHTS_HASH)
+)
+"""Metrics that are the same in two runs of one configuration, also after crashes and resumes.
+
+After the replacement of a worker, state_drift is too small."""
 
 _TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.items() for name in names}
 

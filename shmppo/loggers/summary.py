@@ -39,7 +39,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         summary: content of summary.json.
         run_dir: directory of the run.
     """
-    phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary.get("best_return")
+    phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary.get("best_value")
     whole = sum(phases[phase] for phase in PHASES) or 1.0
     texts = {
         "run": short_path(run_dir),
@@ -59,7 +59,8 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
     if failed:
         texts["skipped"] = f"{count(failed, 'episode')} that failed, see run.log"
     if best is not None and summary.get("best_checkpoint"):
-        texts["best saved"] = f"{number(best)} in {short_path(run_dir / summary['best_checkpoint'])}"
+        file = short_path(run_dir / summary["best_checkpoint"])
+        texts["best saved"] = f"{summary['best_by']} {number(best)} in {file}"
     if summary["worker_restarts"]:
         texts["workers"] = f"{summary['worker_restarts']} restarted after a failure"
     lines = [wrapped for name, text in texts.items() if text for wrapped in _wrap(f"{name:<15}{text}")]

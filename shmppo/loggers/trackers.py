@@ -14,14 +14,15 @@ from typing import Any, Protocol
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import tracker_name
+from shmppo.utils.user_code import accepts
 
 log = logging.getLogger(__name__)
 
 Row = dict[str, float]
 """Metrics by name: a row of metrics.csv, or of eval.csv after an evaluation. Both have iteration and env_steps."""
 
-Callback = Callable[[Row], "bool | None"]
-"""Called with the metrics of each iteration.
+Callback = Callable[[Row], "bool | None"] | Callable[[Row, Any], "bool | None"]
+"""Called with the metrics of each iteration, and with a `shmppo.runs.handle.RunHandle` if it takes two arguments.
 
 If it returns True, the run ends after this iteration, with a checkpoint and a summary. The first Ctrl-C does the same.
 If it raises, the run ends at once, and the caller of `train` gets the exception."""
@@ -53,7 +54,8 @@ class LoggerList:
     """The callback and the loggers of one run."""
 
     def __init__(self, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> None:
-        self._callback = callback
+        self._callback: Callable[..., bool | None] | None = callback
+        self._takes_run = callback is not None and accepts(callback, {}, None)
         self._loggers = list(loggers)
         self._finished = False
 
@@ -65,9 +67,10 @@ class LoggerList:
         """Call `log` of all loggers."""
         self._each(lambda logger: logger.log(dict(row)))
 
-    def asks_to_stop(self, row: Row) -> bool:
+    def asks_to_stop(self, row: Row, run: object) -> bool:
         """Call the callback with the metrics of an iteration; returns whether it asks to end the run."""
-        return self._callback is not None and bool(self._callback(dict(row)))
+        arguments = (dict(row), run) if self._takes_run else (dict(row),)
+        return self._callback is not None and bool(self._callback(*arguments))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """Call `finish` of all loggers, unless that has been done."""

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shmppo.config.bounds import MAX_OPTION_BYTES
 from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
@@ -64,6 +65,7 @@ class Published:
     )
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
+    reset_options: np.ndarray = _shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,7 @@ def axis_sizes(
         "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
         "O": distribution.num_params if config.objective == "penalty" else 0,
         "E": len(config.own_eval_episodes),
+        "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
         "snapshot": snapshot_bytes,
         "phases": len(PHASES),
     }

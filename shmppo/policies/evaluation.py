@@ -144,7 +144,7 @@ def play_episodes(
     with closing(player):
         for first in range(0, episodes, size):
             batch = range(first, min(first + size, episodes))
-            results += player.play(batch, trained.obs_mean, trained.obs_scale, trained.iteration)
+            results += player.play(batch, trained.obs_mean, trained.obs_scale, trained.options)
     return results
 
 

@@ -19,6 +19,7 @@ import torch
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
 from shmppo.ppo.gae import RunningMoments
@@ -39,6 +40,8 @@ class TrainedPolicy:
     """Moments of the observations, for their normalization."""
     iteration: int
     """Number of finished iterations."""
+    options: Options | None = None
+    """Options of `reset` in the last iteration (--env-schedule). None: no options."""
 
     @property
     def input_names(self) -> list[str]:
@@ -107,7 +110,9 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
         model.remove_critic()
     moments = RunningMoments(task.observation.normalized_size)
     moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
-    return TrainedPolicy(config, task, model, moments, state["iteration"])
+    schedule = json.loads(state.get("reset_options", "{}"))
+    options = schedule[max(schedule, key=int)] if schedule else None
+    return TrainedPolicy(config, task, model, moments, state["iteration"], options)
 
 
 def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Actor:

@@ -65,6 +65,8 @@ def write_failed_episode(
         "episode": number,
         "iteration": began,
         "failed_iteration": actions.iteration + 1,
+        "options": actions.options.get(began),
+        "failed_options": actions.options.get(actions.iteration + 1),
         "seed": episode_seed(config.seed, config.first_env + env_index, number),
         "actions": episode_actions.tolist(),
         "message": str(error),

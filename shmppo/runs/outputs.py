@@ -81,13 +81,14 @@ class Outputs:
         self._open.callback(check.close)
         check.start()
 
-    def log(self, row: Row, evaluation: Row, learner: Learner) -> bool:
+    def log(self, row: Row, evaluation: Row, learner: Learner, run: object) -> bool:
         """Write a finished iteration to all outputs except metrics.csv and the console.
 
         Args:
             row: its row of metrics.csv.
             evaluation: see `log_evaluation`.
             learner: contains the KL profile.
+            run: what the callback gets as its second argument.
 
         Returns:
             Whether the callback asks to stop the run.
@@ -99,7 +100,7 @@ class Outputs:
             with saving(self._run_dir):
                 write_profile(self._run_dir, int(row["iteration"]), learner.kl_profile)
         self.log_evaluation(row, evaluation)
-        asked_to_stop = self._loggers.asks_to_stop(row | evaluation)
+        asked_to_stop = self._loggers.asks_to_stop(row | evaluation, run)
         self.poll_check()
         return asked_to_stop
 

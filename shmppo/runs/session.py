@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
@@ -25,8 +26,10 @@ from shmppo.policies.evaluation import record_episode
 from shmppo.policies.policy import TrainedPolicy
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
+from shmppo.runs.decisions import Decisions, decisive
 from shmppo.runs.evaluation import evaluate_weights
 from shmppo.runs.failure_dump import write_failed_episode
+from shmppo.runs.handle import RunHandle
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.training import TrainState
@@ -92,13 +95,14 @@ class Session:
         self.run_dir = run_dir
         self.stop = StopRequest()
         self.stopping = False
-        self._task, self._evaluated_at = task, -1
+        self._task, self._evaluated_at, self._decisions = task, -1, Decisions(config)
         self.state = TrainState(config, task, buffers, process_group)
         self.checkpoints = CheckpointSchedule(config, run_dir)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
             self.state.initial_weights = start.weights.record()
+        self.state.publish_options()
         with ExitStack() as stack:  # ends what has started if a later step fails
             try:
                 self._start(stack, task, start, loggers, make_learner)
@@ -222,7 +226,8 @@ class Session:
             self.config, env_kwargs={**self.config.env_kwargs, **self.config.eval_env_kwargs}, skip_bad_episodes=False
         )
         learner, iteration = self.learner, self.state.actions.iteration
-        return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration)
+        options = read_options(self.buffers.published.reset_options)
+        return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration, options)
 
     def after_iteration(self, row: Row, times: CollectTimes, evaluation: Row) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
@@ -236,12 +241,23 @@ class Session:
             RankError: if the weights differ between ranks, or a rank has failed.
             SaveError: if a file cannot be written.
         """
-        if self.outputs.log(row, evaluation, self.learner):
-            self.stop.make()
-        if self._agree():
+        better = self._decide(row, evaluation)
+        if self.outputs.log(row, evaluation, self.learner, RunHandle(self)):
+            self.stop.make("callback")
+        if reason := self._decisions.reason_to_stop(decisive(row | evaluation)):
+            self.stop.make(reason)
+        if self._agree() or better:
             self.save()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
+
+    def _decide(self, row: Row, evaluation: Row) -> bool:
+        """Take over the metrics from which decisions are made. Return whether an evaluation has made a new best."""
+        state = self.state
+        state.metrics = {name: value for name, value in state.metrics.items() if name.startswith("eval/")}
+        state.metrics |= decisive(row | evaluation)
+        state.value = self._decisions.best_value(decisive(row | evaluation))
+        return self._decisions.best_metric in evaluation and state.value > state.best_value
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
@@ -250,14 +266,14 @@ class Session:
         self.stopping, due = self.process_group.agree((self.stop.made, due), self.buffers.published.weights, iteration)
         return due
 
-    def save(self) -> None:
-        """Save a checkpoint. Raises SaveError if it cannot be written."""
+    def save(self, name: str | None = None) -> None:
+        """Save a checkpoint, and with a name also as checkpoint-NAME.pt. Raises SaveError if it cannot be written."""
         state = self.state
-        best = state.mean_return > state.best_return
+        best = state.value > state.best_value
+        state.best_value = max(state.best_value, state.value) if best else state.best_value
         content = state.to_checkpoint()
         with saving(self.run_dir):
-            self.checkpoints.save(content, best=best)
-        state.best_return = content["best_return"]
+            self.checkpoints.save(content, best=best, name=name)
 
     def finish(self) -> dict[str, Any]:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
@@ -266,11 +282,16 @@ class Session:
         stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
         # After a signal, the run ends soon. When it continues, its evaluations are those of a run without a pause.
         if config.eval_every is not None and self._evaluated_at != state.iteration and stop_reason != "signal":
-            self.outputs.log_evaluation({"iteration": state.iteration, "env_steps": state.env_steps}, self.evaluate())
+            evaluation = self.evaluate()
+            self.outputs.log_evaluation({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
+            # A run that was paused for later has no more evaluations to choose from than one without a pause.
+            ended = state.iteration == config.iterations or stop_reason in config.stop_when
+            if ended and self._decisions.best_metric in evaluation:
+                state.value = self._decisions.best_value(evaluation)
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
-        if self.checkpoints.saved_at != state.iteration:
+        if self.checkpoints.saved_at != state.iteration or state.value > state.best_value:
             self.save()
         inexact = [  # reasons of all ranks: a run is exact only if it is exact on each of them
             reason if rank == config.rank else f"rank {rank}: {reason}"
@@ -285,7 +306,7 @@ class Session:
         """Why this rank has stopped, without an error."""
         if self.stop.signal is not None:
             return "signal"
-        return "callback" if self.stop.made else "finished"
+        return self.stop.reason or "finished"
 
     def _summary(self, inexact_reasons: list[str], stop_reason: str, error: str | None = None) -> dict[str, Any]:
         """Return the content of summary.json, as of the last finished iteration.
@@ -311,7 +332,8 @@ class Session:
             "episodes": state.episodes.count,
             "failed_episodes": state.failed_episodes,
             "return_mean_100": state.episodes.return_mean if state.episodes.count else None,
-            "best_return": state.best_return if math.isfinite(state.best_return) else None,
+            "best_by": self._decisions.best_metric,
+            "best_value": state.best_value if math.isfinite(state.best_value) else None,
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,
             "workers": config.num_workers,
             "worker_restarts": self.pool.restarts,

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from shmppo.config.checks import shown
 from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import mean_of_known
-from shmppo.envs.schedule import ScheduleLog, load_schedule
+from shmppo.envs.schedule import load_schedule, write_options
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import HASH_DIGITS
+from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
@@ -41,11 +43,11 @@ log = logging.getLogger(__name__)
 def train_iterations(session: Session) -> None:
     """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
     config, state, learner, pool = session.config, session.state, session.learner, session.pool
-    schedule, timer = ScheduleLog(load_schedule(config)), pool.timer
+    timer = pool.timer
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
-        schedule.log(iteration + 1)
         timer.switch("publish")
+        state.publish_options()
         learner.begin(iteration)
         with session.preemption.watch(iteration) if session.preemption else nullcontext():
             rollout, times = pool.collect(iteration)
@@ -163,7 +165,9 @@ class TrainState:
         failed_episodes: number of episodes that --skip-bad-episodes ended.
         phase_seconds: [phases], seconds of the run by phase.
         sync_seconds: signaling seconds of the run (see `WorkerPool`).
-        best_return: highest mean return at which a checkpoint was saved.
+        metrics: metrics of the last iteration and of the last evaluation from which decisions may be made.
+        value: value of the metric of --best-by for the current weights; NaN if it is unknown.
+        best_value: its highest value at which a checkpoint was saved.
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         episodes: statistics of finished episodes.
         fingerprint: versions of the libraries, and the processor.
@@ -181,7 +185,9 @@ class TrainState:
         self.iteration = self.env_steps = self.failed_episodes = 0
         self.phase_seconds = np.zeros(len(PHASES))
         self.sync_seconds = 0.0
-        self.best_return = -math.inf
+        self.metrics: Row = {}
+        self.value, self.best_value = math.nan, -math.inf
+        self._schedule = load_schedule(config)
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(parse_info_keys(config.info_keys))
@@ -203,6 +209,16 @@ class TrainState:
         self.actions.forget(env_index)
         self.learner.reward_normalizer.discounted_return[env_index] = 0.0
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
+
+    def publish_options(self) -> None:
+        """Publish the options of the episodes that begin in the next iteration (--env-schedule)."""
+        if self._schedule is not None:
+            iteration, known = self.iteration + 1, self.actions.options
+            options = self._schedule(iteration, self.metrics)
+            if options != known.get(iteration, known.get(iteration - 1)):
+                log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
+            self.actions.begin_iteration(options)
+            write_options(options, self._buffers.published.reset_options)
 
     @property
     def updating(self) -> bool:
@@ -278,14 +294,11 @@ class TrainState:
             "episodes": self.episodes.state(),
             "seconds": torch.from_numpy(self.phase_seconds.copy()),
             "sync_seconds": self.sync_seconds,
-            "best_return": max(self.best_return, self.mean_return),
+            "metrics": self.metrics,
+            "best_value": self.best_value,
+            "reset_options": json.dumps(self.actions.options),
             "failed_episodes": self.failed_episodes,
         }
-
-    @property
-    def mean_return(self) -> float:
-        """Mean undiscounted return of the last 100 episodes. −∞ before the first one has ended."""
-        return self.episodes.return_mean if self.episodes.count else -math.inf
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `to_checkpoint` returned, except the learner.
@@ -308,7 +321,9 @@ class TrainState:
         self.episodes.load(checkpoint["episodes"])
         self.phase_seconds = checkpoint["seconds"].numpy().copy()
         self.sync_seconds = checkpoint["sync_seconds"]
-        self.best_return = checkpoint["best_return"]
+        self.metrics, self.best_value = checkpoint["metrics"], checkpoint["best_value"]
+        options = json.loads(checkpoint["reset_options"])
+        self.actions.options = {int(iteration): known for iteration, known in options.items()}
         self.failed_episodes = checkpoint["failed_episodes"]
 
 

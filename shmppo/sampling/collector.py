@@ -16,6 +16,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
@@ -41,6 +42,8 @@ class EpisodeInProgress:
     """Actions as sampled, float32 [steps so far, A]. None if the episode is longer than the log's limit."""
     iteration: int
     """The iteration in which it began, counted from 1."""
+    options: Options | None = None
+    """The options of its reset. None: no options."""
 
 
 def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, columns: range) -> VectorEnv:
@@ -164,6 +167,7 @@ class Collector:
         Raises:
             EnvError: if an environment raises.
         """
+        self._load_options()
         self._envs.reset_all(0)
         self._write_carry(self._buffers.carries[0])
 
@@ -183,7 +187,7 @@ class Collector:
         """
         carry = self._buffers.carries[iteration % 2]
         self._progress[:] = iteration * self._config.rollout_steps, 0
-        self._envs.iteration = iteration + 1
+        self._load_options()
         restored = self._envs.restore([self._to_restore(episode, carry) for episode in episodes], self._progress[1:])
         lost = [i for i, succeeded in enumerate(restored) if not succeeded]
         for i in lost:
@@ -205,7 +209,7 @@ class Collector:
         if episode.actions is not None and self._task.seeding == "episode":
             actions = self._task.distribution.to_env(episode.actions)
         snapshot = None if self._task.snapshot is None else carry.snapshot[n]
-        return EpisodeToRestore(episode.number, actions, int(carry.episode_hash[n]), snapshot, episode.iteration)
+        return EpisodeToRestore(episode.number, actions, int(carry.episode_hash[n]), snapshot, episode.options)
 
     def close(self) -> None:
         """Close the environments."""
@@ -225,7 +229,6 @@ class Collector:
         self._begin_rollout(iteration)
         timer.switch("other")
         envs, actor, rollout = self._envs, self._actor, self._rollout
-        envs.iteration = iteration + 1
         for t in self._steps(iteration):
             self._progress[0] = iteration * self._config.rollout_steps + t + 1
             for column, obs in zip(rollout.obs, envs.obs, strict=True):
@@ -262,6 +265,7 @@ class Collector:
         """Load the weights, the statistics, and the carry, and draw the noise of the rollout."""
         config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
         self._load_weights()
+        self._load_options()
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
             obs[:] = carried[own]
         envs.returns[:] = carry.episode_return[own]
@@ -278,6 +282,10 @@ class Collector:
         ]
         self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise_size]
         self._sequences.reset()
+
+    def _load_options(self) -> None:
+        """Load the options of the episodes that begin in this iteration."""
+        self._envs.options = read_options(self._buffers.published.reset_options)
 
     def _load_weights(self) -> None:
         """Load the current weights, and the statistics that normalize observations."""

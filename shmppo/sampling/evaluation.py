@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import EnvError, ShmppoError
@@ -73,13 +74,15 @@ class EpisodePlayer:
         self._range = (0, 0)
         self._envs: SyncVectorEnv | None = None
 
-    def play(self, episodes: range, obs_mean: np.ndarray, obs_scale: np.ndarray, iteration: int) -> list[EpisodeResult]:
+    def play(
+        self, episodes: range, obs_mean: np.ndarray, obs_scale: np.ndarray, options: Options | None
+    ) -> list[EpisodeResult]:
         """Play episodes, and return their results.
 
         Args:
             episodes: their numbers, from 0.
             obs_mean, obs_scale: [D], statistics that normalize observations, see `Actor.load`.
-            iteration: number of finished iterations of the policy.
+            options: of the resets. None: no options.
 
         Raises:
             EnvError: if an environment raises. Its index is the number of the episode.
@@ -89,7 +92,7 @@ class EpisodePlayer:
             low, high = (episodes.start + i for i in (batch.own.start, batch.own.stop))
             try:
                 envs = self._environments(low, high)
-                envs.iteration = max(1, iteration)
+                envs.options = options
                 actor = Actor(self._config, self._model, self._task.distribution, envs.obs, low=low)
                 actor.load(obs_mean, obs_scale)
                 results += self._play(envs, actor)
@@ -182,7 +185,8 @@ class EvaluationShare:
             return
         published, results = self._buffers.published, self._buffers.evaluation
         try:
-            played = self._player.play(self._episodes, published.obs_mean, published.obs_scale, iteration)
+            options = read_options(published.reset_options)
+            played = self._player.play(self._episodes, published.obs_mean, published.obs_scale, options)
         except EnvError as error:
             text = f"the evaluation of iteration {iteration} failed in episode {error.env_index}: {error.message}"
             raise ShmppoError(text, details=error.details) from error

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, ShmppoError, open_standard_streams
 from shmppo.models.actor_critic import ActorCritic, move_parameters
@@ -135,6 +136,8 @@ class ActionLog:
 
     Attributes:
         iteration: number of committed rollouts. The next rollout starts from the carry that this iteration reads.
+        options: options of `reset` (--env-schedule) by the iteration, counted from 1, in which episodes got them: the
+            current iteration, and those in which episodes in progress have begun.
     """
 
     def __init__(self, num_envs: int, action_size: int, limit: int) -> None:
@@ -144,6 +147,7 @@ class ActionLog:
             limit: the log stores no actions of episodes with more steps.
         """
         self.iteration = 0
+        self.options: dict[int, Options] = {}
         self._limit = limit
         self._action_size = action_size
         self._numbers = [0] * num_envs
@@ -183,6 +187,11 @@ class ActionLog:
         self._numbers = numbers.tolist()
         self.iteration += 1
 
+    def begin_iteration(self, options: Options) -> None:
+        """Set the options of the episodes that begin in the next iteration."""
+        self.options = {began: known for began, known in self.options.items() if began in self._began}
+        self.options[self.iteration + 1] = options
+
     def forget(self, env_index: int) -> None:
         """Drop the episode of an environment that could not be restored and has begun its next episode."""
         self._numbers[env_index] += 1
@@ -194,7 +203,11 @@ class ActionLog:
         """Return the episodes in progress of the environments `columns`."""
         return [
             EpisodeInProgress(
-                n, self._numbers[n], self._joined(n) if self._lengths[n] <= self._limit else None, self._began[n]
+                n,
+                self._numbers[n],
+                self._joined(n) if self._lengths[n] <= self._limit else None,
+                self._began[n],
+                self.options.get(self._began[n]),
             )
             for n in columns
         ]

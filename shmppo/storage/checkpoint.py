@@ -1,7 +1,7 @@
 """Write and select checkpoints. Writing is atomic. A run directory contains these checkpoints:
 
 - checkpoint.pt, the newest one, and checkpoint-1.pt, the one before it
-- checkpoint-best.pt, the one with the highest mean return
+- checkpoint-best.pt, the one with the highest value of --best-by
 - checkpoint-iteration-000100.pt, kept for good (--keep-every)
 """
 
@@ -51,17 +51,18 @@ class CheckpointSchedule:
         every = self._config.keep_every
         return every is not None and iteration > 0 and iteration % every == 0
 
-    def save(self, state: dict[str, Any], *, best: bool) -> None:
+    def save(self, state: dict[str, Any], *, best: bool, name: str | None = None) -> None:
         """Write a checkpoint.
 
         Args:
             state: content of the checkpoint.
             best: whether to store it also as the best checkpoint.
+            name: store it also as checkpoint-NAME.pt.
 
         Raises:
             OSError: if the checkpoint cannot be written. The existing checkpoints are kept.
         """
-        copies = [BEST] if best else []
+        copies = ([BEST] if best else []) + ([f"checkpoint-{name}.pt"] if name else [])
         if self._is_kept(state["iteration"]):
             copies.append(kept_name(state["iteration"]))
         save_checkpoint(self._run_dir, state, copies=copies)

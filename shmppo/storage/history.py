@@ -70,7 +70,7 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
         source: directory of the run.
         target: the new directory.
         checkpoint: content of the checkpoint. If the best checkpoint of the run is newer, it is not copied, and the
-            best return is reset, so that the first checkpoint in the new directory becomes the best one.
+            best value is reset, so that the first checkpoint in the new directory becomes the best one.
     """
     for name in (METRICS, EVALUATIONS, TABLE):
         if (source / name).is_file():
@@ -84,4 +84,4 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
     if is_older:
         shutil.copyfile(source / BEST, target / BEST)
     else:
-        checkpoint["best_return"] = -math.inf
+        checkpoint["best_value"] = -math.inf

@@ -35,9 +35,8 @@ def replay(file: Path, trust: Trusted = ()) -> int:
     content = read_object(file, "name the failed_episode.json of a run")
     try:
         config = from_json(content["config"])
-        index, episode, began, failed = (
-            int(content[name]) for name in ("env_index", "episode", "iteration", "failed_iteration")
-        )
+        index, episode = int(content["env_index"]), int(content["episode"])
+        began, failed = content["options"], content["failed_options"]
         actions = np.array(content["actions"], np.float32)
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is not the failed_episode.json of a run ({error}); restore it") from error
@@ -50,9 +49,9 @@ def replay(file: Path, trust: Trusted = ()) -> int:
     )
     batch = SyncVectorEnv(dataclasses.replace(config, skip_bad_episodes=False), task, index, index + 1)
     reward, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
-    batch.iteration = began
+    batch.options = began
     batch.reset_all(episode)
-    batch.iteration = failed  # if the reset of the next episode failed
+    batch.options = failed  # if the reset of the next episode failed
     for action in task.distribution.to_env(actions):
         batch.step([action], reward, terminated, truncated)
     batch.close()

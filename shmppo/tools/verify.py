@@ -18,7 +18,7 @@ from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import GLOSSARY, HASH_DIGITS, TIMED_COLUMNS, WEIGHTS_HASH
+from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.ppo.learner import Learner
 from shmppo.runs import trainer
@@ -28,13 +28,12 @@ from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoi
 from shmppo.storage.run_directory import METRICS
 from shmppo.utils.files import short_path
 
-COMPARED = tuple(name for name in GLOSSARY if name not in (*TIMED_COLUMNS, "state_drift"))
-"""Columns of metrics.csv that are the same in two runs of one configuration.
-
-After the replacement of a worker, state_drift is too small."""
+COMPARED = tuple(name for name in GLOSSARY if name in (*DECISIVE, WEIGHTS_HASH))
+"""Columns of metrics.csv that are the same in two runs of one configuration."""
 _REPORT: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)}
 _QUIET: dict[str, Any] = _REPORT | {
-    "quiet": True, "check_determinism": 0, "checkpoint_every": None, "keep_every": None,
+    "quiet": True, "check_determinism": 0, "checkpoint_every": None, "keep_every": None, "eval_videos": False,
+    "best_by": "return", "stop_when": (),
 }  # fmt: skip
 """Options that do not change the weights, and what they are while iterations are executed again."""
 
@@ -302,6 +301,8 @@ def _execute(
     later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
+    if later.env_schedule is None:  # a schedule may read the results of evaluations
+        changes |= {"eval_every": None, "eval_sample": False, "eval_env_kwargs": {}}
     changes |= {} if workers is None else {"workers": workers, "learning": "auto"}
     check_trust(later.to_json(), files.run_dir, trust)
     make_learner = partial(RecordingLearner, record) if record is not None else Learner

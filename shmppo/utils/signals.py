@@ -22,16 +22,18 @@ class StopRequest:
 
     Attributes:
         made: whether the request has been made, by a signal or by `make`.
+        reason: why `make` was called. None: it was not.
         signal: the signal that made the request. None: no signal did.
     """
 
     def __init__(self) -> None:
         self.made = False
+        self.reason: str | None = None
         self.signal: int | None = None
 
-    def make(self) -> None:
+    def make(self, reason: str) -> None:
         """Request the stop."""
-        self.made = True
+        self.made, self.reason = True, reason
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from shmppo.utils.files import short_path
 
@@ -26,6 +29,15 @@ def reraise_ctrl_c(error: BaseException) -> None:
     by_handler = bool(frames) and _module(frames[-1][0]) == "shmppo.utils.signals"
     if by_handler or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
+
+
+def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):  # ValueError: its arguments are not known
+        return False
+    return True
 
 
 def main_is_importable() -> bool:

@@ -23,7 +23,8 @@ def summary_of(run_dir: Path, **changes: Any) -> RunSummary:
         "steps_per_second": 33.6, "phase_seconds": dict.fromkeys(PHASES, 1.0), "peak_memory_bytes": 2**28,
         "shared_memory_bytes": 2**20, "weights_sha256": "0123456789abcdef0", "exact": True, "inexact_reasons": [],
         "failed_episodes": 0, "iterations": 35,
-        "worker_restarts": 0, "stop_reason": "callback", "best_return": 0.25, "best_checkpoint": "checkpoint-best.pt",
+        "worker_restarts": 0, "stop_reason": "callback", "best_by": "return_mean_100",
+        "best_value": 0.25, "best_checkpoint": "checkpoint-best.pt",
     }  # fmt: skip
     return RunSummary(content | changes)
 
@@ -58,9 +59,9 @@ def test_the_text_names_the_result_the_time_and_the_best_checkpoint(tmp_path: Pa
     lines = lines_of(summary_of(tmp_path / "runs" / "a"))
     assert lines["run"] == "runs/a"
     assert lines["return"] == "-0.412 (mean of the last 100 episodes)"
-    assert lines["best saved"] == "0.250 in runs/a/checkpoint-best.pt"
+    assert lines["best saved"] == "return_mean_100 0.250 in runs/a/checkpoint-best.pt"
     assert lines["steps"].startswith("2,048 in 0:01:01")
-    without = lines_of(summary_of(tmp_path, return_mean_100=None, best_return=None))
+    without = lines_of(summary_of(tmp_path, return_mean_100=None, best_value=None))
     assert without["return"] == "no episode has ended; if episodes never end, truncate them, for"
     assert "best saved" not in without
     assert not {"skipped", "note"} & set(lines)

@@ -14,6 +14,7 @@ from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.policies.evaluation import evaluate
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.replay import replay
+from shmppo.tools.verify import verify_run
 
 BASE = TrainConfig(
     env="schedules:Leveled", env_schedule="schedules:levels", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2,
@@ -68,7 +69,9 @@ def test_a_failed_episode_is_replayed_with_its_options(tmp_path: Path) -> None:
 REFUSED = {
     "schedules:missing": r"--env-schedule schedules:missing: module schedules has no missing; ",
     "schedules:raises": r"schedules:raises raised ValueError\('no level'\).* for iteration 1; correct it",
-    "schedules:number": r"--env-schedule schedules:number returned int for iteration 1; return a dict of options",
+    "schedules:number": r"--env-schedule schedules:number returned 1 for iteration 1; return a dict of options",
+    "schedules:not_json": r"schedules:not_json returned .* for iteration 1; its values must be JSON",
+    "schedules:too_long": r"schedules:too_long returned .* for iteration 1; as JSON, it must have at most 65536 bytes",
 }
 
 
@@ -107,3 +110,58 @@ def test_an_environment_may_change_its_options(tmp_path: Path) -> None:
 def test_other_backends_take_no_schedule(backend: str) -> None:
     with pytest.raises(ConfigError, match=f"--env-schedule needs --env-backend gymnasium, but .* is {backend};"):
         dataclasses.replace(BASE, env_backend=backend)
+
+
+DECIDED = dataclasses.replace(
+    BASE, env_schedule="schedules:by_success", eval_every=2, eval_episodes=3, checkpoint_every=1, best_by="eval/length",
+    total_steps=4 * 16 * 12, stop_when=("eval/return>=9", "env_steps>=100000"),
+)  # fmt: skip
+
+
+def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(tmp_path: Path) -> None:
+    """The curriculum reads metrics, the best checkpoint follows evaluations, and a condition ends the run."""
+    summaries = {}
+    for name, workers in {"0": 0, "2": 2, "killed": 2}.items():
+        config = dataclasses.replace(DECIDED, workers=workers, run_dir=str(tmp_path / name))
+        summaries[name] = train(config, callback=kill_a_worker if name == "killed" else None)
+    train(dataclasses.replace(DECIDED, stop_at_iteration=3, run_dir=str(tmp_path / "resumed")))
+    summaries["resumed"] = resume(tmp_path / "resumed", workers=2)
+    results = {
+        (s["weights_sha256"], s["iterations"], s["stop_reason"], s["best_by"], s["best_value"], s["exact"])
+        for s in summaries.values()
+    }
+    assert len(results) == 1, results
+    ((_, iterations, reason, best_by, best, exact),) = results
+    assert (reason, best_by, exact) == ("eval/return>=9", "eval/length", True)
+    assert iterations < 12
+    saved = [load_selected_checkpoint(tmp_path / name, "best") for name in summaries]
+    assert {checkpoint["iteration"] for checkpoint in saved} == {iterations}
+    assert best == saved[0]["metrics"]["eval/length"] >= 9
+    options = json.loads(saved[0]["reset_options"])
+    assert options[str(iterations)]["level"] >= 4
+    assert evaluate(tmp_path / "0", checkpoint="best", episodes=3).lengths == [best] * 3
+    verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations, progress=lambda text: None)
+    assert verdict.equal, verdict.text
+
+
+def test_evaluations_that_a_schedule_may_read_cannot_change(tmp_path: Path) -> None:
+    train(dataclasses.replace(DECIDED, stop_at_iteration=2, run_dir=str(tmp_path / "run")))
+    with pytest.raises(ConfigError, match=r"--eval-every 3"):
+        resume(tmp_path / "run", eval_every=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop_when": ("return>5",)}, r"--stop-when 'return>5' is not of the form METRIC>=VALUE or METRIC<=VALUE"),
+        ({"stop_when": ("env_steps>=x",)}, r"--stop-when 'env_steps>=x' ends with x; it must be a number"),
+        ({"stop_when": ("eval/returns>=1",)}, r"eval/returns is not a metric .* \(did you mean eval/return\?\)"),
+        ({"stop_when": ("wall_seconds>=1",)}, r"--stop-when wall_seconds is not a metric of .* without times"),
+        ({"best_by": "state_drift"}, r"--best-by state_drift is not a metric"),
+        ({"best_by": "eval/return"}, r"--best-by eval/return needs evaluations; add --eval-every"),
+    ],
+)
+def test_decisions_that_cannot_be_made_are_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(dataclasses.replace(BASE, **changes, run_dir=str(tmp_path / "run")))
+    assert not worker_processes()

@@ -43,7 +43,7 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
         returns = [float(row["return_mean_100"]) for row in csv.DictReader(file)]
     best = load_checkpoint(run_dir / BEST)
     assert best["iteration"] == 1 + int(np.nanargmax(returns))
-    assert best["best_return"] == pytest.approx(np.nanmax(returns), rel=1e-6)
+    assert best["best_value"] == pytest.approx(np.nanmax(returns), rel=1e-6)
 
 
 @pytest.fixture(scope="module")

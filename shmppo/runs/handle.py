@@ -1,0 +1,58 @@
+"""What a callback can do with its run: `callback(row, run)`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from shmppo.config.checks import require
+from shmppo.policies.evaluation import Evaluation, play_episodes
+from shmppo.policies.policy import Policy
+from shmppo.utils.torch_utils import torch_threads
+
+if TYPE_CHECKING:
+    from shmppo.runs.session import Session
+
+_RESERVED = re.compile(r"best|1|iteration-.*")
+
+
+class RunHandle:
+    """The run that calls a callback. Nothing that a callback does here changes the weights of an iteration."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def policy(self, seed: int = 0) -> Policy:
+        """Return a copy of the current policy. seed: of the actions that it samples."""
+        trained = self._session.policy()
+        return Policy(dataclasses.replace(trained, model=copy.deepcopy(trained.model)), seed)
+
+    def save(self, name: str) -> None:
+        """Save a checkpoint as checkpoint-NAME.pt, and as the newest one.
+
+        With several ranks, only rank 0 saves it, so it can be evaluated but not resumed.
+
+        Raises:
+            ConfigError: if the name is reserved, or has other characters than letters, digits, and hyphens.
+            SaveError: if it cannot be written.
+        """
+        valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) and not _RESERVED.fullmatch(name)
+        require(bool(valid), f"run.save got the name {name!r}; use letters, digits, and hyphens, but not best or 1")
+        self._session.save(name)
+
+    def stop(self, reason: str = "callback") -> None:
+        """Stop the run after this iteration. reason: the value of `stop_reason` in summary.json."""
+        self._session.stop.make(reason)
+
+    def evaluate(self, episodes: int, *, stochastic: bool = False) -> Evaluation:
+        """Play episodes with the current policy in this process: those of evaluations, which all workers play together.
+
+        Raises:
+            EnvError: if an environment raises.
+        """
+        trained = self._session.policy()
+        with torch_threads(1):
+            results = play_episodes(trained, episodes=episodes, seed=trained.config.seed, stochastic=stochastic)
+        return Evaluation(trained.iteration, results)

@@ -1,0 +1,56 @@
+"""What a callback can do with its run: look at the current policy, save, evaluate, and stop."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
+from shmppo.runs.handle import RunHandle
+from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import load_selected_checkpoint
+
+CONFIG = TrainConfig(
+    num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True, total_steps=4 * 32 * 6,
+)  # fmt: skip
+
+
+def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def callback(row: dict[str, float], run: RunHandle) -> None:
+        if row["iteration"] == 2:
+            run.save("second")
+            seen["policy"], seen["result"] = run.policy(), run.evaluate(3)
+        if row["iteration"] == 4:
+            run.stop("good enough")
+
+    run_dir = tmp_path / "run"
+    summary = train(dataclasses.replace(CONFIG, run_dir=str(run_dir)), callback=callback)
+    assert (summary["iterations"], summary["stop_reason"]) == (4, "good enough")
+    file = run_dir / "checkpoint-second.pt"
+    assert load_selected_checkpoint(run_dir, file)["iteration"] == seen["policy"].iteration == 2
+    assert seen["result"].returns == evaluate(run_dir, checkpoint=file, episodes=3, seed=CONFIG.seed).returns
+    saved, obs = load_policy(run_dir, checkpoint=file), np.array([0.01, 0.0, 0.02, 0.0], np.float32)
+    action, state = seen["policy"].act(obs, None)  # a copy: two iterations have changed the weights of the run since
+    assert action == saved.act(obs, None)[0]
+    assert np.array_equal(state, saved.act(obs, None)[1])
+    assert not np.array_equal(state, load_policy(run_dir).act(obs, None)[1])
+    whole = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "whole")))
+    assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("name", ["best", "1", "iteration-5", "", "a/b", "../a"])
+def test_a_checkpoint_name_that_cannot_be_used_is_refused(name: str, tmp_path: Path) -> None:
+    def callback(row: dict[str, float], run: RunHandle) -> None:
+        run.save(name)
+
+    with pytest.raises(ConfigError, match=r"run\.save got the name"):
+        train(dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run")), callback=callback)
