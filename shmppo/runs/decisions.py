@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from shmppo.config.checks import nearest, require
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import load_schedule
+from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import DECISIVE
 from shmppo.loggers.trackers import Row
 
@@ -23,21 +25,28 @@ def decisive(row: Mapping[str, float]) -> Row:
 
 
 class Decisions:
-    """The decisions of one run.
+    """The decisions of one run, and the metrics from which they are made.
 
     Attributes:
-        best_metric: the metric whose largest value belongs to the best checkpoint.
+        metrics: of the last iteration and of the last evaluation.
+        value: value of the metric of --best-by for the current weights. NaN if it is unknown.
+        best_value: its highest value at which a checkpoint was saved.
+        best_metric: the metric of --best-by.
+        schedule: of --env-schedule; None without this option.
     """
 
     def __init__(self, config: TrainConfig) -> None:
         """Parse the options. Raises ConfigError if one is invalid."""
+        self.metrics: Row = {}
+        self.value, self.best_value = math.nan, -math.inf
         self.best_metric = "return_mean_100" if config.best_by == "return" else config.best_by
         _check(config, "--best-by", self.best_metric)
+        self.schedule = load_schedule(config)
         self._conditions: list[tuple[str, str, str, float]] = []
         for text in config.stop_when:
             where, found = f"--stop-when {text!r}", _CONDITION.fullmatch(text)
-            require(found is not None, f"{where} is not of the form METRIC>=VALUE or METRIC<=VALUE")
-            assert found is not None
+            if found is None:
+                raise ConfigError(f"{where} is not of the form METRIC>=VALUE or METRIC<=VALUE")
             metric, comparison, number = found.groups()
             try:
                 limit = float(number)
@@ -47,12 +56,20 @@ class Decisions:
             _check(config, "--stop-when", metric)
             self._conditions.append((text, metric, comparison, limit))
 
-    def best_value(self, metrics: Mapping[str, float]) -> float:
-        """Return the value of `best_metric`. NaN if it is not among the metrics."""
-        return metrics.get(self.best_metric, math.nan)
+    def take(self, row: Row) -> None:
+        """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
+        new = decisive(row)
+        self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
+        self.value = new.get(self.best_metric, math.nan)
 
-    def reason_to_stop(self, metrics: Mapping[str, float]) -> str | None:
-        """Return the first condition that holds, or None."""
+    @property
+    def better(self) -> bool:
+        """Whether the current weights are better than those of the best checkpoint."""
+        return self.value > self.best_value
+
+    def reason_to_stop(self, row: Row) -> str | None:
+        """Return the first condition of --stop-when that holds, or None. row: as for `take`."""
+        metrics = decisive(row)
         for text, metric, comparison, limit in self._conditions:
             value = metrics.get(metric, math.nan)
             if value >= limit if comparison == ">=" else value <= limit:

@@ -5,49 +5,86 @@ The episodes have the same seeds in every evaluation, and their results do not d
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from pathlib import Path
 
 import numpy as np
 
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.schedule import read_options
+from shmppo.envs.spec import Task
 from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import EvaluationResults
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.policies.evaluation import record_episode
+from shmppo.policies.policy import TrainedPolicy
 from shmppo.ppo.learner import Learner
 from shmppo.sampling.pool import Pool
+from shmppo.storage.run_directory import VIDEOS
 
 
-def evaluate_weights(
-    learner: Learner, pool: Pool, results: EvaluationResults, process_group: ProcessGroup, iteration: int
-) -> Row:
-    """Play the episodes of --eval-episodes with the current weights.
+class Evaluations:
+    """The evaluations of one run.
 
-    Args:
-        learner: contains the weights, and the statistics that normalize observations.
-        pool: of this rank, which plays its part of the episodes.
-        results: where the pool writes them.
-        iteration: number of finished iterations.
-
-    Returns:
-        The columns of eval.csv, except env_steps. They are the same on all ranks. Failed episodes do not count.
-
-    Raises:
-        ShmppoError, WorkerError: if an environment or a worker fails.
-        RankError: if a rank fails.
+    Attributes:
+        evaluated_at: number of finished iterations at the last evaluation. −1 before the first one.
     """
-    began = time.monotonic()
-    learner.publish_statistics()
-    pool.evaluate(iteration)
-    own = np.column_stack([results.returns, results.lengths])
-    played = np.concatenate(process_group.gather_rows(own))
-    returns, lengths = played[played[:, 1] > 0].T
-    known = len(returns) > 0
-    return {
-        "iteration": iteration,
-        "eval/return": float(returns.mean()) if known else np.nan,
-        "eval/return_std": float(returns.std()) if known else np.nan,
-        "eval/return_min": float(returns.min()) if known else np.nan,
-        "eval/return_max": float(returns.max()) if known else np.nan,
-        "eval/length": float(lengths.mean()) if known else np.nan,
-        "eval/episodes": len(returns),
-        "eval/seconds": time.monotonic() - began,
-    }
+
+    def __init__(
+        self, config: TrainConfig, task: Task, buffers: SharedBuffers, run_dir: Path, process_group: ProcessGroup
+    ) -> None:
+        self._config, self._task, self._buffers = config, task, buffers
+        self._run_dir, self._process_group = run_dir, process_group
+        self.evaluated_at = -1
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether the weights after this number of iterations are evaluated."""
+        every = self._config.eval_every
+        return every is not None and iteration % every == 0
+
+    def evaluate(self, learner: Learner, pool: Pool, iteration: int) -> Row:
+        """Play the episodes of --eval-episodes with the current weights.
+
+        Args:
+            learner: contains the weights, and the statistics that normalize observations.
+            pool: of this rank, which plays its part of the episodes.
+            iteration: number of finished iterations.
+
+        Returns:
+            The columns of eval.csv, except env_steps. They are the same on all ranks. Failed episodes do not count.
+
+        Raises:
+            ShmppoError, WorkerError: if an environment or a worker fails.
+            RankError: if a rank fails.
+            ConfigError: if a video cannot be recorded.
+        """
+        began, self.evaluated_at = time.monotonic(), iteration
+        learner.publish_statistics()
+        pool.evaluate(iteration)
+        results = self._buffers.evaluation
+        own = np.column_stack([results.returns, results.lengths])
+        played = np.concatenate(self._process_group.gather_rows(own))
+        returns, lengths = played[played[:, 1] > 0].T
+        seconds = time.monotonic() - began
+        if self._config.eval_videos:
+            file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
+            record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
+        known = len(returns) > 0
+        return {
+            "iteration": iteration,
+            "eval/return": float(returns.mean()) if known else np.nan,
+            "eval/return_std": float(returns.std()) if known else np.nan,
+            "eval/return_min": float(returns.min()) if known else np.nan,
+            "eval/return_max": float(returns.max()) if known else np.nan,
+            "eval/length": float(lengths.mean()) if known else np.nan,
+            "eval/episodes": len(returns),
+            "eval/seconds": seconds,
+        }
+
+    def policy(self, learner: Learner, iteration: int) -> TrainedPolicy:
+        """Return the current policy in the environment of evaluations. It shares the weights with the learner."""
+        arguments = {**self._config.env_kwargs, **self._config.eval_env_kwargs}
+        config = dataclasses.replace(self._config, env_kwargs=arguments, skip_bad_episodes=False)
+        options = read_options(self._buffers.published.reset_options)
+        return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration, options)

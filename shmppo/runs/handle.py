@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shmppo.config.checks import require
 from shmppo.policies.evaluation import Evaluation, play_episodes
-from shmppo.policies.policy import Policy
+from shmppo.policies.policy import Policy, TrainedPolicy
 from shmppo.utils.torch_utils import torch_threads
 
 if TYPE_CHECKING:
@@ -24,9 +24,12 @@ class RunHandle:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    def _trained(self) -> TrainedPolicy:
+        return self._session.evaluations.policy(self._session.learner, self._session.state.iteration)
+
     def policy(self, seed: int = 0) -> Policy:
         """Return a copy of the current policy. seed: of the actions that it samples."""
-        trained = self._session.policy()
+        trained = self._trained()
         return Policy(dataclasses.replace(trained, model=copy.deepcopy(trained.model)), seed)
 
     def save(self, name: str) -> None:
@@ -52,7 +55,7 @@ class RunHandle:
         Raises:
             EnvError: if an environment raises.
         """
-        trained = self._session.policy()
+        trained = self._trained()
         with torch_threads(1):
             results = play_episodes(trained, episodes=episodes, seed=trained.config.seed, stochastic=stochastic)
         return Evaluation(trained.iteration, results)

@@ -109,7 +109,7 @@ class Outputs:
 
         Args:
             row: metrics of the iteration, at least iteration and env_steps.
-            evaluation: what `evaluate_weights` returned. Empty without an evaluation.
+            evaluation: what `Evaluations.evaluate` returned. Empty without an evaluation.
         """
         self._loggers.log(row | evaluation)
         if evaluation and self._config.rank == 0:

@@ -5,7 +5,6 @@ The training loop is `shmppo.runs.training.train_iterations`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -15,19 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.policies.evaluation import record_episode
-from shmppo.policies.policy import TrainedPolicy
 from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
-from shmppo.runs.decisions import Decisions, decisive
-from shmppo.runs.evaluation import evaluate_weights
+from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.failure_dump import write_failed_episode
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.outputs import Outputs
@@ -39,7 +34,7 @@ from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
-from shmppo.storage.run_directory import LOG, VIDEOS, saving
+from shmppo.storage.run_directory import LOG, saving
 from shmppo.utils.commands import resume_command
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
@@ -66,6 +61,7 @@ class Session:
         learner: the network, its optimizer, and the normalizers.
         pool: collects rollouts.
         preemption: ends rollouts early; None without --preempt-fraction.
+        evaluations: evaluates the weights while training.
         outputs: metrics, console, loggers, and evaluations.
     """
 
@@ -95,7 +91,7 @@ class Session:
         self.run_dir = run_dir
         self.stop = StopRequest()
         self.stopping = False
-        self._task, self._evaluated_at, self._decisions = task, -1, Decisions(config)
+        self.evaluations = Evaluations(config, task, buffers, run_dir, process_group)
         self.state = TrainState(config, task, buffers, process_group)
         self.checkpoints = CheckpointSchedule(config, run_dir)
         if start.checkpoint is not None:
@@ -206,28 +202,8 @@ class Session:
         return min(max(steps - self.state.actions.iteration * config.rollout_steps, 0), config.rollout_steps)
 
     def evaluate(self) -> Row:
-        """Evaluate the current weights. Return what `evaluate_weights` returns.
-
-        Raises:
-            ShmppoError, WorkerError, RankError: see `evaluate_weights`.
-            ConfigError: if a video cannot be recorded.
-        """
-        iteration = self.state.actions.iteration
-        self._evaluated_at = iteration
-        row = evaluate_weights(self.learner, self.pool, self.buffers.evaluation, self.process_group, iteration)
-        if self.config.eval_videos:
-            file = self.run_dir / VIDEOS / f"{iteration:06d}.mp4"
-            record_episode(self.policy(), file, stochastic=self.config.eval_sample)
-        return row
-
-    def policy(self) -> TrainedPolicy:
-        """Return the current policy, in the environment of evaluations. It shares the weights with the learner."""
-        config = dataclasses.replace(
-            self.config, env_kwargs={**self.config.env_kwargs, **self.config.eval_env_kwargs}, skip_bad_episodes=False
-        )
-        learner, iteration = self.learner, self.state.actions.iteration
-        options = read_options(self.buffers.published.reset_options)
-        return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration, options)
+        """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
+        return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
 
     def after_iteration(self, row: Row, times: CollectTimes, evaluation: Row) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
@@ -241,23 +217,17 @@ class Session:
             RankError: if the weights differ between ranks, or a rank has failed.
             SaveError: if a file cannot be written.
         """
-        better = self._decide(row, evaluation)
+        decisions = self.state.decisions
+        decisions.take(row | evaluation)
+        best_was_evaluated = decisions.best_metric in evaluation and decisions.better
         if self.outputs.log(row, evaluation, self.learner, RunHandle(self)):
             self.stop.make("callback")
-        if reason := self._decisions.reason_to_stop(decisive(row | evaluation)):
+        if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)
-        if self._agree() or better:
+        if self._agree() or best_was_evaluated:
             self.save()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
-
-    def _decide(self, row: Row, evaluation: Row) -> bool:
-        """Take over the metrics from which decisions are made. Return whether an evaluation has made a new best."""
-        state = self.state
-        state.metrics = {name: value for name, value in state.metrics.items() if name.startswith("eval/")}
-        state.metrics |= decisive(row | evaluation)
-        state.value = self._decisions.best_value(decisive(row | evaluation))
-        return self._decisions.best_metric in evaluation and state.value > state.best_value
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
@@ -268,10 +238,11 @@ class Session:
 
     def save(self, name: str | None = None) -> None:
         """Save a checkpoint, and with a name also as checkpoint-NAME.pt. Raises SaveError if it cannot be written."""
-        state = self.state
-        best = state.value > state.best_value
-        state.best_value = max(state.best_value, state.value) if best else state.best_value
-        content = state.to_checkpoint()
+        decisions = self.state.decisions
+        best = decisions.better
+        if best:
+            decisions.best_value = decisions.value
+        content = self.state.to_checkpoint()
         with saving(self.run_dir):
             self.checkpoints.save(content, best=best, name=name)
 
@@ -281,17 +252,21 @@ class Session:
         reasons = self.process_group.gather_objects(self._stop_reason())
         stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
         # After a signal, the run ends soon. When it continues, its evaluations are those of a run without a pause.
-        if config.eval_every is not None and self._evaluated_at != state.iteration and stop_reason != "signal":
+        if (
+            config.eval_every is not None
+            and self.evaluations.evaluated_at != state.iteration
+            and stop_reason != "signal"
+        ):
             evaluation = self.evaluate()
             self.outputs.log_evaluation({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
             # A run that was paused for later has no more evaluations to choose from than one without a pause.
             ended = state.iteration == config.iterations or stop_reason in config.stop_when
-            if ended and self._decisions.best_metric in evaluation:
-                state.value = self._decisions.best_value(evaluation)
+            if ended and state.decisions.best_metric in evaluation:
+                state.decisions.value = evaluation[state.decisions.best_metric]
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
-        if self.checkpoints.saved_at != state.iteration or state.value > state.best_value:
+        if self.checkpoints.saved_at != state.iteration or state.decisions.better:
             self.save()
         inexact = [  # reasons of all ranks: a run is exact only if it is exact on each of them
             reason if rank == config.rank else f"rank {rank}: {reason}"
@@ -332,8 +307,8 @@ class Session:
             "episodes": state.episodes.count,
             "failed_episodes": state.failed_episodes,
             "return_mean_100": state.episodes.return_mean if state.episodes.count else None,
-            "best_by": self._decisions.best_metric,
-            "best_value": state.best_value if math.isfinite(state.best_value) else None,
+            "best_by": state.decisions.best_metric,
+            "best_value": best if math.isfinite(best := state.decisions.best_value) else None,
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,
             "workers": config.num_workers,
             "worker_restarts": self.pool.restarts,

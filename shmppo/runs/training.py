@@ -18,14 +18,14 @@ from shmppo.config.checks import shown
 from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import mean_of_known
-from shmppo.envs.schedule import load_schedule, write_options
+from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import HASH_DIGITS
-from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.learner import Learner, UpdateStatistics
+from shmppo.runs.decisions import Decisions
 from shmppo.sampling.pool import CollectTimes
 from shmppo.sampling.worker import ActionLog
 from shmppo.utils import machine
@@ -58,8 +58,7 @@ def train_iterations(session: Session) -> None:
         timer.switch("other")
         statistics = learner.update(minibatches, pool)
         learner.update_obs_normalizer(rollout)
-        due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
-        evaluation = session.evaluate() if due else {}
+        evaluation = session.evaluate() if session.evaluations.is_due(iteration + 1) else {}
         row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
         session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
         session.after_iteration(row, times, evaluation)
@@ -165,9 +164,7 @@ class TrainState:
         failed_episodes: number of episodes that --skip-bad-episodes ended.
         phase_seconds: [phases], seconds of the run by phase.
         sync_seconds: signaling seconds of the run (see `WorkerPool`).
-        metrics: metrics of the last iteration and of the last evaluation from which decisions may be made.
-        value: value of the metric of --best-by for the current weights; NaN if it is unknown.
-        best_value: its highest value at which a checkpoint was saved.
+        decisions: what is decided from metrics.
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         episodes: statistics of finished episodes.
         fingerprint: versions of the libraries, and the processor.
@@ -185,9 +182,7 @@ class TrainState:
         self.iteration = self.env_steps = self.failed_episodes = 0
         self.phase_seconds = np.zeros(len(PHASES))
         self.sync_seconds = 0.0
-        self.metrics: Row = {}
-        self.value, self.best_value = math.nan, -math.inf
-        self._schedule = load_schedule(config)
+        self.decisions = Decisions(config)
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(parse_info_keys(config.info_keys))
@@ -212,9 +207,9 @@ class TrainState:
 
     def publish_options(self) -> None:
         """Publish the options of the episodes that begin in the next iteration (--env-schedule)."""
-        if self._schedule is not None:
+        if self.decisions.schedule is not None:
             iteration, known = self.iteration + 1, self.actions.options
-            options = self._schedule(iteration, self.metrics)
+            options = self.decisions.schedule(iteration, self.decisions.metrics)
             if options != known.get(iteration, known.get(iteration - 1)):
                 log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
             self.actions.begin_iteration(options)
@@ -294,8 +289,8 @@ class TrainState:
             "episodes": self.episodes.state(),
             "seconds": torch.from_numpy(self.phase_seconds.copy()),
             "sync_seconds": self.sync_seconds,
-            "metrics": self.metrics,
-            "best_value": self.best_value,
+            "metrics": self.decisions.metrics,
+            "best_value": self.decisions.best_value,
             "reset_options": json.dumps(self.actions.options),
             "failed_episodes": self.failed_episodes,
         }
@@ -321,7 +316,7 @@ class TrainState:
         self.episodes.load(checkpoint["episodes"])
         self.phase_seconds = checkpoint["seconds"].numpy().copy()
         self.sync_seconds = checkpoint["sync_seconds"]
-        self.metrics, self.best_value = checkpoint["metrics"], checkpoint["best_value"]
+        self.decisions.metrics, self.decisions.best_value = checkpoint["metrics"], checkpoint["best_value"]
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}
         self.failed_episodes = checkpoint["failed_episodes"]

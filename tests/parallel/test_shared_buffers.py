@@ -95,6 +95,7 @@ def test_two_views_of_one_memory_see_the_same_numbers(buffers: SharedBuffers) ->
 def test_lengths_of_axes_are_computed() -> None:
     sizes = dict(zip("TNWKMGCDAIPSQOE", itertools.count(2), strict=False)) | {
         "snapshot": 0,
+        "options": 0,
         "phases": 3,
     }
     shapes = {field.path: field.shape for field in shared_fields(sizes, [])}
