@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import flag
+from shmppo.config.checks import flag, require
 from shmppo.config.command_line import field_texts, given_fields, parse, program
 from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.presets import preset_fields
@@ -34,7 +34,7 @@ NOT_INHERITED = ("run_dir", "stop_at_iteration", "rank", "ranks")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Where the configuration comes from."""
+    """Where the configuration comes from, and the seeds of several runs."""
 
     config: Path | None = None
     """Configuration file: YAML or JSON with names and values of flags, or the config.json of a run. Flags on the
@@ -48,6 +48,10 @@ class SourceOptions:
     trust: Modules = ()
     """A module or package of which code may be imported although only --init-from, or the config.json of a run, names
     it. Give the flag once per module."""
+    seeds: tuple[int, ...] = ()
+    """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. The same command continues them."""
+    jobs: int = 1
+    """Runs of --seeds that train at the same time. They share the cores."""
 
 
 def subjects() -> dict[str, type]:
@@ -76,9 +80,19 @@ def default_flags_type() -> type:
 def parse_config(
     arguments: Sequence[str], *, script: str | None = None, default: TrainConfig | None = None
 ) -> TrainConfig:
-    """Make a configuration from a command line. Flags override --config, which overrides --preset or `default`.
+    """Make the configuration of one run from a command line, see `parse_start`."""
+    config, start = parse_start(arguments, script=script, default=default)
+    require(not start.seeds, "--seeds is a flag of train; leave it out, or use the flag --seeds of this command")
+    return config
 
-    With --init-from, but without the three, flags override the configuration of that run.
+
+def parse_start(
+    arguments: Sequence[str], *, script: str | None = None, default: TrainConfig | None = None
+) -> tuple[TrainConfig, SourceOptions]:
+    """Make a configuration from a command line, and return it with the options that do not belong to it.
+
+    Flags override --config, which overrides --preset or `default`. With --init-from, but without the three, flags
+    override the configuration of that run.
 
     Args:
         arguments: the command line.
@@ -117,7 +131,7 @@ def parse_config(
         named_here = modules_of({name: value for name, value in fields.items() if name in given})
         used = {name: value for name, value in from_file.items() if name not in given}
         check_trust(used, file, (*parsed.start.trust, *named_here))
-    return config
+    return config, parsed.start
 
 
 def _is_of_run(content: Any) -> bool:

@@ -11,7 +11,6 @@ change its result.
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -32,10 +31,9 @@ from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
 from shmppo.search.view import SearchView
 from shmppo.storage.run_lock import locked
+from shmppo.tools.run_process import RunPool
 from shmppo.utils.files import user_path
 from shmppo.utils.signals import StopRequest
-
-POLL_SECONDS = 0.1
 
 
 def search(options: SearchOptions, base: TrainConfig) -> None:
@@ -92,8 +90,7 @@ class Scheduler:
         self.stop = StopRequest()
         self._options, self._base, self._study = options, base, study
         self._trials_directory = directory / "trials"
-        self._free_cores = sorted(os.sched_getaffinity(0))
-        self._jobs = min(options.jobs or len(self._free_cores), len(self._free_cores))
+        self._pool = RunPool[TrialRun](options.jobs)
         self._deadline = time.monotonic() + 60 * (options.minutes or float("inf"))
 
     def run(self, view: SearchView) -> None:
@@ -136,7 +133,7 @@ class Scheduler:
         runs = {trial: self._runs(trial.number, config, rung) for trial, config in configs.items()}
         results: dict[TrialRun, RunResult] = {}
         values: dict[Trial, float] = {}
-        waiting, running = deque[TrialRun](), list[TrialRun]()
+        waiting = deque[TrialRun]()
         ended = [run for members in runs.values() for run in members]  # perhaps, if the search was interrupted
         try:
             while True:
@@ -152,17 +149,16 @@ class Scheduler:
                     elif len(reached) == self._options.seeds:
                         values[trial] = self._report(trial, rung, runs[trial], reached)
                 waiting = deque(run for run in waiting if any(run in members for members in runs.values()))
-                if not waiting and not running:
+                if not waiting and not self._pool.running:
                     return values
                 if not self._stopping():
-                    self._start(waiting, running)
-                elif not running:
+                    self._pool.start(waiting)
+                elif not self._pool.running:
                     return None
-                view.show(running, stopping=self._stopping())
-                ended = self._wait(running)
+                view.show(self._pool.running, stopping=self._stopping())
+                ended = self._pool.wait(stopping=self._stopping())
         finally:
-            for run in running:
-                run.kill()
+            self._pool.kill()
 
     def _runs(self, number: int, config: TrainConfig, rung: int) -> list[TrialRun]:
         """Return the runs of a trial, one per seed."""
@@ -176,26 +172,6 @@ class Scheduler:
             )
             for seed in seeds
         ]  # fmt: skip
-
-    def _start(self, waiting: deque[TrialRun], running: list[TrialRun]) -> None:
-        """Start runs while there are cores. The last ones share the cores that no other run needs."""
-        while waiting and self._free_cores and len(running) < self._jobs:
-            share = max(1, len(self._free_cores) // min(len(waiting), self._jobs - len(running)))
-            cores, self._free_cores = self._free_cores[:share], self._free_cores[share:]
-            running.append(waiting.popleft())
-            running[-1].start(cores)
-
-    def _wait(self, running: list[TrialRun]) -> list[TrialRun]:
-        """Wait a moment. Returns the runs that have ended, and removes them from `running`."""
-        if self._stopping():
-            for run in running:
-                run.stop()
-        time.sleep(POLL_SECONDS)
-        ended = [run for run in running if run.ended()]
-        for run in ended:
-            running.remove(run)
-            self._free_cores += run.cores
-        return ended
 
     def _report(self, trial: Trial, rung: int, runs: Sequence[TrialRun], results: Sequence[RunResult]) -> float:
         """Report the objective of a trial at a rung: the interquartile mean over its seeds."""

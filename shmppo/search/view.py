@@ -106,7 +106,7 @@ class SearchView:
         for run in running:
             cores = f"{'cores' if len(run.cores) > 1 else 'core'} {', '.join(map(str, run.cores))}"
             progress = f"iteration {run.finished_iterations} of {run.iterations}"
-            lines.append(f"  trial {run.trial}  seed {run.seed}  {progress}  {cores}")
+            lines.append(f"  trial {run.trial}  seed {run.config.seed}  {progress}  {cores}")
         table = Table("trial", "state", "steps", "return", "options", box=None, header_style="")
         for column in table.columns:
             column.no_wrap = True

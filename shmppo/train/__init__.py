@@ -22,31 +22,35 @@ def main(default: TrainConfig | None = None) -> int:
     from shmppo.errors import run_command
 
     return run_command(
-        lambda: _print_summary(_summary_of(sys.argv[1:], default)),
+        lambda: _train(sys.argv[1:], default),
         "interrupted; if the run has started, continue from its last checkpoint with --resume",
     )
 
 
-def _summary_of(arguments: list[str], default: TrainConfig | None) -> dict[str, Any]:
-    """Train or resume. Return the content of summary.json."""
-    from shmppo.config.flags import option_value, parse_config, parse_resume
+def _train(arguments: list[str], default: TrainConfig | None) -> None:
+    """Train a run, or one for each seed, or resume a run."""
+    from shmppo.config.flags import option_value, parse_resume, parse_start
 
     if option_value(arguments, "--resume") is None:
         script = None if default is None else f"python {sys.argv[0]}"
-        config = parse_config(arguments, script=script, default=default)
+        config, start = parse_start(arguments, script=script, default=default)
+        if start.seeds:
+            from shmppo.tools.seeds import train_seeds
+
+            return train_seeds(config, start.seeds, start.jobs)
         from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
         with early_fork_server(config):
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
                 check_early(config)
                 from shmppo.runs.trainer import train
-            return train(config)
+            return _print_summary(train(config))
     run_dir, changes = parse_resume(arguments)
     from shmppo.runs.startup import startup_line
 
     with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet="quiet" in changes):
         from shmppo.runs.trainer import resume
-    return resume(run_dir, **changes)
+    return _print_summary(resume(run_dir, **changes))
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from shmppo.search.scheduler import Scheduler, keep_best
 from shmppo.search.space import Space, parse_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
+from shmppo.tools import run_process
 
 BASE = TrainConfig(env="Pendulum-v1", total_steps=90 * TrainConfig().batch_steps)
 SPACE = parse_space({"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "clip": {"choices": [0.1, 0.2]}}, "it")
@@ -44,7 +45,7 @@ class ArtificialRun(TrialRun):
     failing: ClassVar[Any] = staticmethod(lambda config: "")
     started: ClassVar[list[tuple[int, int]]] = []
 
-    def start(self, cores: list[int]) -> None:
+    def start(self, cores: list[int], *flags: str) -> None:
         self.cores = cores
         if ArtificialRun.kill_after is not None:
             ArtificialRun.kill_after -= 1
@@ -54,7 +55,7 @@ class ArtificialRun(TrialRun):
         assert not ArtificialRun.busy & set(cores), "a core is used twice"
         ArtificialRun.busy |= set(cores)
         ArtificialRun.started.append((self.trial, self.iterations))
-        ArtificialRun.progress[self._run_dir] = self.iterations
+        ArtificialRun.progress[self.run_dir] = self.iterations
 
     def ended(self) -> bool:
         ArtificialRun.busy -= set(self.cores)
@@ -66,15 +67,15 @@ class ArtificialRun(TrialRun):
         ArtificialRun.busy -= set(self.cores)
 
     def result(self) -> RunResult | None:
-        if ArtificialRun.progress.get(self._run_dir, 0) < self.iterations:
+        if ArtificialRun.progress.get(self.run_dir, 0) < self.iterations:
             return None
-        reason = ArtificialRun.failing(self._config)
-        value = self._config.learning_rate * self.iterations - self._config.clip / 100
+        reason = ArtificialRun.failing(self.config)
+        value = self.config.learning_rate * self.iterations - self.config.clip / 100
         return RunResult(float("nan") if reason else value, reason, "0" * 64)
 
     @property
     def finished_iterations(self) -> int:
-        return ArtificialRun.progress.get(self._run_dir, 0)
+        return ArtificialRun.progress.get(self.run_dir, 0)
 
 
 class NoView:
@@ -84,7 +85,7 @@ class NoView:
 @pytest.fixture(autouse=True)
 def _artificial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TrialRun", ArtificialRun)
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(run_process, "POLL_SECONDS", 0.0)
     for name, value in (("progress", {}), ("busy", set()), ("started", []), ("kill_after", None)):
         monkeypatch.setattr(ArtificialRun, name, value)
 
@@ -158,7 +159,7 @@ def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path, monk
 def test_the_objective_is_the_interquartile_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {1: -1000.0, 2: 3.0, 3: 5.0, 4: 1000.0}
     monkeypatch.setattr(
-        ArtificialRun, "result", lambda run: RunResult(values[run.seed]) if run._run_dir in run.progress else None
+        ArtificialRun, "result", lambda run: RunResult(values[run.config.seed]) if run.run_dir in run.progress else None
     )
     trials = search(tmp_path / "search", replace(OPTIONS, trials=1, rungs=1, seeds=4))
     assert trials[0].value == 4.0

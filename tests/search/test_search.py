@@ -213,4 +213,4 @@ def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
     (undisturbed / "study.log").rename(tmp_path / "study.log")
     done = search(undisturbed, job=("--gamma", "0.5"))
     (tmp_path / "study.log").rename(undisturbed / "study.log")
-    assert "has a run of a search with another --gamma; name another --search-dir" in done.stderr
+    assert "has a run with another --gamma; name another directory" in done.stderr

@@ -1,0 +1,163 @@
+"""Training runs in processes of their own, several of them at the same time on the cores of this process."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from shmppo.config.checks import require
+from shmppo.config.differences import command
+from shmppo.config.resumable import different_fields
+from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.trust import modules_of, trust_flags
+from shmppo.utils.signals import kill_with_parent
+
+POLL_SECONDS = 0.1
+
+
+class RunProcess:
+    """A run that is started, or continued from its newest checkpoint, with `python -m shmppo.train`.
+
+    Attributes:
+        config: of the run.
+        run_dir: its directory. What the process prints goes to its file output.txt.
+        cores: that the run uses; [] if it has not been started.
+    """
+
+    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+        """Describe the run.
+
+        Raises:
+            ConfigError: if the directory has a run with another configuration.
+        """
+        self.config, self.run_dir = config, run_dir
+        self.cores: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
+        if (run_dir / "config.json").is_file():
+            own = from_json(config.to_json())  # config.json has defaults in place of None
+            different = " and ".join(different_fields(load_config(run_dir), own))
+            require(not different, f"{run_dir} has a run with another {different}; name another directory")
+
+    def start(self, cores: list[int], *flags: str) -> None:
+        """Start the run on these cores, or continue it from its newest checkpoint, with further flags."""
+        self.cores = cores
+        source = self._source()
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        workers = min(len(cores), self.config.num_envs) if len(cores) > 1 else 0
+        words = [sys.executable, "-m", "shmppo.train", *source, "--workers", str(workers), "--quiet", *flags]
+        parent = os.getpid()
+
+        def prepare() -> None:
+            """Let the run use only its cores, and end with this process."""
+            os.sched_setaffinity(0, cores)
+            kill_with_parent()
+            if os.getppid() != parent:  # it has ended before
+                os._exit(1)
+
+        with open(self.run_dir / "output.txt", "ab") as output:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                preexec_fn=prepare,
+            )  # fmt: skip
+
+    def ended(self) -> bool:
+        """Return whether the process of the run has ended."""
+        return self._process is not None and self._process.poll() is not None
+
+    def stop(self) -> None:
+        """Ask the run to stop after its current iteration, with a checkpoint. A second call does nothing."""
+        if self._process is not None and not self._asked_to_stop:
+            self._asked_to_stop = True
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the run now. It continues from its last checkpoint later."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def failure(self) -> str:
+        """Why the process has failed: its error message, or its signal. "" if it has not failed."""
+        code = None if self._process is None else self._process.poll()
+        if not code or self._asked_to_stop:
+            return ""
+        if code < 0:
+            return f"it was killed by {signal.Signals(-code).name}"
+        lines = (self.run_dir / "output.txt").read_text(errors="replace").splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return errors[-1] if errors else f"it ended with exit code {code}"
+
+    @property
+    def finished_iterations(self) -> int:
+        """Iterations that metrics.csv contains."""
+        return len(self.rows())
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of the run so far."""
+        return self.finished_iterations * self.config.batch_steps
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return the complete rows of metrics.csv."""
+        try:
+            with open(self.run_dir / "metrics.csv", newline="") as file:
+                return [row for row in csv.DictReader(file) if None not in row.values()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _source(self) -> list[str]:
+        """Return the flags that start a new run, or continue the run."""
+        if list(self.run_dir.glob("checkpoint*.pt")):
+            return ["--resume", str(self.run_dir), *trust_flags(modules_of(self.config.to_json())).split()]
+        if (self.run_dir / "config.json").is_file():
+            shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
+        return [*shlex.split(command(self.config))[3:], "--run-dir", str(self.run_dir)]
+
+
+Run = TypeVar("Run", bound=RunProcess)
+
+
+class RunPool(Generic[Run]):
+    """Runs that train at the same time. Each has cores of its own. running: those with a process."""
+
+    def __init__(self, jobs: int | None) -> None:
+        """jobs: most runs at the same time; None, or more than there are cores: one per core."""
+        self.running: list[Run] = []
+        self._free_cores = sorted(os.sched_getaffinity(0))
+        self._jobs = min(jobs or len(self._free_cores), len(self._free_cores))
+
+    def start(self, waiting: deque[Run], *flags: str) -> None:
+        """Start runs while there are cores. The last ones share the cores that no other run needs."""
+        while waiting and self._free_cores and len(self.running) < self._jobs:
+            share = max(1, len(self._free_cores) // min(len(waiting), self._jobs - len(self.running)))
+            cores, self._free_cores = self._free_cores[:share], self._free_cores[share:]
+            self.running.append(waiting.popleft())
+            self.running[-1].start(cores, *flags)
+
+    def wait(self, *, stopping: bool) -> list[Run]:
+        """Wait a moment. Returns the runs that have ended. stopping: ask the runs to stop before."""
+        if stopping:
+            for run in self.running:
+                run.stop()
+        time.sleep(POLL_SECONDS)
+        ended = [run for run in self.running if run.ended()]
+        for run in ended:
+            self.running.remove(run)
+            self._free_cores += run.cores
+        return ended
+
+    def kill(self) -> None:
+        """End all runs now."""
+        for run in self.running:
+            run.kill()

@@ -1,0 +1,74 @@
+"""Training runs that differ only in their seed: `python -m shmppo.train --seeds 1 2 3`."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from shmppo.config.checks import require
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ShmppoError
+from shmppo.loggers.text import number
+from shmppo.runs.startup import check_early
+from shmppo.storage.run_directory import config_error_if_unwritable
+from shmppo.tools.run_process import RunPool, RunProcess
+from shmppo.utils.files import short_path, user_path
+from shmppo.utils.signals import StopRequest
+
+
+def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
+    """Train a run for each seed, in RUN_DIR-sSEED, and print a table of them. Runs that exist are continued.
+
+    Args:
+        config: of the runs, apart from the seed.
+        seeds: of the runs.
+        jobs: most runs at the same time.
+
+    Raises:
+        ConfigError: if an option is invalid, or if a directory has a run with another configuration.
+        ShmppoError: if a run has failed. The others have been trained.
+        KeyboardInterrupt: if a signal has stopped the runs. They have saved checkpoints.
+    """
+    require(config.run_dir is not None, "--seeds needs --run-dir RUN_DIR; its runs are RUN_DIR-s1, RUN_DIR-s2, …")
+    require(jobs >= 1, f"--jobs is {jobs}; it must be at least 1")
+    require("RANK" not in os.environ, "--seeds cannot be combined with torchrun; start one run per seed")
+    check_early(config)
+    base = user_path(str(config.run_dir), "--run-dir")
+    runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}")) for seed in dict.fromkeys(seeds)]
+    waiting = deque(run for run in runs if run.finished_iterations < config.last_iteration)
+    pool, stop = RunPool[RunProcess](jobs), StopRequest()
+    view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)
+    with config_error_if_unwritable(base), stop.by_signals(), view:
+        try:
+            while pool.running or (waiting and not stop.made):
+                if not stop.made:
+                    pool.start(waiting)
+                pool.wait(stopping=stop.made)
+        finally:
+            pool.kill()
+    if stop.made:
+        raise KeyboardInterrupt
+    failures = [f"{short_path(run.run_dir)}: {run.failure}" for run in runs if run.failure]
+    if failures:
+        raise ShmppoError(f"{len(failures)} of {len(runs)} runs failed: {'; '.join(failures)}")
+
+
+def summary_table(runs: Sequence[RunProcess]) -> Table:
+    """Return a table with a row per run, and the mean of their returns."""
+    table = Table("run", "iterations", "steps", "return", "weights", box=None, header_style="", show_footer=True)
+    last = [(run.rows() or [{"return_mean_100": "nan", "weights_hash": ""}])[-1] for run in runs]
+    returns = [float(row["return_mean_100"]) for row in last]
+    for run, row, value in zip(runs, last, returns, strict=True):
+        iterations = f"{run.finished_iterations:,} of {run.config.last_iteration:,}"
+        state = "failed" if run.failure else row["weights_hash"]
+        table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", number(value), state)
+    table.columns[0].footer, table.columns[3].footer = "mean", number(fmean(returns))
+    return table

@@ -1,0 +1,123 @@
+"""`train --seeds`: ordinary runs in directories of their own, side by side, stopped and continued together."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import summary_of
+
+from shmppo.config.flags import parse_config
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError, ShmppoError
+from shmppo.runs.trainer import train
+from shmppo.tools.seeds import train_seeds
+
+SMALL = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, encoder_sizes=(8,), total_steps=1024
+)
+FLAGS = "--env CartPole-v1 --num-envs 4 --rollout-steps 32 --minibatches 2 --hidden-size 8 --encoder-sizes 8"
+
+
+def command(*flags: str, steps: int = 1024) -> list[str]:
+    words = [*shlex.split(FLAGS), "--total-steps", str(steps), "--run-dir", "run"]
+    return [sys.executable, "-m", "shmppo.train", *words, *flags]
+
+
+def weights(directory: Path, seeds: Sequence[int]) -> list[str]:
+    return [summary_of(directory / f"run-s{seed}")["weights_sha256"] for seed in seeds]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(jobs: int, tmp_path: Path) -> None:
+    words = command("--seeds", "1", "2", "3", "--jobs", str(jobs))
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    alone = [
+        train(replace(SMALL, seed=seed, quiet=True, workers=0, run_dir=str(tmp_path / f"alone{seed}")))
+        for seed in (1, 2, 3)
+    ]
+    assert weights(tmp_path, (1, 2, 3)) == [summary["weights_sha256"] for summary in alone]
+    rows = [line.split() for line in done.stdout.splitlines() if line.split()]
+    assert rows[0] == ["run", "iterations", "steps", "return", "weights"]
+    for row, summary, seed in zip(rows[1:4], alone, (1, 2, 3), strict=True):
+        assert row[:5] == [f"run-s{seed}", "8", "of", "8", "1,024"]
+        assert float(row[5]) == pytest.approx(summary["return_mean_100"], rel=1e-2)
+        assert summary["weights_sha256"].startswith(row[6])
+    assert float(rows[4][1]) == pytest.approx(sum(summary["return_mean_100"] for summary in alone) / 3, rel=1e-2)
+
+
+def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    words = command("--seeds", "5", "6", "7", "--jobs", "2", steps=200_000)
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = [tmp_path / f"run-s{seed}" / "metrics.csv" for seed in (5, 6)]
+    try:
+        while not all(path.is_file() and len(path.read_text().splitlines()) > 2 for path in metrics):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        children = psutil.Process(process.pid).children()
+        used = [set(child.cpu_affinity()) for child in children]
+        assert len(used) == 2
+        assert not used[0] & used[1]
+        assert not (tmp_path / "run-s7").exists()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    stopped = [summary_of(tmp_path / f"run-s{seed}") for seed in (5, 6)]
+    assert [summary["stop_reason"] for summary in stopped] == ["signal", "signal"]
+
+
+def test_the_same_command_continues_the_runs_with_the_same_weights(tmp_path: Path) -> None:
+    config = replace(SMALL, quiet=True, run_dir=str(tmp_path / "run"))
+    train_seeds(replace(config, stop_at_iteration=3), (1, 2), 2)
+    train_seeds(config, (1, 2, 3), 1)
+    assert [summary_of(tmp_path / f"run-s{seed}")["iterations"] for seed in (1, 2, 3)] == [8, 8, 8]
+    whole = train(replace(config, seed=2, workers=0, run_dir=str(tmp_path / "whole")))
+    assert weights(tmp_path, (2,)) == [whole["weights_sha256"]]
+    with pytest.raises(ConfigError, match="run-s1 has a run with another --gamma; name another directory"):
+        train_seeds(replace(config, gamma=0.5), (1, 2), 1)
+
+
+def test_a_run_that_fails_is_named_and_the_others_are_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    config = replace(SMALL, env="environments:FaultyStream-v0", num_envs=5, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ShmppoError, match=r"^1 of 3 runs failed: .*run-s1: .*the simulation exploded") as raised:
+        train_seeds(config, (1, 2, 3), 2)
+    assert "\n" not in str(raised.value)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "run-s" in line]
+    assert [row[-1] == "failed" for row in rows] == [True, False, False]
+    assert [row[1] for row in rows[1:]] == ["7", "7"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; make space there, or name another directory"):
+        train_seeds(replace(config, run_dir=str(tmp_path / "file" / "run")), (1,), 1)
+
+
+def test_wrong_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="--seeds needs --run-dir"):
+        train_seeds(SMALL, (1, 2), 1)
+    config = replace(SMALL, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="--jobs is 0; it must be at least 1"):
+        train_seeds(config, (1, 2), 0)
+    with pytest.raises(ConfigError, match="--seeds is a flag of train"):
+        parse_config(["--seeds", "1", "2"])
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match="--seeds cannot be combined with torchrun"):
+        train_seeds(config, (1, 2), 1)
