@@ -19,6 +19,7 @@ from shmppo.config.command_line import parse, program
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
 from shmppo.errors import run_command
+from shmppo.loggers.text import number
 
 if TYPE_CHECKING:
     from shmppo.policies.evaluation import Evaluation
@@ -93,6 +94,8 @@ def as_text(result: Evaluation, options: EvaluateConfig) -> str:
         f"return {mean:.{digits}f} ± {std:.{digits}f} over {len(result.episodes)} episodes of {length:,.0f} steps on "
         f"average; checkpoint {options.checkpoint} (iteration {result.iteration:,}), seed {options.seed}"
     )
+    if result.info:
+        text += "\n" + ", ".join(f"{name} {number(mean)}" for name, mean in result.info_means.items())
     if result.stopped:
         text += (
             f"\n{result.stopped} of {len(result.episodes)} episodes were stopped after {options.max_steps:,} steps "
@@ -114,6 +117,8 @@ def as_json(result: Evaluation, options: EvaluateConfig) -> dict[str, object]:
         "returns": result.returns,
         "lengths": result.lengths,
         "stopped": result.stopped,
+        **{f"{name}_mean": mean for name, mean in result.info_means.items()},
+        **result.info,
     }
 
 

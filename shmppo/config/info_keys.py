@@ -30,11 +30,6 @@ class InfoKey(NamedTuple):
         return PREFIX + "/".join(self.path)
 
 
-def named_metrics(texts: Sequence[str]) -> list[str]:
-    """Return the names of the metrics of --info-keys, without automatic ones."""
-    return [key.metric for key in parse_info_keys(texts) if key.named]
-
-
 def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
     """Return the keys of --info-keys, and then those of AUTOMATIC that are not among them.
 

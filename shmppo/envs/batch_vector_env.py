@@ -42,15 +42,7 @@ class BatchVectorEnv(VectorEnv):
             raise self._error(indices[0], f"a call returned a batch of observations {error.clause}") from error
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
-        try:
-            numbers: np.ndarray = self._numbers_of(key)[indices]
-            return numbers
-        except TypeError as error:
-            raise self._info_error(0, key, error) from error
-
-    def _numbers_of(self, key: InfoKey) -> np.ndarray:
-        """Return the numbers of a key, see `numbers_of`."""
-        return numbers_of(self._infos, key, len(self.handles))
+        return numbers_of(self._infos, key, len(self.handles))[indices]
 
     def _hash(self, observation: Any, rewards: np.ndarray | None, indices: Sequence[int]) -> None:
         """Continue the hash of each episode in `indices` with its row of the whole batch."""

@@ -65,8 +65,8 @@ class SingleEnvPoolEnv(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; see `gymnasium.Env.step`."""
-        observation, reward, terminated, truncated, _ = self._pool.step(np.asarray(action)[None])
-        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        observation, reward, terminated, truncated, infos = self._pool.step(np.asarray(action)[None])
+        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
 
     def close(self) -> None:
         self._pool.close()

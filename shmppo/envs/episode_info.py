@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,25 +47,27 @@ class EpisodeInfo:
         np.add(np.where(replaced, 0.0, total), values, out=total, where=present & (replaced | ~self._maxima))
         count += present
 
-    def ended(self, indices: Sequence[int], read: ReadInfo) -> list[list[float]]:
-        """Return the numbers of the episodes that end with this step, [I] per environment in `indices`.
+    def ended(self, indices: Sequence[int], read: ReadInfo) -> list[dict[str, float]]:
+        """Return the numbers of the episodes that end with this step, by metric, per environment in `indices`.
 
-        NaN: the episode did not have the key.
+        A key that an episode did not have is left out.
         """
-        columns = []
+        results: list[dict[str, float]] = [{} for _ in indices]
         for k, key in enumerate(self.keys):
             if key.how == "last":
-                columns.append(read(key, indices).tolist())
+                numbers = read(key, indices)
             else:
-                pairs = self.combined[indices, k].tolist()
-                columns.append([_result(key.how, total, steps) for total, steps in pairs])
-        return list(map(list, zip(*columns, strict=True)))
+                total, steps = self.combined[indices, k].T
+                with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+                    numbers = total / (steps if key.how == "mean" else steps > 0)
+            for result, number in zip(results, numbers.tolist(), strict=True):
+                if number == number:
+                    result[key.metric] = number
+        return results
 
-
-def _result(how: str, total: float, steps: float) -> float:
-    if not steps:
-        return float("nan")
-    return total / steps if how == "mean" else total
+    def row(self, numbers: Mapping[str, float]) -> list[float]:
+        """Return what `ended` returned for an episode as a row [I], NaN for missing keys."""
+        return [numbers.get(key.metric, float("nan")) for key in self.keys]
 
 
 def number_of(info: Any, key: InfoKey) -> float:
@@ -110,14 +112,26 @@ def numbers_of(infos: Any, key: InfoKey, count: int) -> np.ndarray:
         present = present & np.asarray(infos.get(f"_{name}", True))
         infos = infos[name]
     values = np.asarray(infos)
-    if values.shape == (count,) and values.dtype.kind in "biuf":
-        np.copyto(numbers, values, where=present)
+    if values.size == count and values.dtype.kind in "biuf":
+        np.copyto(numbers, values.reshape(count), where=present)
     elif key.named:
         raise TypeError(f"an array of shape {values.shape} and type {values.dtype} is not {count} numbers")
     return numbers
 
 
-def mean_of_known(numbers: Sequence[float]) -> float:
-    """Return the mean of the numbers that are not NaN. NaN if there are none."""
-    known = [number for number in numbers if number == number]
-    return sum(known) / len(known) if known else float("nan")
+def info_means(
+    keys: Sequence[InfoKey], rows: Sequence[Sequence[float]], also: Collection[str] = ()
+) -> dict[str, float]:
+    """Return the mean of each key over the episodes that have it, by the name of the metric.
+
+    Args:
+        keys: the I keys.
+        rows: the numbers [I] of each episode, NaN where it did not have the key.
+        also: metrics of automatic keys that are NaN if no episode has them. Without this, they are left out.
+    """
+    means = {}
+    for k, key in enumerate(keys):
+        known = [row[k] for row in rows if row[k] == row[k]]
+        if known or key.named or key.metric in also:
+            means[key.metric] = sum(known) / len(known) if known else float("nan")
+    return means

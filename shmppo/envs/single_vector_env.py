@@ -79,8 +79,10 @@ class SingleVectorEnv(gymnasium.Env):
         """Step the environment; see `gymnasium.Env.step`."""
         observation, reward, terminated, truncated, infos = self._envs.step(batch_actions(self.action_space, [action]))
         ended = bool(terminated[0] or truncated[0])
-        last = infos["final_obs"][0] if ended and self._same_step else rows_of(observation, 0)
-        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        last = rows_of(observation, 0)
+        if ended and self._same_step:
+            last, infos = infos["final_obs"][0], infos.get("final_info", {})
+        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
 
     def render(self) -> Any:
         """Return the rendering of the environment."""

@@ -247,13 +247,7 @@ class SyncVectorEnv(VectorEnv):
         return number, terminated, truncated
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
-        numbers = np.empty(len(indices))
-        for k, i in enumerate(indices):
-            try:
-                numbers[k] = number_of(self._infos[i], key)
-            except TypeError as error:
-                raise self._info_error(i, key, error) from error
-        return numbers
+        return np.array([number_of(self._infos[i], key) for i in indices])
 
     def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
         """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""

@@ -167,13 +167,13 @@ class UserVectorEnv(BatchVectorEnv):
         self._check_finite(i, "step", final)
         return final
 
-    def _numbers_of(self, key: InfoKey) -> np.ndarray:
-        numbers = super()._numbers_of(key)
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        numbers = super()._read_info(key, self._all)
         numbers[self._waiting] = np.nan  # these environments were only reset
         if self.mode == "SAME_STEP" and "final_info" in self._infos:
             ended = np.asarray(self._infos["_final_info"])
             numbers[ended] = numbers_of(self._infos["final_info"], key, len(numbers))[ended]
-        return numbers
+        return numbers[indices]
 
     def _begin_next(self, indices: Sequence[int]) -> None:
         episodes = [self.handles[i].episode + 1 for i in indices]

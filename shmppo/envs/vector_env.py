@@ -6,7 +6,8 @@ All of them share the bookkeeping of episodes. See `VectorEnv.step`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,8 +44,8 @@ class EpisodeEnd(NamedTuple):
     """Sum of the rewards, not discounted."""
     length: int
     """Number of steps."""
-    info: Sequence[float] = ()
-    """The numbers of `info`, one per key of `VectorEnv.info`. Empty if the episode failed."""
+    info: Mapping[str, float] = MappingProxyType({})
+    """The numbers of `info` that the episode has, by the name of the metric. Empty if it failed."""
 
 
 class EpisodeToRestore(NamedTuple):
@@ -129,7 +130,7 @@ class VectorEnv(ABC):
             rewards[i], terminated[i], truncated[i] = 0.0, False, True
         self.returns += rewards
         self.lengths += self._stepped
-        self.info.add(self._read_info)
+        self.info.add(self._numbers)
         if self._time_limit:
             truncated |= self.lengths == self._time_limit
         ended = (terminated | truncated).nonzero()[0].tolist()
@@ -178,7 +179,7 @@ class VectorEnv(ABC):
         """Return the numbers of a key in `info` at the current step of the environments `indices`, NaN where missing.
 
         Raises:
-            EnvError: if a value is not a number.
+            TypeError: if a value is not a number.
         """
 
     @abstractmethod
@@ -219,9 +220,18 @@ class VectorEnv(ABC):
             self._begin_next(completed)
         return ends
 
-    def episode_info(self, indices: Sequence[int]) -> list[list[float]]:
+    def episode_info(self, indices: Sequence[int]) -> list[dict[str, float]]:
         """Return the numbers of `info` of the current episodes so far, see `EpisodeInfo.ended`."""
-        return self.info.ended(indices, self._read_info)
+        return self.info.ended(indices, self._numbers)
+
+    def _numbers(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        """Call `_read_info`, and raise an EnvError that names the key and the environment for a TypeError."""
+        try:
+            return self._read_info(key, indices)
+        except TypeError as error:
+            name = key.metric.removeprefix(PREFIX)
+            message = f"--info-keys {name}: in the info of {self._env_id}, {error}; name a key of numbers"
+            raise self._error(indices[0], message) from error
 
     def _final_observation(self, i: int) -> tuple[np.ndarray, ...]:
         """Copy the last observation of the episode of environment i that has just ended, one array per leaf."""
@@ -256,11 +266,6 @@ class VectorEnv(ABC):
         handle = self.handles[i]
         steps = self.lengths[i]
         return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
-
-    def _info_error(self, i: int, key: InfoKey, error: TypeError) -> EnvError:
-        """Create an error that says that `info` has something else than a number for a key of --info-keys."""
-        name = key.metric.removeprefix(PREFIX)
-        return self._error(i, f"--info-keys {name}: in the info of {self._env_id}, {error}; name a key of numbers")
 
     def _nonfinite_error(self, i: int, call: str, leaf: Leaf, stored: np.ndarray) -> EnvError:
         """Create an error that names the values of a stored leaf that are not finite."""

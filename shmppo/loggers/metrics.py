@@ -43,7 +43,7 @@ GLOSSARY: dict[str, str] = {
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
     WEIGHTS_HASH: "first 16 digits of the SHA-256 of the weights after this iteration",
 }
-"""Every column of metrics.csv."""
+"""Every column of metrics.csv, except `info/KEY` (--info-keys)."""
 
 EVALUATION_GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
@@ -56,7 +56,7 @@ EVALUATION_GLOSSARY: dict[str, str] = {
     "eval/episodes": "number of episodes, without those that failed",
     "eval/seconds": "duration of the evaluation in seconds",
 }
-"""Every column of eval.csv."""
+"""Every column of eval.csv, except `eval/info/KEY` (--info-keys)."""
 
 SUMMARY_GLOSSARY: dict[str, str] = {
     "run_dir": "directory of the run",
@@ -73,6 +73,7 @@ SUMMARY_GLOSSARY: dict[str, str] = {
     "episodes": "episodes finished",
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step",
     "return_mean_100": "mean return of the last 100 finished episodes; null if none has finished",
+    "info": "`info/KEY` of metrics.csv at the end, by its name; null if none of the last 100 episodes has the key",
     "best_by": "the metric of `--best-by`",
     "best_value": "its highest value at which a checkpoint was saved; null if it has had no value",
     "best_checkpoint": "file of the best checkpoint in the run directory; null if there is none",

@@ -37,7 +37,7 @@ class RunPanel:
         state = Text(status.stopping, "bold yellow") if status.stopping else Text(status.activity, "dim")
         lines: list[Text | Table] = [_counters(status), _progress(status), state]
         if row := status.row:
-            lines += [_return_line(status, width), _metrics(row, status.memory, width)]
+            lines += [_return_line(status, width), _metrics(row, status, width)]
             lines += [*phase_bar(row, width)]
             lines.append(worker_line(status.worker_seconds, row["collect_seconds"]))
         for line in lines:
@@ -73,13 +73,13 @@ def _return_line(status: RunStatus, width: int) -> Text:
     return text.append(sparkline(status.history, max(width - len(text), 8)), "cyan")
 
 
-def _metrics(row: dict[str, float], memory: int, width: int) -> Table:
+def _metrics(row: dict[str, float], status: RunStatus, width: int) -> Table:
     """Build the table of metrics: two to four pairs of name and value per line."""
-    cells = {
+    cells = status.info | {
         "length (100)": number(row["length_mean_100"]),
         "episodes": f"{row['episodes']:,.0f}",
         "steps/s": f"{row['steps_per_second']:,.0f}",
-        "memory": f"{memory / 2**20:,.0f} MiB" if memory else "-",
+        "memory": f"{status.memory / 2**20:,.0f} MiB" if status.memory else "-",
         "approx KL": number(row["approx_kl"]),
         "clip fraction": number(row["clip_fraction"]),
         "entropy": number(row["entropy"]),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.text import number
 from shmppo.utils.files import short_path
@@ -121,6 +122,12 @@ class RunStatus:
         if self.row is None or not self.row["episodes"]:
             return "no episode finished yet"
         return number(self.row["return_mean_100"])
+
+    @property
+    def info(self) -> dict[str, str]:
+        """The first three means of `info` (--info-keys), by key."""
+        means = [(name, value) for name, value in (self.row or {}).items() if name.startswith(PREFIX)]
+        return {name.removeprefix(PREFIX): number(value) for name, value in means[:3]}
 
     @property
     def title(self) -> str:

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import modules_of, trust_flags
 from shmppo.loggers.status import count
@@ -40,10 +41,15 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         run_dir: directory of the run.
     """
     phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary.get("best_value")
+    info = {name.removeprefix(PREFIX): mean for name, mean in summary["info"].items()}
+    missing = [name for name, mean in info.items() if mean is None]
+    episodes = count(min(summary["episodes"], 100), "episode") if summary["episodes"] else ""
     whole = sum(phases[phase] for phase in PHASES) or 1.0
     texts = {
         "run": short_path(run_dir),
         "return": _return_text(summary),
+        "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
+        "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),

@@ -170,6 +170,7 @@ class EvaluationResults:
 
     returns: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "f8", "E", "undiscounted returns")
     lengths: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "i8", "E", "numbers of steps; 0 if the episode failed")
+    info: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "f8", "E I", "numbers of `info`; NaN where there are none")
 
 
 @dataclass(frozen=True)

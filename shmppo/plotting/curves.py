@@ -26,6 +26,7 @@ NEEDED = ("iteration", "env_steps", "wall_seconds", *(f"{phase}_seconds" for pha
 IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
     "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes", "eval_videos", "best_by", "stop_when",
+    "info_keys",
 )  # fmt: skip
 """Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 

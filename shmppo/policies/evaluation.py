@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from shmppo.config.trust import Trusted
@@ -31,6 +32,17 @@ class Evaluation:
     iteration: int
     """Finished iterations of the policy."""
     episodes: list[EpisodeResult]
+
+    @property
+    def info(self) -> dict[str, list[float | None]]:
+        """Numbers of `info` [episodes] by the name of the metric, `info/KEY`. None: the episode does not have it."""
+        names = dict.fromkeys(name for episode in self.episodes for name in episode.info)
+        return {name: [episode.info.get(name) for episode in self.episodes] for name in names}
+
+    @property
+    def info_means(self) -> dict[str, float]:
+        """Means of `info` over the episodes that have the number."""
+        return {name: fmean(value for value in values if value is not None) for name, values in self.info.items()}
 
     @property
     def returns(self) -> list[float]:

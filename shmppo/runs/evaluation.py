@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
 from shmppo.loggers.trackers import Row
@@ -63,9 +65,10 @@ class Evaluations:
         learner.publish_statistics()
         pool.evaluate(iteration)
         results = self._buffers.evaluation
-        own = np.column_stack([results.returns, results.lengths])
+        own = np.column_stack([results.returns, results.lengths, results.info])
         played = np.concatenate(self._process_group.gather_rows(own))
-        returns, lengths = played[played[:, 1] > 0].T
+        returns, lengths, *info = played[played[:, 1] > 0].T
+        means = info_means(parse_info_keys(self._config.info_keys), np.transpose(info).tolist())
         seconds = time.monotonic() - began
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
@@ -80,6 +83,7 @@ class Evaluations:
             "eval/length": float(lengths.mean()) if known else np.nan,
             "eval/episodes": len(returns),
             "eval/seconds": seconds,
+            **{f"eval/{name}": mean for name, mean in means.items()},
         }
 
     def policy(self, learner: Learner, iteration: int) -> TrainedPolicy:

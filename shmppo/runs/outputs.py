@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.info_keys import named_metrics
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
@@ -66,7 +65,7 @@ class Outputs:
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
                 remove_later(run_dir, iteration)
-                self.metrics = MetricsFile(run_dir / METRICS, [*GLOSSARY, *named_metrics(config.info_keys)])
+                self.metrics = MetricsFile(run_dir / METRICS, tuple(GLOSSARY))
                 if config.eval_every is not None:
                     self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))

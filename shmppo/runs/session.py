@@ -307,6 +307,7 @@ class Session:
             "episodes": state.episodes.count,
             "failed_episodes": state.failed_episodes,
             "return_mean_100": state.episodes.return_mean if state.episodes.count else None,
+            "info": {name: None if math.isnan(mean) else mean for name, mean in state.episodes.info_means.items()},
             "best_by": state.decisions.best_metric,
             "best_value": best if math.isfinite(best := state.decisions.best_value) else None,
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,

@@ -17,7 +17,7 @@ import torch
 from shmppo.config.checks import shown
 from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.episode_info import mean_of_known
+from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import HASH_DIGITS
@@ -68,6 +68,7 @@ class EpisodeStatistics:
     """Returns, lengths, and numbers of `info` of the last 100 finished episodes.
 
     Attributes:
+        keys: the I keys of `info`.
         count: number of finished episodes of the run.
         returns: undiscounted returns, at most 100, the newest last.
         lengths: numbers of steps, at most 100, the newest last.
@@ -76,13 +77,11 @@ class EpisodeStatistics:
     """
 
     def __init__(self, info_keys: Sequence[InfoKey] = ()) -> None:
-        """info_keys: the I keys."""
-        self.count = 0
+        self.keys, self.count = info_keys, 0
         self.returns: deque[float] = deque(maxlen=100)
         self.lengths: deque[float] = deque(maxlen=100)
         self.info: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
-        self._keys = info_keys
 
     def add(self, returns: list[float], lengths: list[int], info: list[list[float]]) -> None:
         """Add finished episodes, the newest last."""
@@ -90,9 +89,7 @@ class EpisodeStatistics:
         self.returns.extend(returns)
         self.lengths.extend(lengths)
         self.info.extend(info)
-        for key, numbers in zip(self._keys, zip(*info, strict=True), strict=False):
-            if key.metric not in self.seen and not all(map(math.isnan, numbers)):
-                self.seen.add(key.metric)
+        self.seen.update(name for name, mean in info_means(self.keys, info).items() if not math.isnan(mean))
 
     def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
@@ -135,13 +132,8 @@ class EpisodeStatistics:
 
     @property
     def info_means(self) -> dict[str, float]:
-        """Means of the keys that are named or were seen, over the episodes that had them, by metric. NaN: none had."""
-        columns = list(zip(*self.info, strict=True)) or [()] * len(self._keys)
-        return {
-            key.metric: mean_of_known(numbers)
-            for key, numbers in zip(self._keys, columns, strict=True)
-            if key.named or key.metric in self.seen
-        }
+        """Means of the keys that are named or were seen, by metric. NaN: none of these episodes has the key."""
+        return info_means(self.keys, self.info, self.seen)
 
     @property
     def return_mean(self) -> float:

@@ -303,7 +303,7 @@ class Collector:
         for end in ended:
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
-            rollout.ended_info[t, end.i] = np.nan if end.failed else end.info
+            rollout.ended_info[t, end.i] = self._envs.info.row(end.info)
             self._first[end.i] = True
             if end.failed and self._config.gamma > 0:
                 # The result of a failed step is unknown. With this bootstrap and a reward of 0, its δ is 0.

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.episode_info import EpisodeInfo
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -42,6 +45,8 @@ class EpisodeResult(NamedTuple):
     """Number of steps. 0: the episode failed, and --skip-bad-episodes is given."""
     stopped: bool
     """True if the episode was stopped at the maximum number of steps. Its return counts these steps only."""
+    info: Mapping[str, float] = MappingProxyType({})
+    """The numbers of `info` that the episode has, by the name of the metric, `info/KEY`."""
 
 
 class EpisodePlayer:
@@ -121,8 +126,9 @@ class EpisodePlayer:
         params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
         for step in itertools.count():
             if step == self._max_steps:
-                for i in set(range(count)) - results.keys():
-                    results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True)
+                left = sorted(set(range(count)) - results.keys())
+                for i, info in zip(left, envs.episode_info(left), strict=True):
+                    results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True, info)
             if self._after_step is not None:
                 self._after_step(envs, len(results), step)
             if len(results) == count:
@@ -132,7 +138,7 @@ class EpisodePlayer:
             actor.act(actions, params, values, 0 if self._stochastic else None)
             chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
             for end in envs.step(chosen, rewards, terminated, truncated):
-                results[end.i] = EpisodeResult(end.episode_return, end.length, False)
+                results[end.i] = EpisodeResult(end.episode_return, end.length, False, end.info)
         return [results[i] for i in range(count)]
 
     def close(self) -> None:
@@ -163,6 +169,7 @@ class EvaluationShare:
         """
         config = dataclasses.replace(config, env_kwargs={**config.env_kwargs, **config.eval_env_kwargs})
         self._buffers, self._own, self._progress = buffers, slice(episodes.start, episodes.stop), progress
+        self._info = EpisodeInfo(parse_info_keys(config.info_keys), 0)
         first = config.own_eval_episodes.start
         self._episodes = range(first + episodes.start, first + episodes.stop)
         self._player = EpisodePlayer(
@@ -192,6 +199,7 @@ class EvaluationShare:
             raise ShmppoError(text, details=error.details) from error
         results.returns[self._own] = [result.episode_return for result in played]
         results.lengths[self._own] = [result.length for result in played]
+        results.info[self._own] = [self._info.row(result.info) for result in played]
 
     def close(self) -> None:
         """Close the environments."""

@@ -11,6 +11,7 @@ from typing import Literal
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse, program
 from shmppo.config.flags import parse_config
+from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.files import user_path
 
@@ -31,9 +32,9 @@ class SearchOptions:
     space: str | None = None
     """What to vary: a YAML or JSON file, or `module:function` that gets an Optuna trial and returns options with their
     values. None: a space of 13 options for PPO."""
-    objective: Literal["last", "mean"] = "last"
-    """What to maximize: the mean return of 100 episodes at the end of training (last), or its mean over training
-    (mean), which prefers fast learning."""
+    objective: str = "last"
+    """What to maximize: the mean return of 100 episodes at the end of training (last), its mean over training (mean),
+    which prefers fast learning, or the mean of a number of `info` at the end, for example info/is_success."""
     seeds: int = 1
     """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
     rungs: int = 3
@@ -101,5 +102,8 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config = parse_config(training, script=f"{prog} --")
+    metrics = ["last", "mean", *(key.metric for key in parse_info_keys(config.info_keys))]
+    name = options.objective
+    require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, or a key of --info-keys after --")
     user_path(options.search_dir, "--search-dir")
     return options, config

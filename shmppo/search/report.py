@@ -53,7 +53,8 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
     if importlib.util.find_spec("matplotlib") is not None:
         files += _plot(ranking(trials), directory)
     steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
-    what = {"last": "return at the end", "mean": "mean return over training"}[options.objective]
+    names = {"last": "return at the end", "mean": "mean return over training"}
+    what = names.get(options.objective, f"{options.objective} at the end")
     seeds = "" if options.seeds == 1 else f" (interquartile mean of {options.seeds} seeds)"
     again = f"  {program('train')} --config {shlex.quote(short_path(directory / 'best.json'))}"
     lines = [

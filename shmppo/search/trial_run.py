@@ -59,8 +59,10 @@ class TrialRun(RunProcess):
         if len(rows) < self.iterations:
             return None
         rows = rows[: self.iterations]
-        returns = [value for row in rows if math.isfinite(value := float(row["return_mean_100"]))]
-        if not returns:
-            return RunResult(math.nan, f"no episode has ended in {int(rows[-1]['env_steps']):,} steps")
-        value = returns[-1] if self._objective == "last" else fmean(returns)
+        column = "return_mean_100" if self._objective in ("last", "mean") else self._objective
+        values = [value for row in rows if math.isfinite(value := float(row.get(column, "nan")))]
+        if not values:
+            what = "" if column == "return_mean_100" else f" with {column}"
+            return RunResult(math.nan, f"no episode{what} has ended in {int(rows[-1]['env_steps']):,} steps")
+        value = fmean(values) if self._objective == "mean" else values[-1]
         return RunResult(value, weights_hash=rows[-1]["weights_hash"])

@@ -14,6 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.loggers.panel import RunPanel, phase_bar, worker_line
 from shmppo.loggers.status import RunStatus
+from shmppo.loggers.views import row_line
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.signals import StopRequest
 
@@ -56,6 +57,22 @@ def test_everything_fits_the_width_of_the_terminal(row: dict[str, float], worker
     text = "\n".join(lines)
     assert [name for name in NAMES if name not in text] == []
     assert "nan" not in text
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_first_three_metrics_of_info_are_shown(width: int) -> None:
+    status = status_of()
+    numbers = {"info/is_success": 0.25, "info/reward/a_very_long_name": 1e6, "info/third": math.nan, "info/fourth": 1.0}
+    status.add(LARGE | numbers, [0.5, 0.5], 2**30)
+    lines = lines_of(status, width)
+    assert {len(line) for line in lines} == {width}
+    text = "\n".join(lines)
+    assert "is_success" in text
+    assert "0.250" in text
+    assert "reward/a_very" in text
+    assert "third" in text
+    assert "fourth" not in text
+    assert "is_success 0.250  reward/a_very_long_name 1,000,000  third -  " in row_line(status)
 
 
 def test_bars_grow_with_the_terminal() -> None:

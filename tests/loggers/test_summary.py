@@ -20,6 +20,7 @@ from shmppo.utils.phase_timer import PHASES
 def summary_of(run_dir: Path, **changes: Any) -> RunSummary:
     content = {
         "run_dir": str(run_dir), "return_mean_100": -0.4123, "env_steps": 2048, "wall_seconds": 61.0, "episodes": 250,
+        "info": {},
         "steps_per_second": 33.6, "phase_seconds": dict.fromkeys(PHASES, 1.0), "peak_memory_bytes": 2**28,
         "shared_memory_bytes": 2**20, "weights_sha256": "0123456789abcdef0", "exact": True, "inexact_reasons": [],
         "failed_episodes": 0, "iterations": 35,
@@ -65,6 +66,17 @@ def test_the_text_names_the_result_the_time_and_the_best_checkpoint(tmp_path: Pa
     assert without["return"] == "no episode has ended; if episodes never end, truncate them, for"
     assert "best saved" not in without
     assert not {"skipped", "note"} & set(lines)
+
+
+def test_the_text_has_the_means_of_info_and_names_missing_keys(tmp_path: Path) -> None:
+    info = {"info/is_success": 0.25, "info/a/b": -12.5, "info/c": None, "info/d": None}
+    lines = lines_of(summary_of(tmp_path, info=info))
+    assert (lines["info"], lines["missing"]) == (
+        "is_success 0.250, a/b -12.50",
+        "c, d: not in the info of the last 100 episodes",
+    )
+    lines = lines_of(summary_of(tmp_path, info=dict.fromkeys(info), episodes=0))
+    assert not {"info", "missing"} & lines.keys()
 
 
 def test_the_text_says_what_to_do_if_no_episode_has_ended(tmp_path: Path) -> None:

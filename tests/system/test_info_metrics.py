@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import math
+import re
+import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -13,13 +18,20 @@ from typing import Any
 import pytest
 from conftest import summary_of
 from environments import Reach
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from helpers import Saboteur
 from rank_processes import directories, output_of, start
 
+import shmppo.evaluate as command
+from figures.common.jobs import flags
 from shmppo import resume, train
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import EnvError, WorkerError
-from shmppo.loggers.metrics import TIMED_COLUMNS
+from shmppo.errors import ConfigError, EnvError, WorkerError
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, TIMED_COLUMNS
+from shmppo.loggers.summary import summary_text
+from shmppo.plotting.plots import plot_curves
+from shmppo.policies.evaluation import evaluate
+from shmppo.tools.verify import verify_run
 
 KEYS = ("reward/distance:sum", "reward/control:mean", "far:max", "nothing")
 RUN = TrainConfig(
@@ -141,6 +153,118 @@ def test_two_ranks_have_the_rows_of_one_rank_with_all_environments(tmp_path: Pat
     assert row["info/is_success"] != "nan"
     names = ["episodes", "return_mean_100", *(name for name in row if name.startswith("info/"))]
     assert {name: row[name] for name in names} == {name: first["rows"][0][name] for name in names}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with TensorBoard and evaluations."""
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    config = dataclasses.replace(
+        RUN, workers=2, eval_every=4, eval_episodes=5, keep_every=5, track=("tensorboard",), run_dir=str(run_dir)
+    )
+    train(config)
+    return run_dir
+
+
+def test_the_summary_has_the_last_means_and_names_what_is_missing(trained: Path) -> None:
+    summary, last = summary_of(trained), columns_of(trained)[-1]
+    assert {name: "nan" if mean is None else f"{mean:.10g}" for name, mean in summary["info"].items()} == {
+        name: value for name, value in last.items() if name.startswith("info/")
+    }
+    text = summary_text(RUN, summary, trained)
+    assert "missing        nothing: not in the info of the last 100 episodes" in text
+    assert "reward/distance -" in text
+
+
+def test_trackers_and_evaluations_have_the_metrics(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(trained / "tensorboard"))
+    events.Reload()
+    rows = columns_of(trained)
+    for tag in ("info/is_success", "info/success", "info/reward/distance"):
+        expected = [float(row[tag]) for row in rows if row[tag] != "nan"]
+        assert [scalar.value for scalar in events.Scalars(tag)] == pytest.approx(expected)
+    with open(trained / "eval.csv", newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert last["iteration"] == "10"
+    metrics = {f"eval/{name}" for name in rows[0] if name.startswith("info/")}
+    assert set(last) - set(EVALUATION_GLOSSARY) == metrics - {"eval/info/success"}, "none of the 5 episodes has success"
+    result = evaluate(trained, episodes=5, seed=RUN.seed)
+    for name, mean in result.info_means.items():
+        assert float(last[f"eval/{name}"]) == pytest.approx(mean)
+    assert last["eval/info/nothing"] == "nan"
+    monkeypatch.setattr(sys, "argv", ["evaluate", str(trained), "--episodes", "5", "--json"])
+    assert command.main() == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["info/is_success"] == result.info["info/is_success"]
+    assert content["info/is_success_mean"] == sum(content["info/is_success"]) / 5
+    assert len(content["info/far"]) == 5
+    monkeypatch.setattr(sys, "argv", ["evaluate", str(trained), "--episodes", "5"])
+    assert command.main() == 0
+    assert f"info/is_success {content['info/is_success_mean']:.3f}, " in capsys.readouterr().out
+
+
+def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None:
+    plot_curves([trained], tmp_path / "curves.svg", metrics=["info/is_success", "eval/info/reward/distance"])
+    assert "info/is_success" in (tmp_path / "curves.svg").read_text()
+    with pytest.raises(ConfigError, match=r"--metric info/nothing: .* has fewer than two values"):
+        plot_curves([trained], tmp_path / "curves.svg", metrics=["info/nothing"])
+    assert verify_run(trained, from_iteration=0, iterations=2).equal, "before the column info/success"
+    assert verify_run(trained, from_iteration=5, iterations=5, workers=1).equal
+    other = shutil.copytree(trained, tmp_path / "other")
+    true = columns_of(trained)[6]["info/is_success"]
+    text = (other / "metrics.csv").read_text()
+    (other / "metrics.csv").write_text("\n".join(line.replace(f",{true},", ",0.125,") for line in text.splitlines()))
+    verdict = verify_run(other, from_iteration=5, iterations=5)
+    assert not verdict.equal
+    assert "differs: info/is_success is " in verdict.text
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("environments_importable")
+def test_search_maximizes_a_metric(tmp_path: Path) -> None:
+    own = ["--objective", "info/is_success", "--trials", "2", "--rungs", "1", "--search-dir", str(tmp_path / "search")]
+    job = flags({"env": "environments:Reach", "num_envs": 4, "rollout_steps": 32, "minibatches": 2, "total_steps": 512})
+    run = [sys.executable, "-m", "shmppo.search", *own, "--", *job]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"best +trial \d: info/is_success at the end ", done.stdout)
+    with open(tmp_path / "search" / "trials.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            (run_dir,) = (tmp_path / "search" / "trials" / f"{int(row['trial']):04d}").glob("seed-1")
+            assert float(row["value"]) == pytest.approx(float(columns_of(run_dir)[-1]["info/is_success"]))
+    run[run.index("info/is_success")] = "info/far"
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (
+        "--objective is info/far; use last, mean, info/is_success, info/success, or a key of --info-keys" in done.stderr
+    )
+
+
+def vector_of(num_envs: int, mode: str) -> SyncVectorEnv:
+    """Gymnasium's own vector environment of `Reach`, with one of its autoreset modes."""
+    return SyncVectorEnv([lambda: Reach(0.05)] * num_envs, autoreset_mode=AutoresetMode[mode])
+
+
+@pytest.mark.parametrize("mode", ["DISABLED", "SAME_STEP", "NEXT_STEP"])
+def test_vector_environments_have_the_same_metrics(mode: str, tmp_path: Path) -> None:
+    vector = dataclasses.replace(
+        RUN, env="test_info_metrics:vector_of", env_backend="vector", env_kwargs={"mode": mode}, stop_at_iteration=1,
+        rollout_steps=60,
+    )  # fmt: skip
+    train(dataclasses.replace(vector, run_dir=str(tmp_path / "vector")))
+    plain = {"env": RUN.env, "env_kwargs": RUN.env_kwargs, "env_backend": "gymnasium"}
+    train(dataclasses.replace(vector, **plain, run_dir=str(tmp_path / "plain")))
+    (row,), (expected,) = columns_of(tmp_path / "vector"), columns_of(tmp_path / "plain")
+    names = [name for name in expected if name.startswith("info/")]
+    if mode == "DISABLED":  # each episode is seeded, so it is the same
+        assert {name: row[name] for name in names} == {name: expected[name] for name in names}
+    assert 0 < float(row["info/is_success"]) < 1
+    assert -0.1 < float(row["info/reward/control"]) < 0
+    assert float(row["info/far"]) > 1
+    assert row["info/nothing"] == "nan"
+    assert evaluate(tmp_path / "vector", episodes=3, trust=["test_info_metrics"]).info["info/is_success"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
