@@ -1,7 +1,7 @@
-"""A curriculum: the corridor of `custom_env.py` becomes longer while the policy learns.
+"""A curriculum: the corridor of `custom_env.py` becomes longer when the policy succeeds.
 
-`--env-schedule curriculum:lengths` calls `lengths(iteration)`. Episodes that begin in an iteration get its result as
-the options of `reset`. Evaluation uses the options of the checkpoint's iteration.
+`--env-schedule curriculum:lengths` calls `lengths(iteration, metrics, options)` once per iteration. Episodes that begin
+in this iteration get its result as the options of `reset`. Evaluation uses the options of the checkpoint's iteration.
 """
 
 import sys
@@ -28,9 +28,16 @@ class GrowingRecall(Recall):
         return super().reset(seed=seed)
 
 
-def lengths(iteration: int) -> dict[str, int]:
-    """Return the length of the corridor: it grows by one step in every second iteration, up to LAST_LENGTH."""
-    return {"length": min(FIRST_LENGTH + iteration // 2, LAST_LENGTH)}
+def lengths(iteration: int, metrics: dict[str, float], options: dict[str, int] | None) -> dict[str, int]:
+    """Return the length of the corridor: one step more than before if more than 80 % of the episodes succeed.
+
+    Args:
+        iteration: counted from 1.
+        metrics: those of the iteration before.
+        options: those of the iteration before.
+    """
+    length = FIRST_LENGTH if options is None else options["length"]
+    return {"length": min(length + (metrics.get("info/is_success", 0.0) > 0.8), LAST_LENGTH)}
 
 
 if __name__ == "__main__":  # workers import this file, too

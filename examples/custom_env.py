@@ -22,7 +22,7 @@ class Recall(gymnasium.Env[dict[str, Any], np.int64]):
     """A corridor of `length` steps with a signal at its start.
 
     The observation is the signal (0 … 3 in the first step, then 4 for no signal) and the remaining fraction of the way.
-    The reward is 1 if the last action equals the signal, otherwise 0.
+    The reward is 1 if the last action equals the signal, otherwise 0. `info` says whether it does.
     """
 
     observation_space = spaces.Dict({"left": spaces.Box(0, 1, (1,)), "signal": spaces.Discrete(5)})
@@ -41,7 +41,8 @@ class Recall(gymnasium.Env[dict[str, Any], np.int64]):
     def step(self, action: np.int64) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self.t += 1
         ended = self.t == self.length
-        return self._observe(), float(ended and action == self.signal), ended, False, {}
+        success = bool(ended and action == self.signal)
+        return self._observe(), float(success), ended, False, {"is_success": success}
 
     def _observe(self) -> dict[str, Any]:
         left = np.array([1 - self.t / self.length], np.float32)

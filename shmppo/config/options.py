@@ -63,9 +63,10 @@ class TaskOptions:
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
     env_schedule: str | None = None
-    """`module:function` of a curriculum. function(iteration) or function(iteration, metrics) returns the options of
-    `reset` for all episodes that begin in that iteration, counted from 1. The metrics are those of the iteration before
-    and of the last evaluation. None: no options."""
+    """`module:function` of a curriculum. function(iteration), function(iteration, metrics), or function(iteration,
+    metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
+    metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
+    None: no options."""
     env_backend: Literal["auto", "gymnasium", "mujoco", "vector", "envpool"] = "auto"
     """How the environments are stepped. gymnasium: one after the other. mujoco: all environments of a worker together,
     for the MuJoCo tasks of Gymnasium, with the same results. auto: mujoco where it is possible, otherwise gymnasium.

@@ -5,6 +5,7 @@ Only the learner calls the function. Workers read its result from the shared mem
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -29,20 +30,21 @@ class EnvSchedule:
         """Import the function. Raises ConfigError if there is none."""
         self._where = f"--env-schedule {config.env_schedule}"
         self._function = load_object(str(config.env_schedule), "--env-schedule")
-        self._takes_metrics = accepts(self._function, 1, {})
+        self._arguments = max(count for count in (1, 2, 3) if count == 1 or accepts(self._function, *range(count)))
 
-    def __call__(self, iteration: int, metrics: Mapping[str, float]) -> Options:
+    def __call__(self, iteration: int, metrics: Mapping[str, float], before: Options | None = None) -> Options:
         """Return the options of the episodes that begin in an iteration.
 
         Args:
             iteration: counted from 1.
             metrics: of the iteration before and of the last evaluation, by name. Empty in iteration 1.
+            before: the options of the iteration before. None in iteration 1.
 
         Raises:
             ConfigError: if the function raises, or if it returns something other than a dict of JSON values.
         """
         try:
-            returned = self._function(iteration, *([dict(metrics)] if self._takes_metrics else []))
+            returned = self._function(*(iteration, dict(metrics), copy.deepcopy(before))[: self._arguments])
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise ConfigError(

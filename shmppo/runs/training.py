@@ -201,8 +201,9 @@ class TrainState:
         """Publish the options of the episodes that begin in the next iteration (--env-schedule)."""
         if self.decisions.schedule is not None:
             iteration, known = self.iteration + 1, self.actions.options
-            options = self.decisions.schedule(iteration, self.decisions.metrics)
-            if options != known.get(iteration, known.get(iteration - 1)):
+            before = known.get(iteration - 1)
+            options = self.decisions.schedule(iteration, self.decisions.metrics, before)
+            if options != known.get(iteration, before):
                 log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
             self.actions.begin_iteration(options)
             write_options(options, self._buffers.published.reset_options)
