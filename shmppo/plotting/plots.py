@@ -128,6 +128,10 @@ def plot_curves(
     unknown = " ".join(map(str, names.keys() - set(run_dirs)))
     require(not unknown, f"--label {unknown}: no such run is plotted; write --label RUN_DIR=NAME")
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs], names)
+    if out.suffix == ".html":
+        from shmppo.plotting.report import write_report
+
+        return write_report(groups, out, metrics, X_COLUMNS[x])
     figure = draw_metrics(groups, metrics, X_COLUMNS[x]) if metrics else draw_overview(groups, X_COLUMNS[x])
     several = any(len(members) > 1 for members in groups.values())
     save(figure, out, SEEDS_CAPTION if several else "")
@@ -169,12 +173,15 @@ def check_metric(groups: Groups, metric: str, over: str) -> None:
             raise ConfigError(f"--metric {metric}: the runs of {name} have no common range of {over}; plot them apart")
 
 
+def overview_panels(over: str) -> list[tuple[str, str]]:
+    """Return the panels of the overview, as pairs of the columns y and x."""
+    returns = [("return_mean_100", "env_steps"), ("return_mean_100", "wall_seconds")]
+    return [*returns, ("approx_kl", over), ("clip_fraction", over)]
+
+
 def draw_overview(groups: Groups, over: str) -> Figure:
     """Draw returns over steps and time, KL, clip fraction, and the phase times of the first run of each group."""
-    panels = (
-        ("return_mean_100", "env_steps"), ("return_mean_100", "wall_seconds"), ("approx_kl", over),
-        ("clip_fraction", over),
-    )  # fmt: skip
+    panels = overview_panels(over)
     ratios = [1.0] * (2 + -(-len(groups) // 2)) + [0.2]  # the last row has the legend of the phases
     figure, axes = new_figure(len(ratios), 2, height=2.0, gridspec_kw={"height_ratios": ratios})
     for axis, panel in zip(axes, panels, strict=False):

@@ -1,0 +1,130 @@
+"""A page about runs that needs no other file and no network: `python -m shmppo.plot RUN_DIR… --out report.html`."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.text import number
+from shmppo.plotting.curves import IGNORED_FIELDS, Run
+from shmppo.plotting.plots import SEEDS_CAPTION, Groups, check_metric, draw_groups, draw_phases, overview_panels
+from shmppo.plotting.style import COLORS, new_figure
+from shmppo.storage.run_directory import CONFIG, SUMMARY, config_error_if_unwritable
+from shmppo.utils.files import make_parent_directory, read_object
+from shmppo.utils.phase_timer import PHASES
+
+PANEL_INCHES = (4.4, 2.7)
+
+
+def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -> None:
+    """Write the page.
+
+    Args:
+        groups: the runs.
+        out: file to write.
+        metrics: columns to draw. Empty: the overview, returns of evaluations, and all metrics of info.
+        over: column of the x axis.
+
+    Raises:
+        ConfigError: if a metric is unknown, if a file of a run is damaged, or if `out` cannot be written.
+    """
+    runs = [run for members in groups.values() for run in members]
+    for metric in metrics:
+        check_metric(groups, metric, over)
+    columns = dict.fromkeys(name for run in runs for name in (*run.columns, *run.evaluations))
+    of_episodes = [name for name in columns if name == "eval/return" or name.startswith(("info/", "eval/info/"))]
+    panels = [(name, over) for name in metrics] or [*overview_panels(over), *((name, over) for name in of_episodes)]
+    page = Template(Path(__file__).with_name("report.html").read_text()).substitute(
+        title=escape(", ".join(sorted({str(run.config.get("env", run.directory)) for run in runs}))),
+        legend=legend(f"{name} ({len(members)} runs)" for name, members in groups.items()),
+        caption=SEEDS_CAPTION,
+        curves="".join(svg(draw_groups, groups, *panel) for panel in panels),
+        results=table(map(results, runs)),
+        options=options({name: members[0].config for name, members in groups.items()}),
+        phase_legend=legend(PHASES),
+        phases="".join(svg(draw_phases, members[0], name) for name, members in groups.items()),
+        videos="".join(map(video, runs)),
+        provenance=table(map(provenance, runs)),
+    )
+    make_parent_directory(out, "--out")
+    with config_error_if_unwritable(out):
+        out.write_text(page)
+
+
+def svg(draw: Callable[..., None], *arguments: Any) -> str:
+    """Return a panel as SVG. draw(axis, *arguments) draws it."""
+    figure, (axis,) = new_figure(1, 1)
+    figure.set_size_inches(PANEL_INCHES)
+    draw(axis, *arguments)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return f"<figure>{file.getvalue()[file.getvalue().index('<svg') :]}</figure>"
+
+
+def legend(names: Iterable[str]) -> str:
+    """Return the names, each with its color."""
+    colored = zip(names, itertools.cycle(COLORS), strict=False)
+    entries = (f'<li><span style="background:{color}"></span>{escape(name)}</li>' for name, color in colored)
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows of values by column as a table. It has the columns of all rows."""
+    rows = list(rows)
+    header = {name: name for row in rows for name in row}
+    lines = ("".join(f"<td>{escape(str(row.get(name, '')))}</td>" for name in header) for row in (header, *rows))
+    return f'<div class="scroll"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
+
+
+def results(run: Run) -> dict[str, Any]:
+    """Return the last metrics of a run, and its last evaluation."""
+    names = ("iteration", "env_steps", "wall_seconds", "episodes", "return_mean_100", "length_mean_100")
+    last = {name: values[-1] for name, values in run.columns.items() if name in names or name.startswith("info/")}
+    last |= {name: values[-1] for name, values in run.evaluations.items() if name.startswith("eval/")}
+    shown = {name: f"{value:,.0f}" if value.is_integer() else number(value) for name, value in last.items()}
+    return {"run": run.directory, "seed": run.config.get("seed", ""), **shown}
+
+
+def options(configs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table of the options that differ between configurations, then from the defaults, and a table of all.
+
+    configs: by label.
+    """
+    default = json.loads(json.dumps(TrainConfig().to_json()))
+    rows = [
+        {"option": name, **{label: config.get(name, "") for label, config in configs.items()}, "default": value}
+        for name, value in default.items()
+    ]
+    changed = [row for row in rows if row["option"] not in IGNORED_FIELDS and len(set(map(str, row.values()))) > 2]
+    changed.sort(key=lambda row: len({str(row[label]) for label in configs}) == 1)  # those that differ first
+    return f"{table(changed)}<details><summary>All options</summary>{table(rows)}</details>"
+
+
+def provenance(run: Run) -> dict[str, Any]:
+    """Return what made a run: versions, processor, and revision, and the hash of its weights."""
+    paths = [run.directory / CONFIG, run.directory / SUMMARY]
+    config, summary = (read_object(path, "restore it, or remove it") if path.is_file() else {} for path in paths)
+    texts = {name: value for name, value in config.items() if isinstance(value, str)}
+    outcome = {name: summary.get(name, "") for name in ("stop_reason", "exact", "weights_sha256")}
+    return {"run": run.directory, **config.get("versions", {}), **texts, **outcome}
+
+
+def video(run: Run) -> str:
+    """Return the newest video in the directory of a run; "" if it has none."""
+    files = [path for path in run.directory.rglob("*") if path.suffix in (".mp4", ".gif")]
+    if not files:
+        return ""
+    newest = max(files, key=lambda path: path.stat().st_mtime)
+    data = b64encode(newest.read_bytes()).decode()
+    tag = f'<video controls src="data:video/mp4;base64,{data}"></video>'
+    if newest.suffix == ".gif":
+        tag = f'<img alt="episode" src="data:image/gif;base64,{data}">'
+    return f"<figure>{tag}<figcaption>{escape(str(newest))}</figcaption></figure>"

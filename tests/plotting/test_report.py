@@ -1,0 +1,139 @@
+"""The page of `plot --out report.html`: complete, without other files, and as wide as the window."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from base64 import b64decode
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from test_plots import written_run
+
+from shmppo.errors import ConfigError
+from shmppo.plot import main
+from shmppo.plotting.plots import plot_curves
+
+
+class Page(HTMLParser):
+    """The tables, the text, and the addresses of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attributes if name in ("src", "href", "xlink:href")]
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "td":
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.rows and self.rows[-1] and self.tags[-1] == "td":
+            self.rows[-1][-1] += data
+
+    def row(self, *begin: str) -> list[str]:
+        return next(row for row in self.rows if row[: len(begin)] == list(begin))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Two configurations with two seeds each; the first run has an evaluation, a video, and provenance."""
+    runs = [
+        written_run(tmp_path / f"{core}{seed}", core=core, seed=seed, gamma=0.123456, level=seed)
+        for core in ("lstm", "<gru>")
+        for seed in (1, 2)
+    ]
+    (runs[0] / "eval.csv").write_text("iteration,env_steps,eval/return,eval/info/win\n2,20,1.5,0\n4,40,2.25,0.5\n")
+    (runs[0] / "episode.mp4").write_bytes(b"a video")
+    record = json.loads((runs[0] / "config.json").read_text())
+    record |= {"versions": {"torch": "2.9"}, "processor": "a processor", "git_revision": "abc"}
+    (runs[0] / "config.json").write_text(json.dumps(record))
+    (runs[0] / "summary.json").write_text(json.dumps({"exact": True, "weights_sha256": "123abc"}))
+    return runs
+
+
+def test_the_page_shows_the_runs_without_other_files(runs: list[Path], tmp_path: Path) -> None:
+    plot_curves(runs, tmp_path / "page" / "report.html")
+    page = Page(tmp_path / "page" / "report.html")
+    assert page.tags.count("svg") == 4 + 2 + 2  # the overview, two metrics of the evaluation, phases of two groups
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert all(re.match(r"#|data:", address) for address in page.addresses), page.addresses
+    assert "url(http" not in (tmp_path / "page" / "report.html").read_text()
+    assert "core lstm (2 runs)" in page.text
+    assert "core <gru> (2 runs)" in page.text
+    assert page.row("core") == ["core", "lstm", "<gru>", "lstm"]
+    assert page.row("gamma") == ["gamma", "0.123456", "0.123456", "0.99"]
+    names = [row[0] for row in page.rows]
+    assert names.index("core") < names.index("gamma"), "options that differ come first"
+    header, result = page.row("run", "seed"), page.row(str(runs[0]), "1")
+    found = dict(zip(header, result, strict=True))
+    assert found["eval/return"] == "2.250"
+    assert found["eval/info/win"] == "0.500"
+    assert found["return_mean_100"] == "5"
+    made = dict(zip(page.row("run", "torch"), page.row(str(runs[0]), "2.9"), strict=True))
+    assert made["processor"] == "a processor"
+    assert made["git_revision"] == "abc"
+    assert made["exact"] == "True"
+    assert made["weights_sha256"] == "123abc"
+    (video,) = (address for address in page.addresses if address.startswith("data:video"))
+    assert b64decode(video.partition(",")[2]) == b"a video"
+
+
+def test_the_command_draws_chosen_metrics_with_labels(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report.html"
+    words = [
+        "plot",
+        *map(str, runs[2:]),
+        "--out",
+        str(out),
+        "--metric",
+        "entropy",
+        "--label",
+        f"{runs[2]}=mine & yours",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    assert main() == 0
+    page = Page(out)
+    assert page.tags.count("svg") == 2
+    assert "mine & yours (2 runs)" in page.text
+    assert "video" not in page.tags
+    with pytest.raises(ConfigError, match="--metric nothing is not a metric"):
+        plot_curves(runs, out, metrics=("nothing",))
+    with pytest.raises(ConfigError, match="cannot be written"):
+        plot_curves(runs, runs[0] / "metrics.csv" / "report.html")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_as_wide_as_the_window(width: int, runs: list[Path], tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no headless browser")
+    out = tmp_path / "report.html"
+    plot_curves(runs, out, labels=[f"{runs[0]}={'a long label ' * 20}", f"{runs[2]}={'x' * 300}"])
+    frame = tmp_path / "frame.html"  # a window of a headless browser is at least 500 pixels wide
+    frame.write_text(
+        f"<iframe src='report.html' width={width} height=900 style='border:0'></iframe><p>0</p><script>"
+        "onload = () => { const page = frames[0].document; "
+        "document.querySelector('p').textContent = 'wide ' + page.scrollingElement.scrollWidth + ' ' + "
+        "Math.max(...[...page.querySelectorAll('svg')].map(x => x.getBoundingClientRect().right)) }</script>"
+    )
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    done = subprocess.run([*command, frame.as_uri()], capture_output=True, text=True, check=True, timeout=60)
+    match = re.search(r"wide (\d+) ([\d.]+)", done.stdout)
+    assert match is not None, done.stdout[-500:]
+    assert int(match[1]) <= width
+    assert float(match[2]) <= width
