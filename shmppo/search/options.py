@@ -52,7 +52,7 @@ class SearchOptions:
     """Time limit of this call in minutes. After it, the running trials pause. The same command continues them. None: no
     limit."""
     search_dir: Path = Path("runs/search")
-    """Directory of the search: its runs, trials.csv, best.json, and plots. If the directory contains a search, it
+    """Directory of the search: its runs, trials.csv, best.json, and study.log. If the directory contains a search, it
     continues."""
 
     def check(self) -> None:

@@ -1,35 +1,28 @@
-"""The files at the end of a search: trials.csv, best.json, and plots."""
+"""The files at the end of a search: trials.csv and best.json."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from shmppo.config.command_line import program
 from shmppo.config.differences import differences
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
-from shmppo.plotting.style import COLORS, label, new_figure, save
 from shmppo.search.options import SearchOptions
 from shmppo.search.study import SearchStudy
-from shmppo.search.view import STATES, option_text, ranking, trial_value
+from shmppo.search.view import STATES, option_text, trial_value
 from shmppo.utils.files import replaced_file, short_path, write_json
-
-PANELS = 3
-"""Panels of a row of slices.svg."""
 
 
 def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path) -> None:
-    """Write best.json and the plots, and print the best trial.
+    """Write best.json, and print the best trial.
 
     Args:
         options: of the search.
@@ -49,9 +42,6 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
     best = study.optuna.best_trial
     chosen = best.user_attrs["options"]
     write_json(directory / "best.json", differences(dataclasses.replace(base, **chosen, run_dir=None)))
-    files = ["best.json", "trials.csv"]
-    if importlib.util.find_spec("matplotlib") is not None:
-        files += _plot(ranking(trials), directory)
     steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
     names = {"last": "return at the end", "mean": "mean return over training"}
     what = names.get(options.objective, f"{options.objective} at the end")
@@ -62,7 +52,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         f"steps          {steps:,}",
         f"best           trial {best.number}: {what} {number(best.value or 0.0)}{seeds}",
         *(f"               {name} {option_text(value)}" for name, value in chosen.items()),
-        f"files          {short_path(directory)}: {', '.join(files)}",
+        f"files          {short_path(directory)}: best.json, trials.csv, study.log (for optuna-dashboard)",
         "next, with a seed that the search has not used",
         f"{again} --seed {base.seed + options.seeds}",
     ]
@@ -93,57 +83,3 @@ def write_table(trials: Sequence[FrozenTrial], path: Path) -> None:
         writer = csv.DictWriter(file, rows[0] if rows else (), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _plot(judged: Sequence[FrozenTrial], directory: Path) -> list[str]:
-    """Draw importance.svg and slices.svg. Returns their names; none if there are too few trials."""
-    names = list(dict.fromkeys(name for trial in judged for name in trial.params))
-    varied = [name for name in names if len({str(trial.params.get(name)) for trial in judged}) > 1]
-    if len(judged) < 4 or not varied:
-        return []
-    _plot_importance(judged, directory / "importance.svg")
-    _plot_slices(judged, varied, directory / "slices.svg")
-    return ["importance.svg", "slices.svg"]
-
-
-def _plot_importance(judged: Sequence[FrozenTrial], path: Path) -> None:
-    """Draw how much each option matters, by Optuna's PED-ANOVA (arXiv 2304.10255).
-
-    The objective is that of the first rung, which all trials have reached. Optuna considers only options that all
-    trials have, so the first trial is left out if its values of the command line lie outside the space.
-    """
-    study = optuna.create_study(direction="maximize")
-    common = set.intersection(*(set(trial.params) for trial in judged if trial.number))
-    for trial in judged:
-        if common <= set(trial.params):
-            value = trial.intermediate_values[0]
-            study.add_trial(create_trial(params=trial.params, distributions=trial.distributions, value=value))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    names = list(importances)[::-1]
-    figure, (axis,) = new_figure(1, 1, height=0.5 + 0.25 * len(names))
-    axis.barh(names, [importances[name] for name in names], color=COLORS[0])
-    label(axis, "importance", "", "Importance of each option for the objective at the first rung")
-    save(figure, path)
-
-
-def _plot_slices(judged: Sequence[FrozenTrial], names: Sequence[str], path: Path) -> None:
-    """Draw the objective over each option. Trials that trained longer are darker."""
-    rungs = max(len(trial.intermediate_values) for trial in judged)
-    rows = -(-len(names) // PANELS)
-    figure, axes = new_figure(rows, PANELS, height=2.0, headline="Objective of the trials over each option")
-    for axis, name in zip(axes, names, strict=False):
-        having = [trial for trial in judged if name in trial.params]
-        x = [trial.params[name] for trial in having]
-        numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in x)
-        shades: Any = [0.25 + 0.75 * len(trial.intermediate_values) / rungs for trial in having]
-        axis.scatter(
-            x if numeric else [str(value) for value in x], [trial_value(trial) or 0.0 for trial in having],
-            color=COLORS[0], alpha=shades, s=14, linewidths=0,
-        )  # fmt: skip
-        if numeric and min(x) > 0 and max(x) / min(x) >= 20:
-            axis.set_xscale("log")
-        label(axis, name, "objective")
-    for axis in axes[len(names) :]:
-        axis.set_visible(False)
-    save(figure, path)
