@@ -36,6 +36,7 @@ RENAMED = {
     "--gae-lambda": "lam lambda tau gae-lam gae",
     "--gamma": "discount discounting discount-factor",
     "--hidden-size": "rnn-size lstm-hidden-size lstm-cell-size rnn-hidden-size rnn-hidden-dim lstm-size hidden-dim",
+    "--info-keys": "info-keywords monitor-keywords",
     "--init-from": "load-run load-model load-model-path load-checkpoint pretrained checkpoint-path trained-agent",
     "--layer-norm": "use-layer-norm",
     "--learning-rate": "lr base-lr",

@@ -80,12 +80,17 @@ def number_of(info: Any, key: InfoKey) -> float:
         if not isinstance(info, dict) or name not in info:
             return float("nan")
         info = info[name]
-    if isinstance(info, np.ndarray) and info.size == 1:
-        info = info.item()
-    if isinstance(info, (float, int, np.bool_, np.integer, np.floating)):
-        return float(info)
+    return _as_number(info, key)
+
+
+def _as_number(value: Any, key: InfoKey) -> float:
+    """Return a value in `info` as a number, NaN for a text or the like of an automatic key. Errors: see `number_of`."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if isinstance(value, (float, int, np.bool_, np.integer, np.floating)):
+        return float(value)
     if key.named:
-        raise TypeError(f"{info!r:.40} is not a number")
+        raise TypeError(f"{value!r:.40} is not a number")
     return float("nan")
 
 
@@ -112,10 +117,12 @@ def numbers_of(infos: Any, key: InfoKey, count: int) -> np.ndarray:
         present = present & np.asarray(infos.get(f"_{name}", True))
         infos = infos[name]
     values = np.asarray(infos)
-    if values.size == count and values.dtype.kind in "biuf":
-        np.copyto(numbers, values.reshape(count), where=present)
-    elif key.named:
-        raise TypeError(f"an array of shape {values.shape} and type {values.dtype} is not {count} numbers")
+    if values.shape != (count,) or values.dtype.kind not in "biuf":
+        rows = values if values.shape[:1] == (count,) else [values] * count
+        known = np.flatnonzero(np.broadcast_to(present, count)).tolist()  # other rows may be None
+        numbers[known] = [_as_number(rows[i], key) for i in known]
+    else:
+        np.copyto(numbers, values, where=present)
     return numbers
 
 

@@ -10,6 +10,7 @@ The names of the arguments and their meaning are those of Gymnasium's environmen
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -104,26 +105,17 @@ class _Runner(MujocoTask):
     reported: tuple[str, ...] = ("x_velocity", "reward_forward", "reward_ctrl")
 
     def _outcome(
-        self,
-        before: np.ndarray,
-        after: np.ndarray,
-        control_cost: np.ndarray,
-        survival: np.ndarray | None,
-        terminated: np.ndarray,
-        contact_cost: np.ndarray | None = None,
+        self, moved: np.ndarray, terminated: np.ndarray, costs: Sequence[np.ndarray], survival: np.ndarray | None = None
     ) -> Outcome:
-        """Return the outcome with these parts of the reward, [n] each."""
-        velocity = (after - before) / self.dt
+        """Return the outcome with these parts of the reward, [n] each. costs: of the control, and of contacts."""
+        velocity = moved / self.dt
         rewards = forward = self.arguments["forward_reward_weight"] * velocity
-        costs = control_cost
-        info = {"x_velocity": velocity, "reward_forward": forward, "reward_ctrl": -control_cost}
+        info = {"x_velocity": velocity, "reward_forward": forward}
+        info |= {name: -cost for name, cost in zip(("reward_ctrl", "reward_contact"), costs, strict=False)}
         if survival is not None:
             info["reward_survive"] = survival
             rewards = forward + survival
-        if contact_cost is not None:
-            info["reward_contact"] = -contact_cost
-            costs = control_cost + contact_cost
-        return Outcome(rewards - costs, terminated, info)
+        return Outcome(rewards - functools.reduce(np.add, costs), terminated, info)
 
     def _control_cost(self, actions: np.ndarray) -> np.ndarray:
         cost: np.ndarray = self.arguments["ctrl_cost_weight"] * _squares(actions)
@@ -147,7 +139,7 @@ class HalfCheetah(_Runner):
         return self._visible_positions(batch), batch["qvel"]
 
     def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        return self._outcome(before, after, self._control_cost(actions), None, np.zeros(len(before), bool))
+        return self._outcome(after - before, np.zeros(len(after), bool), [self._control_cost(actions)])
 
 
 class Swimmer(HalfCheetah):
@@ -166,7 +158,7 @@ class Walker2d(_Runner):
 
     def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
         survival, terminated = self._survival(self._is_healthy(batch))
-        return self._outcome(before, after, self._control_cost(actions), survival, terminated)
+        return self._outcome(after - before, terminated, [self._control_cost(actions)], survival)
 
     def _is_healthy(self, batch: Batch) -> np.ndarray:
         z, angle = batch["qpos"][:, 1], batch["qpos"][:, 2]
@@ -213,7 +205,7 @@ class Ant(_Runner):
         finite = np.isfinite(batch["qpos"]).all(axis=1) & np.isfinite(batch["qvel"]).all(axis=1)
         survival, terminated = self._survival(finite & (min_z <= z) & (z <= max_z))
         contact_cost = self.arguments["contact_cost_weight"] * _squares(self._contact_forces(batch))
-        return self._outcome(before, after, self._control_cost(actions), survival, terminated, contact_cost)
+        return self._outcome(after - before, terminated, [self._control_cost(actions), contact_cost], survival)
 
     def _contact_forces(self, batch: Batch) -> np.ndarray:
         low, high = self.arguments["contact_force_range"]
@@ -261,8 +253,8 @@ class Humanoid(_HumanoidBase):
         min_z, max_z = self.arguments["healthy_z_range"]
         z = batch["qpos"][:, 2]
         survival, terminated = self._survival((min_z < z) & (z < max_z))
-        contact_cost = self._clipped_cost(batch, "contact")
-        return self._outcome(before, after, self._control_cost(batch["ctrl"]), survival, terminated, contact_cost)
+        costs = [self._control_cost(batch["ctrl"]), self._clipped_cost(batch, "contact")]
+        return self._outcome(after - before, terminated, costs, survival)
 
 
 class HumanoidStandup(_HumanoidBase):

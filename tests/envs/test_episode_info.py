@@ -71,7 +71,12 @@ def test_numbers_of_a_vector_environment() -> None:
     assert np.array_equal(numbers_of(infos, key("a"), 2), [np.nan, 2.0], equal_nan=True)
     assert numbers_of(infos, key("b/c"), 2).tolist() == [1.0, 0.0]
     assert np.isnan(numbers_of(infos, key("missing"), 2)).all()
-    texts = {"a": np.array(["x", "y"])}
-    assert np.isnan(numbers_of(texts, key("a", named=False), 2)).all()
-    with pytest.raises(TypeError, match="is not 2 numbers"):
-        numbers_of(texts, key("a"), 2)
+    objects = {"a": np.array([np.bool_(True), 2], object), "d": np.array([None, 2.5]), "_d": np.array([False, True])}
+    assert np.array_equal(numbers_of(objects, key("d"), 2), [np.nan, 2.5], equal_nan=True)
+    objects |= {"b": np.array([[0.5], [1.5]]), "c": 3}
+    assert [numbers_of(objects, key(name), 2).tolist() for name in "abc"] == [[1.0, 2.0], [0.5, 1.5], [3.0, 3.0]]
+    texts = {"a": np.array(["x", "y"]), "b": np.zeros((2, 3))}
+    for name, found in (("a", r"'x'\)?"), ("b", r"array\(\[0., 0., 0.\]\)")):
+        assert np.isnan(numbers_of(texts, key(name, named=False), 2)).all()
+        with pytest.raises(TypeError, match=f"{found} is not a number"):
+            numbers_of(texts, key(name), 2)
