@@ -113,7 +113,9 @@ class MujocoVectorEnv(SyncVectorEnv):
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         numbers = self._reward_terms.get(key.path[-1])
-        return np.full(len(indices), np.nan) if numbers is None else numbers[indices]
+        if numbers is None:
+            return np.full(len(indices), np.nan)
+        return numbers if len(indices) == len(numbers) else numbers[indices]  # a selection takes longer
 
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         super().reset_env(i, episode, options)

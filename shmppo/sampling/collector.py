@@ -199,7 +199,7 @@ class Collector:
             carry.episode[n] = self._envs.handles[i].episode
             carry.episode_return[n] = 0.0
             carry.episode_length[n] = 0
-            carry.episode_info[n] = 0.0
+            carry.episode_info[n] = self._envs.info.combined[i]
             carry.episode_hash[n] = self._envs.hashes[i]
         return tuple(episodes[i].env_index for i in lost)
 
@@ -270,7 +270,7 @@ class Collector:
             obs[:] = carried[own]
         envs.returns[:] = carry.episode_return[own]
         envs.lengths[:] = carry.episode_length[own]
-        envs.info.combined[:] = carry.episode_info[own]
+        envs.info.load(carry.episode_info[own])
         envs.hashes[:] = carry.episode_hash[own].tolist()
         self._first[:] = carry.first[own]
         self._actor.states[:] = carry.state[own]
