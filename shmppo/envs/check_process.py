@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple, cast
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import UNROUNDED, Outcome, make_request
 from shmppo.envs.spec import Task
+from shmppo.utils import signals
 
 LOWEST_PRIORITY = (
     "os.nice(19); hasattr(os, 'SCHED_IDLE') and os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
@@ -91,9 +92,13 @@ class _Side:
     """One process, and the lines that it has printed and nobody has compared."""
 
     def __init__(self, request: bytes, *, hash_seed: int, background: bool) -> None:
-        lower = LOWEST_PRIORITY if background else ""  # before the process imports anything
+        # Before the process imports anything that takes time, it arranges its end, and then its priority.
+        end = (
+            f"runpy.run_path({signals.__file__!r})['kill_with_parent'](); os.getppid() == {os.getpid()} or os._exit(1)"
+        )
+        lower = LOWEST_PRIORITY if background else ""
         run = "from shmppo.envs.determinism_check import main; main()"
-        code = f"import os, sys; {lower}sys.path[:] = {sys.path!r}; {run}"
+        code = f"import os, runpy, sys; {end}; {lower}sys.path[:] = {sys.path!r}; {run}"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,

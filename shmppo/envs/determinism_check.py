@@ -37,7 +37,6 @@ from shmppo.envs.wrappers import allowed_action
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import path_name
 from shmppo.utils.rng import determinism_check_generator
-from shmppo.utils.signals import kill_with_parent
 from shmppo.utils.user_code import FAILURES, describe_error
 
 CHECKED = 1
@@ -299,7 +298,6 @@ def main() -> None:
     """Read the request from standard input, and print one line per outcome. The run ends this process."""
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    kill_with_parent()
     with os.fdopen(os.dup(1), "w", buffering=1) as lines:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the environment prints
         main_script, request = pickle.load(sys.stdin.buffer)

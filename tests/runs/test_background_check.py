@@ -157,3 +157,47 @@ def test_an_environment_of_the_main_script_is_checked_with_workers_only(tmp_path
     assert result.returncode == 0, result.stderr
     assert [line for line in result.stdout.split() if line != "imported"] == ["None", "False"]
     assert "OfScript-v0 is not registered" in log_of(tmp_path / "run-0")
+
+
+SLOW_TO_IMPORT = """
+import os, time
+import gymnasium
+
+if os.environ.get("PYTHONHASHSEED") in ("0", "1"):  # in the processes of the check
+    time.sleep(120)
+
+class Slow(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+"""
+KILLED_AT_ONCE = """
+import os, signal
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.check_process import CheckProcesses
+from shmppo.envs.inspection import inspect_task
+
+config = TrainConfig(env="slow_to_import:Slow", workers=0)
+CheckProcesses(config, inspect_task(config), 10, background=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_check_ends_with_a_run_that_is_killed_while_the_check_starts(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_import.py").write_text(SLOW_TO_IMPORT)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    result = subprocess.run([sys.executable, "-c", KILLED_AT_ONCE], cwd=tmp_path, env=environment, check=False)
+    assert result.returncode == -signal.SIGKILL
+
+    def left() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cwd() == str(tmp_path) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    deadline = time.monotonic() + 60
+    while left():
+        assert time.monotonic() < deadline, [process.cmdline() for process in left()]
+        time.sleep(0.1)
