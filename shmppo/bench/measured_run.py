@@ -41,7 +41,7 @@ class MeasuredRun:
             "optimization": sum(seconds[phase] for phase in LEARNING),
             "communication": seconds["publish"] + seconds["reduce"] + signals,
             "waiting": seconds["wait"] - signals,
-            "other": seconds["other"],
+            "other": seconds["other"] + seconds["evaluation"],
         }
 
 

@@ -46,7 +46,7 @@ class Decisions:
         for text in config.stop_when:
             where, found = f"--stop-when {text!r}", _CONDITION.fullmatch(text)
             if found is None:
-                raise ConfigError(f"{where} is not of the form METRIC>=VALUE or METRIC<=VALUE")
+                raise ConfigError(f"{where} has another form; write METRIC>=VALUE or METRIC<=VALUE")
             metric, comparison, number = found.groups()
             try:
                 limit = float(number)

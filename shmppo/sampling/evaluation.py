@@ -168,16 +168,15 @@ class EvaluationShare:
             progress: [2], row of this process in `Control.progress`.
         """
         config = dataclasses.replace(config, env_kwargs={**config.env_kwargs, **config.eval_env_kwargs})
-        self._buffers, self._own, self._progress = buffers, slice(episodes.start, episodes.stop), progress
+        self._buffers, self._own = buffers, slice(episodes.start, episodes.stop)
         self._info = EpisodeInfo(parse_info_keys(config.info_keys), 0)
         first = config.own_eval_episodes.start
         self._episodes = range(first + episodes.start, first + episodes.stop)
-        self._player = EpisodePlayer(
-            config, task, model, stochastic=config.eval_sample, after_step=lambda *_: self._count_step()
-        )
 
-    def _count_step(self) -> None:
-        self._progress[1] += 1
+        def count_step(*_: object) -> None:  # a method would keep this object, and with it the shared memory
+            progress[1] += 1
+
+        self._player = EpisodePlayer(config, task, model, stochastic=config.eval_sample, after_step=count_step)
 
     def play(self, iteration: int) -> None:
         """Play the episodes with the current weights, and write the results to the shared buffers.

@@ -36,7 +36,7 @@ def replay(file: Path, trust: Trusted = ()) -> int:
     try:
         config = from_json(content["config"])
         index, episode = int(content["env_index"]), int(content["episode"])
-        began, failed = content["options"], content["failed_options"]
+        began, failed = content.get("options"), content.get("failed_options")
         actions = np.array(content["actions"], np.float32)
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is not the failed_episode.json of a run ({error}); restore it") from error

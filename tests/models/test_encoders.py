@@ -22,10 +22,10 @@ ROWS = 8
 
 
 def network(**fields: Any) -> tuple[ActorCritic, Trunk]:
-    """A network for the Dict observation, and its trunk."""
+    """A network for the Dict observation, and its first trunk."""
     config = TrainConfig(hidden_size=12, encoder_sizes=(10,), **fields)
     model = build_model(config, observation_spec(SPACES["dict"], "the observation"), DISTRIBUTION)
-    (trunk,) = model.trunk_list
+    trunk = model.trunk_list[0]
     assert isinstance(trunk, Trunk)
     return model, trunk
 

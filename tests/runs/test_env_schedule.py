@@ -153,7 +153,10 @@ def test_evaluations_that_a_schedule_may_read_cannot_change(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"stop_when": ("return>5",)}, r"--stop-when 'return>5' is not of the form METRIC>=VALUE or METRIC<=VALUE"),
+        (
+            {"stop_when": ("return>5",)},
+            r"--stop-when 'return>5' has another form; write METRIC>=VALUE or METRIC<=VALUE",
+        ),
         ({"stop_when": ("env_steps>=x",)}, r"--stop-when 'env_steps>=x' ends with x; it must be a number"),
         ({"stop_when": ("eval/returns>=1",)}, r"eval/returns is not a metric .* \(did you mean eval/return\?\)"),
         ({"stop_when": ("wall_seconds>=1",)}, r"--stop-when wall_seconds is not a metric of .* without times"),

@@ -13,9 +13,9 @@ from helpers import ACTION_SIZE, CORES, DISTRIBUTION, OBS_SIZE, small_network
 from shmppo.sampling.actor import ActingNetwork, Actor, inference_slices
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", ["none", "all"])
 @pytest.mark.parametrize(("core", "layers"), CORES)
-def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: bool) -> None:
+def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: str) -> None:
     _, model = small_network(core, layers, separate)
     B, T, batch = 8, 7, 1
     generator = torch.Generator().manual_seed(2)
@@ -49,9 +49,9 @@ def test_environments_have_rows_of_inference_batches_by_index() -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", ["none", "all"])
 @pytest.mark.parametrize(("core", "layers"), CORES)
-def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: bool) -> None:
+def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: str) -> None:
     config, model = small_network(core, layers, separate)
     config = dataclasses.replace(config, num_envs=26)
     generator = np.random.default_rng(0)

@@ -31,7 +31,10 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
         learner.begin(0)
         after = phase_digests(buffers)
-        assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - {"published.weights"}
+        assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - {
+            "published.weights",
+            "published.reset_options",
+        }
 
         before = after
         pool.collect(0)

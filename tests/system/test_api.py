@@ -16,7 +16,8 @@ import pytest
 from public_helpers import summary_of
 
 from shmppo import TrainConfig, load_policy, resume, train
-from shmppo.policies.evaluation import FIRST_INDEX, evaluate
+from shmppo.policies.evaluation import evaluate
+from shmppo.sampling.evaluation import FIRST_INDEX
 from shmppo.utils.rng import episode_seed
 
 SMALL = TrainConfig(

@@ -97,7 +97,7 @@ def test_a_variable_of_torchrun_that_is_no_number_is_refused_in_one_line(
 
 def test_the_largest_values_are_accepted() -> None:
     """Larger ones overflow in the functions of the system that wait, or in torch."""
-    from shmppo.config.checks import MAX_SECONDS, MAX_UNITS  # here, so that older versions can run the other tests
+    from shmppo.config.bounds import MAX_SECONDS, MAX_UNITS  # here, so that older versions can run the other tests
 
     config = TrainConfig(worker_timeout=MAX_SECONDS, rank_timeout=MAX_SECONDS, hidden_size=MAX_UNITS)
     assert config.hidden_size == 2**20

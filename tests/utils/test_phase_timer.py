@@ -69,4 +69,7 @@ def test_totals_of_phases() -> None:
     assert set(named) == {*PHASES, "sampling", "learning", "communication"}
     for total, names in (("sampling", SAMPLING), ("learning", LEARNING), ("communication", COMMUNICATION)):
         assert named[total] == sum(named[name] for name in names)
-    assert named["sampling"] + named["learning"] + named["communication"] + named["other"] == sum(range(len(PHASES)))
+    parts = ("sampling", "learning", "communication", "evaluation", "other")
+    assert sum(named[part] for part in parts) == sum(range(len(PHASES)))
+        range(len(PHASES))
+    )
