@@ -71,5 +71,3 @@ def test_totals_of_phases() -> None:
         assert named[total] == sum(named[name] for name in names)
     parts = ("sampling", "learning", "communication", "evaluation", "other")
     assert sum(named[part] for part in parts) == sum(range(len(PHASES)))
-        range(len(PHASES))
-    )
