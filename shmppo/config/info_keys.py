@@ -24,10 +24,8 @@ class InfoKey(NamedTuple):
     named: bool
     """Whether --info-keys names it. Otherwise it is one of AUTOMATIC, and ignored where it is not a number."""
 
-    @property
-    def metric(self) -> str:
-        """Name of the metric: `info/KEY`."""
-        return PREFIX + "/".join(self.path)
+    metric: str
+    """Name of the metric: `info/KEY`."""
 
 
 def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
@@ -46,6 +44,6 @@ def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
             "comma",
         )
         require(path not in [key.path for key in keys], f"--info-keys has {name} twice; keep one of them")
-        keys.append(InfoKey(path, how or "last", True))
+        keys.append(InfoKey(path, how or "last", True, PREFIX + name))
     named = [key.path for key in keys]
-    return keys + [InfoKey((name,), "last", False) for name in AUTOMATIC if (name,) not in named]
+    return keys + [InfoKey((name,), "last", False, PREFIX + name) for name in AUTOMATIC if (name,) not in named]

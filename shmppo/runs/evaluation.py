@@ -40,11 +40,6 @@ class Evaluations:
         self._run_dir, self._process_group = run_dir, process_group
         self.evaluated_at = -1
 
-    def is_due(self, iteration: int) -> bool:
-        """Whether the weights after this number of iterations are evaluated."""
-        every = self._config.eval_every
-        return every is not None and iteration % every == 0
-
     def evaluate(self, learner: Learner, pool: Pool, iteration: int) -> Row:
         """Play the episodes of --eval-episodes with the current weights.
 

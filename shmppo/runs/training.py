@@ -58,7 +58,8 @@ def train_iterations(session: Session) -> None:
         timer.switch("other")
         statistics = learner.update(minibatches, pool)
         learner.update_obs_normalizer(rollout)
-        evaluation = session.evaluate() if session.evaluations.is_due(iteration + 1) else {}
+        due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
+        evaluation = session.evaluate() if due else {}
         row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
         session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
         session.after_iteration(row, times, evaluation)

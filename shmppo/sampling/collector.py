@@ -285,7 +285,8 @@ class Collector:
 
     def _load_options(self) -> None:
         """Load the options of the episodes that begin in this iteration."""
-        self._envs.options = read_options(self._buffers.published.reset_options)
+        if self._config.env_schedule is not None:
+            self._envs.options = read_options(self._buffers.published.reset_options)
 
     def _load_weights(self) -> None:
         """Load the current weights, and the statistics that normalize observations."""

@@ -13,7 +13,7 @@ from shmppo.errors import ConfigError
 
 
 def key(name: str, how: str = "last", *, named: bool = True) -> InfoKey:
-    return InfoKey(tuple(name.split("/")), how, named)
+    return InfoKey(tuple(name.split("/")), how, named, f"info/{name}")
 
 
 def test_named_keys_come_before_the_automatic_ones() -> None:
