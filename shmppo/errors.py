@@ -210,6 +210,9 @@ def run_command(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes at its end
         return ShmppoError.exit_code
     except OSError as error:
+        if error.errno == errno.EMFILE:
+            print_error(ShmppoError("there are too many open files; raise the limit (ulimit -n), or lower --workers"))
+            return ShmppoError.exit_code
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
         print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))

@@ -311,13 +311,21 @@ COMMAND = "-m shmppo.train --env CartPole-v1 --num-envs 4 --rollout-steps 32 --m
 WORKS = None
 LIMITS = {
     "files of 10 KiB": ("ulimit -f 20;", r"shared memory: .* MiB could not be allocated \(.*File too large"),
-    "64 open files": ("ulimit -n 64;", r"open files: 2 workers need about 76 descriptors but the limit is 64"),
-    "80 open files": ("ulimit -n 80;", WORKS),
+    "64 open files": ("ulimit -n 64;", WORKS),
     "missing TMPDIR": ("export TMPDIR=/missing;", WORKS),
     "read-only shared memory": ("mount -t tmpfs -o ro x /dev/shm;", r"shared memory: .*Read-only file system"),
     "no inodes": ("mount -t tmpfs -o nr_inodes=1 x /dev/shm;", r"shared memory: .* could not be allocated"),
     "64 KiB of shared memory": ("mount -t tmpfs -o size=64k x /dev/shm;", r"shared memory: this run needs .* but /dev"),
 }
+
+
+@pytest.mark.long
+def test_too_few_open_files_end_the_run_with_a_sentence(tmp_path: Path) -> None:
+    command = f"ulimit -n 40; exec {sys.executable} {COMMAND} --num-envs 16 --workers 16 --quiet"
+    result = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1, result.stderr
+    message = "error: there are too many open files; raise the limit (ulimit -n), or lower --workers"
+    assert result.stderr.splitlines()[-1] == message  # the fork server prints what it has noticed
 
 
 @pytest.mark.long

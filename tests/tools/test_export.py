@@ -157,7 +157,8 @@ def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: d
             np.testing.assert_allclose(one[0], all_rows[i], atol=1e-6)
     model = onnx.load(path)
     facts = {entry.key: entry.value for entry in model.metadata_props}
-    assert json.loads(facts["shmppo"]) == {"env": "CartPole-v1", "iteration": 4, "state_size": 32}
+    known = {"env": "CartPole-v1", "iteration": 4, "state_size": 32, "inputs": ["obs", "state"]}
+    assert json.loads(facts["shmppo"]) == known
     assert [one.name for one in model.graph.output] == ["action", "params", "value", "next_state"]
 
 
