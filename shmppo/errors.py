@@ -130,7 +130,7 @@ class CommandEnd(SystemExit):
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams (>&-), so that no other file gets their numbers and what libraries print.
+    """Open standard streams that are closed (>&-). Otherwise the next files would get their numbers and their output.
 
     Characters that the encoding of the output lacks are written as escape sequences from now on.
     """

@@ -24,11 +24,13 @@ from typing import Any
 from shmppo.config.bounds import check_bounds
 from shmppo.config.checks import flag, require, shown
 from shmppo.config.hints import field_hint
+from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
 from shmppo.utils.files import read_object
 from shmppo.utils.machine import usable_cores
+from shmppo.utils.partition import partition
 
 DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
@@ -141,8 +143,12 @@ class TrainConfig(
     @cached_property
     def own_eval_episodes(self) -> range:
         """The episodes of an evaluation that this rank plays."""
-        ends = [rank * self.eval_episodes // self.ranks for rank in (self.rank, self.rank + 1)]
-        return range(*ends) if self.eval_every is not None else range(0)
+        return partition(0 if self.eval_every is None else self.eval_episodes, self.ranks, self.rank)
+
+    @cached_property
+    def reported_info(self) -> list[InfoKey]:
+        """The keys of `info` that the run reports."""
+        return parse_info_keys(self.info_keys)
 
     @cached_property
     def state_slots(self) -> int:
@@ -200,6 +206,10 @@ class TrainConfig(
             return self.device == "cpu" and self.num_workers >= 2 and self.shards >= 2
         return self.learning == "sharded"
 
+    def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> TrainConfig:
+        """Return a copy whose environment has further arguments, or others."""
+        return dataclasses.replace(self, env_kwargs={**self.env_kwargs, **env_kwargs})
+
     def to_json(self) -> dict[str, Any]:
         """Return every field as JSON values. Defaults replace None in env, hide_obs, and anneal_steps."""
         resolved = {"env": self.env_id, "hide_obs": self.hidden_indices, "anneal_steps": self.anneal_horizon}
@@ -255,8 +265,6 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
     remedy = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
-    if name == "separate_critic" and isinstance(value, bool):  # as in earlier versions
-        remedy = f"; write {'all' if value else 'none'}"
     require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")
     for part in value if isinstance(value, tuple) else (value,):
         small = not isinstance(part, int) or part.bit_length() <= 64

@@ -92,7 +92,7 @@ class _Side:
     """One process, and the lines that it has printed and nobody has compared."""
 
     def __init__(self, request: bytes, *, hash_seed: int, background: bool) -> None:
-        # Before the process imports anything that takes time, it arranges its end, and then its priority.
+        # The process first makes sure that it ends with its parent, and lowers its priority. Imports take time.
         end = (
             f"runpy.run_path({signals.__file__!r})['kill_with_parent'](); os.getppid() == {os.getpid()} or os._exit(1)"
         )

@@ -91,9 +91,10 @@ class EpisodeInfo:
                     result[key.metric] = number
         return results
 
-    def row(self, numbers: Mapping[str, float]) -> list[float]:
-        """Return what `ended` returned for an episode as a row [I], NaN for missing keys."""
-        return [numbers.get(key.metric, float("nan")) for key in self.keys]
+
+def info_row(keys: Sequence[InfoKey], numbers: Mapping[str, float]) -> list[float]:
+    """Return the numbers of an episode, by metric, as a row [I] in the order of the I keys, NaN for missing ones."""
+    return [numbers.get(key.metric, float("nan")) for key in keys]
 
 
 def number_of(info: Any, key: InfoKey) -> float:

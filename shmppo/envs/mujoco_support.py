@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_tasks import TASKS, MujocoTask
 from shmppo.envs.snapshots import wrappers_of
@@ -50,7 +49,7 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
         return "it was not created by gymnasium.make"
     if config.env_schedule is not None:
         return "--env-schedule gives options to reset"
-    named = ["/".join(key.path) for key in parse_info_keys(config.info_keys) if key.named]
+    named = ["/".join(key.path) for key in config.reported_info if key.named]
     other = [name for name in named if name not in TASKS[_task_name(kind)].reported]
     if other:
         return f"--info-keys names {other[0]}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmppo.config.info_keys import PREFIX, InfoKey, parse_info_keys
+from shmppo.config.info_keys import PREFIX, InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import name_values
 from shmppo.envs.episode_info import EpisodeInfo
@@ -87,7 +87,7 @@ class VectorEnv(ABC):
         self.obs = tuple(np.zeros((len(handles), *leaf.shape), leaf.dtype) for leaf in observation.leaves)
         self.returns = np.zeros(len(handles))
         self.lengths = np.zeros(len(handles), np.int64)
-        self.info = EpisodeInfo(parse_info_keys(config.info_keys), len(handles))
+        self.info = EpisodeInfo(config.reported_info, len(handles))
         self.hashes = [0] * len(handles)
         self.options: Options | None = None
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`

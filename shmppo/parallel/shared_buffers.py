@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from shmppo.config.bounds import MAX_OPTION_BYTES
-from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.spaces.distributions import Distribution
@@ -269,7 +268,7 @@ def axis_sizes(
         "M": config.minibatches,
         "G": config.shards,
         "C": config.state_slots,
-        "I": len(parse_info_keys(config.info_keys)),
+        "I": len(config.reported_info),
         "D": observation.normalized_size,
         "A": distribution.action_size,
         "P": parameters,

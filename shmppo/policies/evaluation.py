@@ -11,6 +11,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from shmppo.config.trust import Trusted
@@ -66,7 +67,7 @@ def evaluate(
     checkpoint: str | int | Path = "last",
     episodes: int = 20,
     seed: int = 1,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, Any] = MappingProxyType({}),
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
     video: Path | None = None,

@@ -5,7 +5,6 @@ The policy normalizes observations. The caller stores the recurrent state betwee
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ def load_trained(
     run_dir: Path,
     checkpoint: str | int | Path = "last",
     trust: Trusted = (),
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> TrainedPolicy:
     """Load the policy from a checkpoint of a run.
 
@@ -86,7 +85,7 @@ def load_trained(
     state = load_selected_checkpoint(run_dir, checkpoint)
     fields = from_json(json.loads(state["config"])).to_json()
     check_trust(fields, run_dir, trust)
-    return trained_from(state, env_kwargs or {})
+    return trained_from(state, env_kwargs)
 
 
 def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingProxyType({})) -> TrainedPolicy:
@@ -99,8 +98,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     Raises:
         ConfigError: if the environment cannot be created, or if its spaces are not those of the training.
     """
-    config = from_json(json.loads(state["config"]))
-    config = dataclasses.replace(config, env_kwargs={**config.env_kwargs, **env_kwargs})
+    config = from_json(json.loads(state["config"])).with_env_kwargs(env_kwargs)
     task = inspect_task(config)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", state["learner"]["model"], shapes)

@@ -69,9 +69,8 @@ class Decisions:
 
     def reason_to_stop(self, row: Row) -> str | None:
         """Return the first condition of --stop-when that holds, or None. row: as for `take`."""
-        metrics = decisive(row)
         for text, metric, comparison, limit in self._conditions:
-            value = metrics.get(metric, math.nan)
+            value = row.get(metric, math.nan)
             if value >= limit if comparison == ">=" else value <= limit:
                 return text
         return None

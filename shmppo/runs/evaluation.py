@@ -5,13 +5,11 @@ The episodes have the same seeds in every evaluation, and their results do not d
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 
 import numpy as np
 
-from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
@@ -63,7 +61,7 @@ class Evaluations:
         own = np.column_stack([results.returns, results.lengths, results.info])
         played = np.concatenate(self._process_group.gather_rows(own))
         returns, lengths, *info = played[played[:, 1] > 0].T
-        means = info_means(parse_info_keys(self._config.info_keys), np.transpose(info).tolist())
+        means = info_means(self._config.reported_info, np.transpose(info).tolist())
         seconds = time.monotonic() - began
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
@@ -83,7 +81,6 @@ class Evaluations:
 
     def policy(self, learner: Learner, iteration: int) -> TrainedPolicy:
         """Return the current policy in the environment of evaluations. It shares the weights with the learner."""
-        arguments = {**self._config.env_kwargs, **self._config.eval_env_kwargs}
-        config = dataclasses.replace(self._config, env_kwargs=arguments, skip_bad_episodes=False)
+        config = self._config.with_env_kwargs(self._config.eval_env_kwargs)
         options = read_options(self._buffers.published.reset_options)
         return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration, options)

@@ -19,7 +19,7 @@ _RESERVED = re.compile(r"best|1|iteration-.*")
 
 
 class RunHandle:
-    """The run that calls a callback. Nothing that a callback does here changes the weights of an iteration."""
+    """The run that calls a callback. None of its methods changes the weights."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -30,7 +30,8 @@ class RunHandle:
     def policy(self, seed: int = 0) -> Policy:
         """Return a copy of the current policy. seed: of the actions that it samples."""
         trained = self._trained()
-        return Policy(dataclasses.replace(trained, model=copy.deepcopy(trained.model)), seed)
+        model, moments = copy.deepcopy((trained.model, trained.moments))
+        return Policy(dataclasses.replace(trained, model=model, moments=moments), seed)
 
     def save(self, name: str) -> None:
         """Save a checkpoint as checkpoint-NAME.pt, and as the newest one.
@@ -50,7 +51,9 @@ class RunHandle:
         self._session.stop.make(reason)
 
     def evaluate(self, episodes: int, *, stochastic: bool = False) -> Evaluation:
-        """Play episodes with the current policy in this process: those of evaluations, which all workers play together.
+        """Play episodes with the current policy, in this process alone.
+
+        They have the same seeds as the episodes of --eval-every, and so the same results.
 
         Raises:
             EnvError: if an environment raises.

@@ -85,7 +85,7 @@ class Outputs:
 
         Args:
             row: its row of metrics.csv.
-            evaluation: see `log_evaluation`.
+            evaluation: see `log_row`.
             learner: contains the KL profile.
             run: what the callback gets as its second argument.
 
@@ -98,13 +98,13 @@ class Outputs:
         if learner.kl_profile is not None:
             with saving(self._run_dir):
                 write_profile(self._run_dir, int(row["iteration"]), learner.kl_profile)
-        self.log_evaluation(row, evaluation)
+        self.log_row(row, evaluation)
         asked_to_stop = self._loggers.asks_to_stop(row | evaluation, run)
         self.poll_check()
         return asked_to_stop
 
-    def log_evaluation(self, row: Row, evaluation: Row) -> None:
-        """Write an evaluation to eval.csv, and give it with the metrics of its iteration to the loggers.
+    def log_row(self, row: Row, evaluation: Row) -> None:
+        """Give metrics to the loggers, and write those of an evaluation to eval.csv.
 
         Args:
             row: metrics of the iteration, at least iteration and env_steps.

@@ -29,13 +29,14 @@ from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.training import TrainState
 from shmppo.sampling.actor import ActingNetwork
-from shmppo.sampling.pool import CollectTimes, Pool, partition
+from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.run_directory import LOG, saving
 from shmppo.utils.commands import resume_command
+from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -251,15 +252,15 @@ class Session:
         config, state = self.config, self.state
         reasons = self.process_group.gather_objects(self._stop_reason())
         stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
-        # After a signal, the run ends soon. When it continues, its evaluations are those of a run without a pause.
+        # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
         if (
             config.eval_every is not None
             and self.evaluations.evaluated_at != state.iteration
             and stop_reason != "signal"
         ):
             evaluation = self.evaluate()
-            self.outputs.log_evaluation({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
-            # A run that was paused for later has no more evaluations to choose from than one without a pause.
+            self.outputs.log_row({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
+            # A pause (--stop-at-iteration) must not add a candidate for the best checkpoint.
             ended = state.iteration == config.iterations or stop_reason in config.stop_when
             if ended and state.decisions.best_metric in evaluation:
                 state.decisions.value = evaluation[state.decisions.best_metric]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from shmppo.config.checks import shown
-from shmppo.config.info_keys import InfoKey, parse_info_keys
+from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import write_options
@@ -178,7 +178,7 @@ class TrainState:
         self.decisions = Decisions(config)
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
-        self.episodes = EpisodeStatistics(parse_info_keys(config.info_keys))
+        self.episodes = EpisodeStatistics(config.reported_info)
         self.fingerprint = machine.versions() | {"processor": machine.processor_type()}
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = REPLAY_LIMIT if replayed else 0

@@ -16,6 +16,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -304,7 +305,7 @@ class Collector:
         for end in ended:
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
-            rollout.ended_info[t, end.i] = self._envs.info.row(end.info)
+            rollout.ended_info[t, end.i] = info_row(self._config.reported_info, end.info)
             self._first[end.i] = True
             if end.failed and self._config.gamma > 0:
                 # The result of a failed step is unknown. With this bootstrap and a reward of 0, its δ is 0.

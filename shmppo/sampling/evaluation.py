@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.episode_info import EpisodeInfo
+from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -32,8 +31,8 @@ MAX_STEPS = 100_000
 """Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
 
 AfterStep = Callable[[SyncVectorEnv, int, int], None]
-"""Called at the beginning of a batch of episodes and after each of its steps: with its environments, the number of
-episodes of the batch that have ended, and the number of steps so far."""
+"""Called when a batch of episodes begins, and after each of its steps: with the environments of the batch, the number
+of its episodes that have ended, and the number of its steps so far."""
 
 
 class EpisodeResult(NamedTuple):
@@ -167,9 +166,9 @@ class EvaluationShare:
             episodes: the episodes of this process, among those of its rank.
             progress: [2], row of this process in `Control.progress`.
         """
-        config = dataclasses.replace(config, env_kwargs={**config.env_kwargs, **config.eval_env_kwargs})
+        config = config.with_env_kwargs(config.eval_env_kwargs)
         self._buffers, self._own = buffers, slice(episodes.start, episodes.stop)
-        self._info = EpisodeInfo(parse_info_keys(config.info_keys), 0)
+        self._keys = config.reported_info
         first = config.own_eval_episodes.start
         self._episodes = range(first + episodes.start, first + episodes.stop)
 
@@ -198,7 +197,7 @@ class EvaluationShare:
             raise ShmppoError(text, details=error.details) from error
         results.returns[self._own] = [result.episode_return for result in played]
         results.lengths[self._own] = [result.length for result in played]
-        results.info[self._own] = [self._info.row(result.info) for result in played]
+        results.info[self._own] = [info_row(self._keys, result.info) for result in played]
 
     def close(self) -> None:
         """Close the environments."""

@@ -181,8 +181,3 @@ def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:
     """Add the hint that episodes with failures can be skipped."""
     if config.env_backend != "envpool" and not config.skip_bad_episodes:
         error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")
-
-
-def partition(count: int, parts: int, index: int) -> range:
-    """Divide 0 … count − 1 into `parts` contiguous ranges of nearly equal size, and return range `index`."""
-    return range(index * count // parts, (index + 1) * count // parts)

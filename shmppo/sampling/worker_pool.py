@@ -36,10 +36,11 @@ from shmppo.parallel.mailbox import (
     WakeUp,
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.sampling.pool import CollectTimes, Pool, hint_at_skipping, partition
+from shmppo.sampling.pool import CollectTimes, Pool, hint_at_skipping
 from shmppo.sampling.worker import ActionLog, WorkerSetup
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
 from shmppo.utils.machine import usable_cores
+from shmppo.utils.partition import partition
 
 log = logging.getLogger(__name__)
 

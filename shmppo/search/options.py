@@ -11,7 +11,6 @@ from typing import Literal
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse, program
 from shmppo.config.flags import parse_config
-from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.files import user_path
 
@@ -102,7 +101,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config = parse_config(training, script=f"{prog} --")
-    metrics = ["last", "mean", *(key.metric for key in parse_info_keys(config.info_keys))]
+    metrics = ["last", "mean", *(key.metric for key in config.reported_info)]
     name = options.objective
     require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, or a key of --info-keys after --")
     user_path(options.search_dir, "--search-dir")

@@ -15,9 +15,10 @@ from shmppo.config.differences import differences
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
+from shmppo.plotting.curves import short
 from shmppo.search.options import SearchOptions
 from shmppo.search.study import SearchStudy
-from shmppo.search.view import STATES, option_text, trial_value
+from shmppo.search.view import STATES, trial_value
 from shmppo.utils.files import replaced_file, short_path, write_json
 
 
@@ -51,7 +52,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         f"trials         {len(trials)}: {', '.join(f'{count} {name}' for name, count in counts.items() if count)}",
         f"steps          {steps:,}",
         f"best           trial {best.number}: {what} {number(best.value or 0.0)}{seeds}",
-        *(f"               {name} {option_text(value)}" for name, value in chosen.items()),
+        *(f"               {name} {short(value)}" for name, value in chosen.items()),
         f"files          {short_path(directory)}: best.json, trials.csv, study.log (for optuna-dashboard)",
         "next, with a seed that the search has not used",
         f"{again} --seed {base.seed + options.seeds}",

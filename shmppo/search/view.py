@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shmppo.loggers.text import clock, number
+from shmppo.plotting.curves import short
 from shmppo.search.options import SearchOptions
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import TrialRun
@@ -41,12 +41,7 @@ def ranking(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
 def changes_text(trial: FrozenTrial) -> str:
     """Return the options that a trial varies, in one line."""
-    return " ".join(f"{name}={option_text(value)}" for name, value in trial.params.items())
-
-
-def option_text(value: Any) -> str:
-    """Return the value of an option, with four digits: gamma can be 0.9999."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(f"{name}={short(value)}" for name, value in trial.params.items())
 
 
 class SearchView:

@@ -17,8 +17,7 @@ from shmppo.errors import ConfigError
 
 REFUSED = [
     ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
-    ({"separate_critic": True}, r"^--separate-critic is True; it must be Literal\['none', 'core', 'all'\]; write all$"),
-    ({"separate_critic": False}, r"write none$"),
+    ({"separate_critic": True}, r"^--separate-critic is True; it must be Literal\['none', 'core', 'all'\]$"),
     ({"separate_critic": "core", "core": "none"}, r"--separate-critic core needs a recurrent core of --core; use none"),
     ({"separate_critic": "core", "network": "a:b"}, r"use none or all with --core none or --network$"),
     ({"workers": -1}, r"--workers is -1; it must be 0 or more"),

@@ -43,6 +43,8 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     assert action == saved.act(obs, None)[0]
     assert np.array_equal(state, saved.act(obs, None)[1])
     assert not np.array_equal(state, load_policy(run_dir).act(obs, None)[1])
+    many = np.tile(obs, (3, 1))  # a batch of another size reads the weights and the normalization again
+    assert np.array_equal(seen["policy"].act(many, None)[1], saved.act(many, None)[1])
     whole = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "whole")))
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
 
