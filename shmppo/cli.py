@@ -31,7 +31,6 @@ COMMANDS = {
     "train": Command("train a policy, or resume a run", "shmppo.train:main", "shmppo.config.flags:default_flags_type"),
     "evaluate": Command("evaluate the policy of a run", "shmppo.evaluate:main", "shmppo.evaluate:EvaluateConfig"),
     "plot": Command("plot learning curves of runs", "shmppo.plot:main", "shmppo.plot:Plot"),
-    "tune": Command("search for the fastest flags", "shmppo.tune:main", "shmppo.bench.options:Tune"),
     "search": Command("search for good hyperparameters", "shmppo.search:main", "shmppo.search.options:SearchOptions"),
     "bench": Command(
         "measure speed and the time of each phase", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"

@@ -20,7 +20,7 @@ PACKAGES = {
     "bench", "config", "envs", "loggers", "models", "parallel", "plotting", "policies", "ppo", "runs", "sampling",
     "search", "spaces", "storage", "tools", "train", "utils",
 }  # fmt: skip
-COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "tune", "verify"}
+COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "verify"}
 """Commands that are modules. `train` and `search` are packages, and `bench` has a `__main__`."""
 OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
 PUBLIC = {

@@ -4,8 +4,8 @@
     python -m figures.scaling.measure jobs
     python -m figures.scaling.measure load
 
-workers: task A with 1, 2, and 4 workers, and the time to a return of 500, by `python -m shmppo.bench scaling`. Writes
-scaling.csv and scaling-curves.csv.
+workers: task A with 1, 2, and 4 workers, and the time to a return of 500, the former by `python -m
+shmppo.bench scaling`. Writes scaling.csv and scaling-curves.csv.
 
 jobs: what a second core brings, for jobs of several sizes. For each job, a few slices first find the fastest number of
 gradient shards, for one process and for two workers. Then the run with two workers is compared with the fastest single
@@ -37,9 +37,8 @@ from figures.common.tables import read_rows, write_rows
 
 FOLDER = FIGURES / "scaling"
 REPETITIONS = 3
-WORKERS = TASK_A | {
-    "total_steps": 300_000, "target_return": 500.0, "workers": (1, 2, 4), "repetitions": REPETITIONS, "iterations": 23,
-}  # fmt: skip
+WORKERS = TASK_A | {"workers": (1, 2, 4), "repetitions": REPETITIONS, "iterations": 23}
+CURVE_STEPS, TARGET_RETURN = 300_000, 500.0
 JOBS = {
     "A": TASK_A,
     "A with 64 environments": TASK_A | {"num_envs": 64},
@@ -52,14 +51,29 @@ TRIAL_SLICES = 3  # for each number of shards
 
 
 def measure_workers(options: argparse.Namespace) -> None:
-    """Run `bench scaling`, and copy its tables."""
+    """Run `bench scaling`, copy its table, and train each of its runs with the same total batch for CURVE_STEPS."""
+    curves: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory) / "scaling"
+        out = Path(directory) / "scaling.csv"
         command = [sys.executable, "-m", "shmppo.bench", "scaling", *flags(WORKERS), "--out", str(out)]
         subprocess.run(command, cwd=ROOT, check=True)
-        write_rows(FOLDER / "scaling-curves.csv", read_rows(out.with_name("scaling-curves.csv")), note=None)
-        rows = read_rows(out.with_name("scaling.csv"))
-        write_rows(FOLDER / "scaling.csv", rows, f"Medians of {REPETITIONS} interleaved runs.")
+        rows = [row | {"target_seconds": ""} for row in read_rows(out)]
+        for row in (row for row in rows if row["mode"] == "strong"):
+            key = {"learning": row["learning"], "workers": row["workers"]}
+            curve = learning_curve(key, Path(directory) / f"{row['learning']}-{row['workers']}")
+            curves += [key | point for point in curve]
+            reached = [p["wall_seconds"] for p in curve if float(p["return_mean_100"]) >= TARGET_RETURN]
+            row["target_seconds"] = next(iter(reached), "nan")
+    write_rows(FOLDER / "scaling-curves.csv", curves, note=None)
+    write_rows(FOLDER / "scaling.csv", rows, f"Medians of {REPETITIONS} interleaved runs.")
+
+
+def learning_curve(fields: dict[str, str], run_dir: Path) -> list[dict[str, str]]:
+    """Train task A with these fields; returns three columns of its metrics."""
+    command = [sys.executable, "-m", "shmppo.train", *flags(TASK_A | {"total_steps": CURVE_STEPS} | fields)]
+    subprocess.run([*command, "--quiet", "--run-dir", str(run_dir)], cwd=ROOT, check=True)
+    columns = ("env_steps", "wall_seconds", "return_mean_100")
+    return [{name: row[name] for name in columns} for row in read_rows(run_dir / "metrics.csv")]
 
 
 def fastest_shards(command: Sequence[str], minimum: int, seconds: float) -> str:

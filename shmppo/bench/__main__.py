@@ -9,7 +9,7 @@ import importlib
 import inspect
 import sys
 
-from shmppo.bench.options import INTERRUPTED, Scaling, Throughput, Topologies
+from shmppo.bench.options import INTERRUPTED, Scaling, Throughput
 from shmppo.config.checks import nearest, require
 from shmppo.config.command_line import HELP_FLAGS, parse, program
 from shmppo.errors import run_command
@@ -17,13 +17,11 @@ from shmppo.errors import run_command
 COMMANDS: dict[str, type] = {
     "throughput": Throughput,
     "scaling": Scaling,
-    "topologies": Topologies,
 }
 """Options of each benchmark. The module of the same name measures."""
 EXAMPLES = {
     "throughput": "--env HalfCheetah-v5 --workers 4",
-    "scaling": "--env HalfCheetah-v5 --workers 1 2 4 --out scaling",
-    "topologies": "--env HalfCheetah-v5 --processes 2",
+    "scaling": "--env HalfCheetah-v5 --workers 1 2 4 --out scaling.csv",
 }
 
 

@@ -16,6 +16,8 @@ from shmppo.plotting.curves import read_columns
 from shmppo.runs.trainer import train
 from shmppo.utils.phase_timer import LEARNING, PHASES, SAMPLING
 
+PARTS = ("sampling", "optimization", "communication", "waiting", "other")
+"""Parts into which the time of an iteration is split."""
 WARM_UP = 3  # iterations that are not counted: they touch new memory pages and see tensor shapes for the first time
 
 
@@ -33,7 +35,7 @@ class MeasuredRun:
         return float(np.median(self.columns[column][WARM_UP:]))
 
     def parts(self) -> dict[str, float]:
-        """Split the seconds of an iteration into the parts of `plotting.scaling.PARTS`."""
+        """Split the seconds of an iteration into PARTS."""
         seconds = {phase: self.median(f"{phase}_seconds") for phase in PHASES}
         signals = min(self.median("sync_seconds"), seconds["wait"])
         return {

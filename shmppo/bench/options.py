@@ -1,4 +1,4 @@
-"""The options of the benchmarks and of the search for the fastest flags.
+"""The options of the benchmarks.
 
 The module does not import torch, so that the help texts are fast.
 """
@@ -17,7 +17,6 @@ from shmppo.config.train_config import TrainConfig
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
-Dimension = Literal["workers", "envs", "shards"]
 INTERRUPTED = "interrupted; the unfinished measurement is discarded"
 
 
@@ -74,39 +73,5 @@ class Scaling(JobOptions):
     """Iterations of each run. The first 3 are not counted."""
     repetitions: int = 1
     """Repetitions of all runs, interleaved. The table shows medians."""
-    target_return: float | None = None
-    """Also train every configuration of mode strong for --total-steps. Report the time until the mean return of 100
-    episodes reaches this value. None: skip this."""
-    out: Path = Path("scaling")
-    """Files to write: OUT.csv and OUT.svg."""
-
-
-@dataclass(frozen=True)
-class Topologies(JobOptions):
-    """Compare central, sharded, and decentralized learning on the same total batch of --num-envs environments."""
-
-    processes: int | None = None
-    """Processes of each topology: workers, or ranks without workers. None: one per core."""
-    iterations: int = 23
-    """Iterations of each run. The first 3 are not counted."""
-    json: bool = False
-    """Print JSON instead of the table."""
-
-
-@dataclass(frozen=True)
-class Tune(JobOptions):
-    """Search for the fastest number of workers, environments × rollout steps, and gradient shards.
-
-    The batch size, --num-envs × --rollout-steps, does not change. The number of workers affects only the speed.
-    Environments × rollout steps and shards also affect the weights, so compare the returns before you use them.
-    """
-
-    vary: tuple[Dimension, ...] = ("workers", "shards", "envs")
-    """What to vary. workers does not change the weights of a run; the others do: envs (and steps) and
-    shards (--grad-shards)."""
-    minutes: float = 3.0
-    """Minutes to search. At least one measurement is made."""
-    iterations: int = 9
-    """Iterations per measurement. The first 3 are not counted."""
-    out: Path | None = None
-    """File for the fastest configuration, which train --config reads. None: no file."""
+    out: Path = Path("scaling.csv")
+    """CSV file to write, with more columns than the printed table."""

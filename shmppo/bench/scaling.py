@@ -6,21 +6,15 @@ Strong scaling keeps the batch size fixed. Weak scaling keeps the work per worke
 from __future__ import annotations
 
 import csv
-import dataclasses
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shmppo.bench.measured_run import MeasuredRun, measured_run
+from shmppo.bench.measured_run import PARTS, MeasuredRun, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
-from shmppo.plotting.curves import read_columns
-from shmppo.plotting.scaling import PARTS, plot_scaling
-from shmppo.plotting.style import new_figure
-from shmppo.runs.trainer import train
 from shmppo.utils.files import make_parent_directory
 from shmppo.utils.machine import usable_cores
 
@@ -29,9 +23,9 @@ LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",
     "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction", "learner_share",
-    "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "target_seconds", "weights_sha256",
+    "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "weights_sha256",
 )  # fmt: skip
-"""Columns of OUT.csv."""
+"""Columns of the file."""
 LEGEND = (
     "W: workers. N: environments. S: speed-up. E: efficiency. Rates are steps per second: of the whole iteration, of\n"
     "sampling alone, and of learning alone. Percentages are shares of the time."
@@ -138,42 +132,20 @@ def medians(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def time_to_target(config: TrainConfig, target: float) -> tuple[float, dict[str, np.ndarray]]:
-    """Train to the end and find the first iteration whose mean return reaches `target`.
-
-    Returns:
-        Seconds until the end of that iteration (NaN if there is none), and the learning curve by column.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        run_dir = Path(directory) / "run"
-        train(dataclasses.replace(config, run_dir=str(run_dir)))
-        columns = read_columns(run_dir / "metrics.csv")
-    reached = np.flatnonzero(columns["return_mean_100"] >= target)
-    seconds = float(columns["wall_seconds"][reached[0]]) if len(reached) else float("nan")
-    return seconds, {name: columns[name] for name in ("env_steps", "wall_seconds", "return_mean_100")}
-
-
 def report(options: Scaling) -> list[dict[str, Any]]:
-    """Measure, print the table, and write OUT.csv and OUT.svg; returns the rows of the table.
+    """Measure, print the table, and write the file; returns the rows of the table.
 
     Raises:
-        ConfigError: if a run is impossible, matplotlib is missing, or --out cannot be written.
+        ConfigError: if a run is impossible, or --out cannot be written.
     """
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
     require(options.repetitions >= 1, f"--repetitions is {options.repetitions}; it must be at least 1")
-    out = options.out.with_suffix("") if options.out.suffix in (".csv", ".svg") else options.out
-    # Fail before the measurement, not after it, if matplotlib or the directory is missing.
-    new_figure(1, 1)
-    make_parent_directory(out, "--out")
+    make_parent_directory(options.out, "--out")  # fail before the measurement, not after it
     rows = _measure_all(options)
     add_scaling(rows)
-    curves = _add_target_seconds(rows, options, options.target_return) if options.target_return is not None else []
-    _write(out.with_name(f"{out.name}.csv"), COLUMNS, rows)
-    if curves:
-        _write(out.with_name(f"{out.name}-curves.csv"), tuple(curves[0]), curves)
-    plot_scaling(rows, curves, out.with_name(f"{out.name}.svg"))
+    _write(options.out, rows)
     print(table(rows))
-    print(f"{out}.csv, {out}.svg")
+    print(options.out)
     return rows
 
 
@@ -190,27 +162,16 @@ def _measure_all(options: Scaling) -> list[dict[str, Any]]:
     return [medians(repetitions) for repetitions in measured]
 
 
-def _add_target_seconds(rows: list[dict[str, Any]], options: Scaling, target: float) -> list[dict[str, Any]]:
-    """Add target_seconds to the rows of mode strong, in place; returns their learning curves as rows."""
-    curves: list[dict[str, Any]] = []
-    for row in (row for row in rows if row["mode"] == "strong"):
-        config = options.config(workers=int(row["workers"]), learning=row["learning"], quiet=True)
-        row["target_seconds"], curve = time_to_target(config, target)
-        key = {"learning": row["learning"], "workers": int(row["workers"])}
-        curves += [key | dict(zip(curve, step, strict=True)) for step in zip(*curve.values(), strict=True)]
-    return curves
-
-
-def _write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write rows as a CSV file."""
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Format the printed table: one line per run, then the serial fractions and the times to the target return."""
+    """Format the printed table: one line per run, then the serial fractions."""
     lines = [
         LEGEND,
         f"{'mode':<8}{'learning':<8}{'W':>4}{'N':>6}{'steps/s':>11}{'experience':>12}{'learning':>10}{'S':>7}{'E':>6}"
@@ -230,6 +191,4 @@ def table(rows: list[dict[str, Any]]) -> str:
                 f"{row['learning']}: Amdahl's serial fraction is {row['serial_fraction']:.2f}. "
                 f"At W = {row['workers']:.0f}, only the learner works for {row['learner_share']:.0%} of the iteration."
             )
-        if "target_seconds" in row:
-            lines.append(f"{row['learning']}, W = {row['workers']:.0f}: target return in {row['target_seconds']:.1f} s")
     return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""Implementations of the commands export, replay, and tune."""
+"""Implementations of the commands export, replay, check-env, and verify, and runs in processes of their own."""

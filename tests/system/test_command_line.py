@@ -214,7 +214,7 @@ def test_the_package_is_a_command() -> None:
 
 
 def test_these_are_all_commands() -> None:
-    names = {"train", "evaluate", "plot", "tune", "search", "bench", "export", "check-env", "replay", "verify"}
+    names = {"train", "evaluate", "plot", "search", "bench", "export", "check-env", "replay", "verify"}
     assert set(cli.COMMANDS) == names
 
 

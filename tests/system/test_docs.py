@@ -51,8 +51,6 @@ MEASURED = "*Measured at commit"
 """Beginning of a line with the command of an experiment, which has flags of its own."""
 OTHER_FLAGS = {"--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
 """Flags that are no options, and those of other programs that pages name."""
-ONLY_PARSED = ("bench", "tune")
-"""Commands that measure for minutes. They have tests of their own."""
 SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
 """Flags that make a training command of the docs short. The last of two equal flags counts."""
 USERS_MODULE = """
@@ -120,7 +118,7 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "search":
         parse_search(arguments)
         return
-    if name in ONLY_PARSED:
+    if name == "bench":  # it measures for minutes, and has tests of its own
         tyro.cli(options_type(name), args=arguments)
         return
     if name == "train":
