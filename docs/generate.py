@@ -39,19 +39,15 @@ ESCAPED = re.compile(r"--[a-z][a-z-]*|[\w.()=]*_[\w.()=]*\w\)?|[*_<\[]")
 
 def parts() -> dict[str, Callable[[], str]]:
     """Functions that return the generated parts, by name."""
-    glossaries = {
-        "summary.json": metrics.SUMMARY_GLOSSARY,
-        "kl.csv": kl_profile.GLOSSARY,
-        "phases": PHASE_GLOSSARY,
-    }
     found: dict[str, Callable[[], str]] = {
         "shared memory": shared_memory,
         "exceptions": exceptions,
         "presets": presets,
         "metrics.csv": partial(tracked, metrics.GLOSSARY),
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
+        "kl.csv": partial(glossary, kl_profile.GLOSSARY),
+        "phases": partial(glossary, PHASE_GLOSSARY),
     }
-    found |= {name: partial(glossary, meanings) for name, meanings in glossaries.items()}
     found |= {f"flags of {command}": partial(flags, command) for command in option_types()}
     found |= {f"figures/popgym/{path.name}": path.read_text for path in FIGURES.glob("popgym/*.md")}
     found |= {f"measurement {path.stem}": partial(measurement, path) for path in FIGURES.glob("*/*.json")}

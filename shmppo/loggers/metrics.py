@@ -58,41 +58,6 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 }
 """Every column of eval.csv, except `eval/info/KEY` (--info-keys)."""
 
-SUMMARY_GLOSSARY: dict[str, str] = {
-    "run_dir": "directory of the run",
-    "config": "the resolved configuration",
-    "weights_sha256": "hash of the weights; null if an error ended the run during an update",
-    "exact": "whether the determinism guarantee holds for this run, as far as shmppo can tell; null: the check of the "
-    "environment has not finished",
-    "inexact_reasons": "why it does not hold",
-    "environment_check": "whether the environment has the same bits for the same seed and actions, in the steps that "
-    "`--check-determinism` compares: `passed`, `failed`, `not finished`, or `none` without the check",
-    "initial_weights": "path, iteration, and hash of the weights of `--init-from`; null without it",
-    "env_steps": "environment steps of all ranks",
-    "iterations": "iterations finished",
-    "episodes": "episodes finished",
-    "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step",
-    "return_mean_100": "mean return of the last 100 finished episodes; null if none has finished",
-    "info": "`info/KEY` of metrics.csv at the end, by its name; null if none of the last 100 episodes has the key",
-    "best_by": "the metric of `--best-by`",
-    "best_value": "its highest value at which a checkpoint was saved; null if it has had no value",
-    "best_checkpoint": "file of the best checkpoint in the run directory; null if there is none",
-    "workers": "number of workers of one rank",
-    "worker_restarts": "workers that were replaced",
-    "num_envs": "number of environments of one rank",
-    "ranks": "number of ranks",
-    "wall_seconds": "seconds in the training loop",
-    "steps_per_second": "`env_steps` / `wall_seconds`",
-    "phase_seconds": "seconds in each phase, and the totals of sampling, learning, and communication",
-    "sync_seconds": "seconds spent on signaling workers",
-    "peak_memory_bytes": "largest memory of all processes together",
-    "shared_memory_bytes": "size of the shared buffers",
-    "stop_reason": "why the run ended: `finished`, `signal`, `callback`, `error`, or the condition of "
-    "`--stop-when` that held",
-    "error": "the error that ended the run; null if there was none",
-}
-"""Every key of summary.json."""
-
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "rollout": ("episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps"),
     "losses": ("policy_loss", "value_loss", "entropy", "explained_variance", "gradient_norm"),
