@@ -38,6 +38,18 @@ class Counter(gymnasium.Env[np.ndarray, int]):
         return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
 
 
+class Sleeping(Counter):
+    """Its steps take a time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(length=1000)
+        self.seconds = seconds
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
 class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
     """Move to 0 within 12 steps. `info` has `is_success`, two terms of the reward, and `far` only far away."""
 

@@ -22,7 +22,7 @@ PACKAGES = {
 }  # fmt: skip
 COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "verify"}
 """Commands that are modules. `train` and `search` are packages, and `bench` has a `__main__`."""
-OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "testing", "version"}
+OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "version"}
 PUBLIC = {
     "ConfigError", "EnvError", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
     "load_policy", "preset", "resume", "train",

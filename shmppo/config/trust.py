@@ -12,8 +12,8 @@ import tyro
 from shmppo.config.checks import flag
 from shmppo.errors import ConfigError
 
-SAFE_MODULES = ("shmppo.envs.wrappers", "shmppo.testing", "gymnasium.wrappers")
-"""Modules with environments and wrappers of this package and of Gymnasium, which every run directory may name."""
+SAFE_MODULES = ("shmppo.envs.wrappers", "gymnasium.wrappers")
+"""Modules with wrappers of this package and of Gymnasium, which every run directory may name."""
 Modules = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """Type of the flag --trust: each flag names one module."""
 Trusted = Sequence[str]

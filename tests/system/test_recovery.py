@@ -170,15 +170,17 @@ def test_more_steps_than_the_annealing_need_anneal_steps(tmp_path: Path) -> None
 def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(
         BASE,
-        env="shmppo.testing:Latency",
-        env_kwargs={"mean": 0.1},
+        env="environments:Sleeping",
+        env_kwargs={"seconds": 0.1},
         num_envs=1,
         workers=1,
         run_dir=str(tmp_path / "r"),
     )
     train(dataclasses.replace(config, stop_at_iteration=2))
     monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 5.0)
-    summary = resume(tmp_path / "r", worker_timeout=5.0, stop_at_iteration=3)  # 64 steps to replay take 6.4 s
+    summary = resume(
+        tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3
+    )  # 64 steps to replay take 6.4 s
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
 
 
