@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import time
+from multiprocessing import spawn
 from typing import IO, Any, NamedTuple, cast
 
 from shmppo.config.train_config import TrainConfig
@@ -54,7 +55,7 @@ class CheckProcesses:
         """
         self._sides: list[_Side] = []
         self._steps = 0
-        main = _main_script() if config.num_workers else (None, None)  # without workers, nothing says it has a guard
+        main = _main_script() if config.num_workers else {}  # without workers, nothing says it has a guard
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
             for alone in (True, False):
@@ -151,11 +152,6 @@ def _index(first: Any, second: Any) -> str:
     return f"[{next(k for k, (a, b) in enumerate(numbers) if a != b)}]" if len(numbers) > 1 else ""
 
 
-def _main_script() -> tuple[str | None, str | None]:
-    """Return the module or the path of the main script, which may register the environment. Workers import it, too."""
-    main = sys.modules["__main__"]
-    name = getattr(getattr(main, "__spec__", None), "name", None)
-    if name is None:
-        return None, getattr(main, "__file__", None)
-    imported = not name.startswith("shmppo.") and name.rpartition(".")[2] != "__main__"
-    return (name if imported else None), None
+def _main_script() -> dict[str, Any]:
+    """Return what multiprocessing tells workers of the main script, which may register the environment."""
+    return {key: value for key, value in spawn.get_preparation_data("").items() if key.startswith("init_main")}

@@ -19,12 +19,11 @@ import json
 import os
 import pickle
 import random
-import runpy
 import signal
 import sys
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import spawn
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -281,19 +280,6 @@ def _seed_global_generators(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def _import_main(name: str | None, path: str | None) -> None:
-    """Import the main script of the run under the name that it has in workers. It may register the environment."""
-    if name is not None:
-        content = runpy.run_module(name, run_name="__mp_main__", alter_sys=True)
-    elif path is not None:
-        content = runpy.run_path(path, run_name="__mp_main__")
-    else:
-        return
-    module = types.ModuleType("__mp_main__")
-    module.__dict__.update(content)
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-
-
 def main() -> None:
     """Read the request from standard input, and print one line per outcome. The run ends this process."""
     for number in (signal.SIGINT, signal.SIGUSR1):
@@ -301,6 +287,6 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", buffering=1) as lines:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the environment prints
         main_script, request = pickle.load(sys.stdin.buffer)
-        _import_main(*main_script)
+        spawn.prepare(main_script)  # as in workers
         for outcome in outcomes(request):
             print(json.dumps(outcome), file=lines)

@@ -34,19 +34,19 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
         ConfigError: if a step fails, or if nothing would reset an environment whose episode has ended.
     """
     where = f"--env {config.env_id}"
+    once, resets_itself = _seeded_once(config, task)
     if task.seeding == "episode":
         try:
             if _first_difference(config, task, action_space) is None:
                 return task
         except EnvError as error:
-            if _mode(config, task) == "DISABLED":
+            if not resets_itself:
                 raise ConfigError(f"{where}: {error.message}", details=error.details) from error
-    if _mode(config, task) == "DISABLED":
+    if not resets_itself:
         raise ConfigError(
             f"{where} has the autoreset mode DISABLED, so every episode is seeded: reset must accept a list of seeds "
             'and options["reset_mask"], and must reset only the environments of this mask'
         )
-    once = dataclasses.replace(task, seeding="once" if _accepts_seeds(config, task) else "never")
     try:
         difference = _first_difference(config, once, action_space)
     except EnvError as error:
@@ -60,20 +60,18 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
     return dataclasses.replace(once, inexact_reason=f"{where}: {reason}")
 
 
-def _mode(config: TrainConfig, task: Task) -> str:
-    """Return the autoreset mode."""
-    with contextlib.closing(UserVectorEnv(config, task, 0, 1)) as envs:
-        return envs.mode
+def _seeded_once(config: TrainConfig, task: Task) -> tuple[Task, bool]:
+    """Return the task without a seed per episode, and whether the vector environment resets its environments itself.
 
-
-def _accepts_seeds(config: TrainConfig, task: Task) -> bool:
-    """Return whether `reset` accepts a list with one seed per environment."""
-    with contextlib.closing(UserVectorEnv(config, dataclasses.replace(task, seeding="once"), 0, 1)) as envs:
+    The seeding is "never" if `reset` accepts no list with one seed per environment.
+    """
+    once = dataclasses.replace(task, seeding="once")
+    with contextlib.closing(UserVectorEnv(config, once, 0, 1)) as envs:
         try:
             envs.reset_all(0)
         except EnvError:
-            return False
-    return True
+            once = dataclasses.replace(task, seeding="never")
+        return once, envs.mode != "DISABLED"
 
 
 def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ _START_FIELDS = {
     "discounted_return": "discounted returns at the start",
 }
 """Keys of `Learner.state`, and the names of these fields."""
-_UPDATE_FIELDS = ("weights before", "gradients")
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
     "ended_length", "ended_info", "bootstrap",
@@ -44,16 +43,6 @@ def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
     return {name: _digest(_leaves(part)) for name, part in parts.items()}
 
 
-class Difference(NamedTuple):
-    """The first difference between two records."""
-
-    field: str
-    place: str
-    """Where in the field; "" if the field has no parts."""
-    values: tuple[str, str]
-    """Its values in the two records, or digests of them."""
-
-
 @dataclass
 class IterationRecord:
     """The data of one iteration."""
@@ -64,10 +53,8 @@ class IterationRecord:
     """Digests of the state at its start."""
     steps: dict[str, np.ndarray] = field(default_factory=dict)
     """Fields of the rollout by name, each [T, N, …]. Steps that are not valid are zero."""
-    plan: str = ""
-    """Digest of the minibatches."""
-    updates: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Digests of the weights before a minibatch and of its gradient, by (number of the minibatch, field)."""
+    update: dict[str, str] = field(default_factory=dict)
+    """Digests of the minibatches, and of the weights before each minibatch and its gradient."""
 
 
 class RecordingLearner(Learner):
@@ -108,37 +95,37 @@ class RecordingLearner(Learner):
             self._record.steps = {
                 name: _compact(array, valid & written.get(name, True)) for name, array in arrays.items()
             }
-            self._record.plan = _digest(_used_parts(minibatches))
+            self._record.update["minibatches"] = _digest(_used_parts(minibatches))
         return minibatches
 
     def _reduce(self) -> tuple[LossTerms, float]:
         """Record the weights before a minibatch, and its gradient."""
         result = super()._reduce()
         if self._active:
-            number, gradient = len(self._record.updates) // 2, self._buffers.shard_results.gradients[0]
-            for part, array in enumerate((self._buffers.published.weights, gradient)):
-                self._record.updates[number, part] = _digest([array])
+            epoch, minibatch = divmod(len(self._record.update) // 2, self.config.minibatches)
+            arrays = {"weights before": self._buffers.published.weights}
+            arrays["gradients"] = self._buffers.shard_results.gradients[0]
+            for name, array in arrays.items():
+                self._record.update[f"{name} (minibatch {minibatch} of epoch {epoch})"] = _digest([array])
         return result
 
 
-def first_difference(one: IterationRecord, other: IterationRecord, minibatches: int) -> Difference | None:
-    """Return the first field in which two records differ, or None. minibatches: M."""
+def first_difference(one: IterationRecord, other: IterationRecord) -> str | None:
+    """Name the first field in which two records differ, with its values or digests of them. None: they are equal."""
     return (
-        _first_of(one.start, other.start)
-        or _first_step(one.steps, other.steps)
-        or _first_of({"minibatches": one.plan}, {"minibatches": other.plan})
-        or _first_update(one.updates, other.updates, minibatches)
+        _first_of(one.start, other.start) or _first_step(one.steps, other.steps) or _first_of(one.update, other.update)
     )
 
 
-def _first_of(one: Mapping[str, str], other: Mapping[str, str]) -> Difference | None:
-    for name, value in one.items():
-        if other[name] != value:
-            return Difference(name, "", (value, other[name]))
+def _first_of(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    for name in dict.fromkeys([*one, *other]):
+        before, now = one.get(name, "none"), other.get(name, "none")
+        if before != now:
+            return f"{name}: {before} and {now}"
     return None
 
 
-def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Difference | None:
+def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> str | None:
     """Find the earliest step at which a field differs, its first such field, and the first such environment.
 
     Advantages come last, because they depend on later steps.
@@ -148,7 +135,7 @@ def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
         before, now = one.get(name), other.get(name)
         if before is None or now is None or before.shape != now.shape:
             shapes = [str(None if array is None else array.shape) for array in (before, now)]
-            return Difference(name, "shape", (shapes[0], shapes[1]))
+            return f"{name} (shape): {shapes[0]} and {shapes[1]}"
         steps = np.flatnonzero(_differs(before, now).any(axis=1))
         if len(steps) and (name != "advantages" or not found):
             found.append((int(steps[0]), index, name))
@@ -156,18 +143,7 @@ def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
         return None
     t, _, name = min(found)
     n = int(np.flatnonzero(_differs(one[name], other[name])[t])[0])
-    return Difference(name, f"step {t} of environment {n}", (_text(one[name][t, n]), _text(other[name][t, n])))
-
-
-def _first_update(
-    one: Mapping[tuple[int, int], str], other: Mapping[tuple[int, int], str], minibatches: int
-) -> Difference | None:
-    for key in sorted(one.keys() | other.keys()):
-        values = (one.get(key, "none"), other.get(key, "none"))
-        if values[0] != values[1]:
-            epoch, minibatch = divmod(key[0], minibatches)
-            return Difference(_UPDATE_FIELDS[key[1]], f"minibatch {minibatch} of epoch {epoch}", values)
-    return None
+    return f"{name} (step {t} of environment {n}): {_text(one[name][t, n])} and {_text(other[name][t, n])}"
 
 
 def _differs(one: np.ndarray, other: np.ndarray) -> np.ndarray:

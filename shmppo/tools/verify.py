@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +36,6 @@ _QUIET: dict[str, Any] = _REPORT | {
 }  # fmt: skip
 """Options that do not change the weights, and what they are while iterations are executed again."""
 
-Progress = Callable[[str], None]
-"""Called with a sentence before something that takes time."""
 Rows = dict[int, dict[str, str]]
 """Rows of metrics.csv by iteration."""
 
@@ -125,7 +122,6 @@ def verify_run(
     iterations: int = 10,
     workers: int | None = None,
     trust: Trusted = (),
-    progress: Progress = print,
 ) -> Verdict:
     """Execute a part of a run again, and compare it with its metrics.csv and checkpoints.
 
@@ -136,7 +132,6 @@ def verify_run(
         iterations: length of the part. 0: only compare the checkpoints with metrics.csv.
         workers: number of workers. None: as in the run.
         trust: see `shmppo.load_policy`.
-        progress: gets the progress.
 
     Raises:
         ConfigError: see `read_run`, and if the iterations do not exist.
@@ -161,11 +156,9 @@ def verify_run(
         first = from_iteration
         start = _checkpoint_before(files, first + 1)
     end = min(first + iterations, last)
-    rows, digests = _execute(files, start, end, workers, trust, progress)
-    for iteration in sorted(rows):
-        columns = _different_columns(files.rows.get(iteration), rows[iteration])
-        if columns:
-            return Verdict(False, _mismatch(files, iteration, columns, rows[iteration]))
+    rows, digests = _execute(files, start, end, workers, trust)
+    if mismatch := _mismatch(files, rows):
+        return Verdict(False, mismatch)
     saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
     different = [part for part, digest in digests.items() if saved is not None and saved.digests[part] != digest]
     if saved is not None and different:
@@ -177,14 +170,12 @@ def verify_run(
     return Verdict(True, f"{name}: iterations {begin} to {end} gave the same results again{compared}")
 
 
-def compare_runs(
-    run_dirs: tuple[Path, Path], *, workers: int | None = None, trust: Trusted = (), progress: Progress = print
-) -> Verdict:
+def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, trust: Trusted = ()) -> Verdict:
     """Find the first iteration in which two runs differ. Execute it again for both, and find the first field.
 
     Args:
         run_dirs: directories of the runs, which must have ended.
-        workers, trust, progress: see `verify_run`.
+        workers, trust: see `verify_run`.
 
     Raises:
         ConfigError: see `read_run`, and if no iteration is common to both.
@@ -207,31 +198,20 @@ def compare_runs(
     lines += [f"{name} is not exact: {'; '.join(f.newest.inexact_reasons)}" for name, f in
               zip(names, (one, other), strict=True) if f.newest.inexact_reasons]  # fmt: skip
     records = (IterationRecord(iteration - 1), IterationRecord(iteration - 1))
-    reproduced = []
-    for files, record in zip((one, other), records, strict=True):
-        start = _checkpoint_before(files, iteration)
-        rows, _ = _execute(files, start, iteration, workers, trust, progress, record)
-        wrong = next((i for i in sorted(rows) if _different_columns(files.rows.get(i), rows[i])), None)
-        reproduced.append(wrong is None)
-        if wrong is not None:
-            columns = _different_columns(files.rows.get(wrong), rows[wrong])
-            lines.append(_mismatch(files, wrong, columns, rows[wrong]))
-    lines.append(_first_field(records, one.newest.config.minibatches, reproduced, names))
+    wrong = []
+    for name, files, record in zip(names, (one, other), records, strict=True):
+        rows, _ = _execute(files, _checkpoint_before(files, iteration), iteration, workers, trust, record)
+        if mismatch := _mismatch(files, rows):
+            wrong.append(name)
+            lines.append(mismatch)
+    if field := first_difference(*records):
+        lines.append(f"first field: {field}")
+    elif wrong:
+        culprits = " and ".join(wrong)
+        lines.append(f"executed again, both give the same data, so {culprits} did not compute what this machine does")
+    else:
+        lines.append("first field: weights; everything before the optimizer steps is equal")
     return Verdict(False, "\n".join(lines))
-
-
-def _first_field(
-    records: tuple[IterationRecord, IterationRecord], minibatches: int, reproduced: list[bool], names: list[str]
-) -> str:
-    """Say in which field two executions of an iteration differ, or which of the runs does not match this machine."""
-    found = first_difference(*records, minibatches)
-    if found is not None:
-        place = f" ({found.place})" if found.place else ""
-        return f"first field: {found.field}{place}: {found.values[0]} and {found.values[1]}"
-    if all(reproduced):
-        return "first field: weights; everything before the optimizer steps is equal"
-    wrong = [name for name, matches in zip(names, reproduced, strict=True) if not matches]
-    return f"executed again, both give the same data, so {' and '.join(wrong)} did not compute what this machine does"
 
 
 def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -> list[str]:
@@ -244,9 +224,13 @@ def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -
     return sorted(columns, key=lambda name: name != WEIGHTS_HASH)
 
 
-def _mismatch(files: RunFiles, iteration: int, columns: list[str], found: dict[str, str]) -> str:
-    """Describe an iteration that gave another result when it was executed again."""
-    name, recorded = short_path(files.run_dir), files.rows.get(iteration, {})
+def _mismatch(files: RunFiles, rows: Rows) -> str:
+    """Describe the first iteration that gave another result when it was executed again. "" if there is none."""
+    differing = ((i, _different_columns(files.rows.get(i), rows[i])) for i in sorted(rows))
+    iteration, columns = next(((i, found) for i, found in differing if found), (0, []))
+    if not columns:
+        return ""
+    name, recorded, found = short_path(files.run_dir), files.rows.get(iteration, {}), rows[iteration]
     values = [f"{column} is {found[column]}, but {METRICS} has {recorded.get(column, 'no row')}" for column in columns]
     text = f"{name} does not match this machine: executed again, iteration {iteration} differs: {values[0]}"
     if len(values) > 1:
@@ -278,7 +262,6 @@ def _execute(
     end: int,
     workers: int | None,
     trust: Trusted,
-    progress: Progress,
     record: IterationRecord | None = None,
 ) -> tuple[Rows, dict[str, str]]:
     """Execute a run again in a temporary directory. Return its new rows of metrics.csv, and digests of its end.
@@ -289,14 +272,13 @@ def _execute(
         end: the last iteration.
         workers: number of workers. None: as in the run.
         trust: see `shmppo.load_policy`.
-        progress: gets the progress.
         record: gets the data of an iteration.
 
     Raises:
         KeyboardInterrupt: if a signal stopped the execution.
     """
     first = start.iteration if start is not None else 0
-    progress(f"executing iterations {first + 1} to {end} of {short_path(files.run_dir)} again")
+    print(f"executing iterations {first + 1} to {end} of {short_path(files.run_dir)} again")
     # A resume may have changed these options between the checkpoint and the end.
     later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}

@@ -66,11 +66,12 @@ def test_a_run_is_reproduced_from_the_nearest_checkpoint(
     assert {path.name: path.read_bytes() for path in trained.iterdir()} == before, "verify only reads"
 
 
-def test_a_run_is_reproduced_from_its_start_and_only_weights_are_compared_without_iterations(trained: Path) -> None:
-    said: list[str] = []
-    verdict = verify_run(trained, from_iteration=0, iterations=100, progress=said.append)
+def test_a_run_is_reproduced_from_its_start_and_only_weights_are_compared_without_iterations(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = verify_run(trained, from_iteration=0, iterations=100)
     assert verdict.equal
-    assert said == [f"executing iterations 1 to 6 of {trained} again"]
+    assert capsys.readouterr().out == f"executing iterations 1 to 6 of {trained} again\n"
     assert verify_run(trained, iterations=0) == (
         True,
         f"{trained}: all checkpoints are undamaged and have the weights of metrics.csv (6 iterations)",
@@ -131,7 +132,7 @@ def test_equal_runs_are_equal_and_a_shorter_one_is_compared_as_far_as_it_goes(tr
 
 def test_another_option_is_named(trained: Path, tmp_path: Path) -> None:
     train(dataclasses.replace(BASE, learning_rate=2e-3, run_dir=str(tmp_path / "fast")))
-    verdict = compare_runs((trained, tmp_path / "fast"), progress=lambda _: None)
+    verdict = compare_runs((trained, tmp_path / "fast"))
     first, options, field = verdict.text.splitlines()
     assert not verdict.equal
     assert f"differ first in iteration 1: {WEIGHTS_HASH}, " in first
