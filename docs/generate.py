@@ -19,11 +19,14 @@ from typing import Any
 import tyro
 
 from shmppo import errors
-from shmppo.cli import option_types
+from shmppo.cli import COMMANDS, options_by_subcommand
+from shmppo.config.checks import flag_with_value
 from shmppo.config.command_line import Flag, flags_of
-from shmppo.config.presets import PRESETS, preset_flags
+from shmppo.config.flags import ResumeConfig
+from shmppo.config.presets import PRESETS
 from shmppo.loggers import metrics
 from shmppo.parallel.shared_buffers import GROUPS
+from shmppo.plot import KLPlot
 from shmppo.ppo import kl_profile
 from shmppo.utils.phase_timer import PHASE_GLOSSARY
 
@@ -52,6 +55,12 @@ def parts() -> dict[str, Callable[[], str]]:
     found |= {f"figures/popgym/{path.name}": path.read_text for path in FIGURES.glob("popgym/*.md")}
     found |= {f"measurement {path.stem}": partial(measurement, path) for path in FIGURES.glob("*/*.json")}
     return found
+
+
+def option_types() -> dict[str, type]:
+    """The options of all commands, by what follows `shmppo` on the command line."""
+    kinds = {f"{name} {part}".rstrip(): kind for name in COMMANDS for part, kind in options_by_subcommand(name).items()}
+    return kinds | {"train --resume RUN_DIR": ResumeConfig, "plot kl": KLPlot}
 
 
 def table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -169,6 +178,11 @@ def marked(text: str) -> str:
 
 def _mark(found: re.Match[str]) -> str:
     return f"\\{found[0]}" if len(found[0]) == 1 else f"`{found[0]}`"
+
+
+def preset_flags(fields: Mapping[str, Any]) -> str:
+    """The flags that a preset stands for. fields: a value of `PRESETS`."""
+    return " ".join(flag_with_value(name, value) for name, value in fields.items())
 
 
 def presets() -> str:

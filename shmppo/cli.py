@@ -42,8 +42,6 @@ COMMANDS = {
     "replay": Command("replay an episode that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"),
     "verify": Command("check or compare runs", "shmppo.verify:main", "shmppo.verify:VerifyConfig"),
 }
-VARIANTS = {"train --resume RUN_DIR": "shmppo.config.flags:ResumeConfig", "plot kl": "shmppo.plot:KLPlot"}
-"""`module:attribute` of the options of commands whose flags depend on their first words."""
 
 
 def usage() -> str:
@@ -89,12 +87,6 @@ def options_type(name: str) -> Any:
 
     parts = tuple(Annotated[kind, tyro.conf.subcommand(part)] for part, kind in options.items())
     return Union[parts]  # noqa: UP007 (X | Y cannot be built from a tuple)
-
-
-def option_types() -> dict[str, type]:
-    """Return the options of all commands, by what follows `shmppo` on the command line."""
-    kinds = {f"{name} {part}".rstrip(): kind for name in COMMANDS for part, kind in options_by_subcommand(name).items()}
-    return kinds | {name: load(options) for name, options in VARIANTS.items()}
 
 
 def complete(arguments: list[str]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from shmppo.config.checks import flag_with_value, nearest
+from shmppo.config.checks import nearest
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 
@@ -210,8 +209,3 @@ def preset_fields(name: str, env: str | None = None) -> dict[str, Any]:
         return dict(fields)
     what = f"--preset auto knows no options for --env {wanted}" if name == AUTO else f"there is no --preset {wanted}"
     raise ConfigError(f"{what}{nearest(wanted, PRESETS)}; choose one of {', '.join(PRESETS)}, or leave --preset out")
-
-
-def preset_flags(fields: Mapping[str, Any]) -> str:
-    """Return the flags that a preset stands for, for documentation. fields: a value of `PRESETS`."""
-    return " ".join(flag_with_value(name, value) for name, value in fields.items())

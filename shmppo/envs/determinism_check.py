@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.backends import make_vector_env
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore
@@ -126,13 +127,7 @@ class CheckedEnv:
     def _make(self) -> Any:
         """Make the vector environment."""
         config, task = self._request.config, self._request.task
-        if task.backend == "mujoco":
-            from shmppo.envs.mujoco_vector_env import MujocoVectorEnv as Kind
-        elif task.backend == "vector":
-            from shmppo.envs.user_vector_env import UserVectorEnv as Kind  # type: ignore[assignment]
-        else:
-            from shmppo.envs.sync_vector_env import SyncVectorEnv as Kind  # type: ignore[assignment]
-        envs = Kind(config, task, self._low, CHECKED + 1)
+        envs = make_vector_env(config, task, self._low, CHECKED + 1)
         if schedule := load_schedule(config):
             envs.options = schedule(1, {})
         return envs

@@ -11,6 +11,7 @@ import numpy as np
 
 from shmppo.config.checks import nearest
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.single_vector_env import rows_of
 from shmppo.errors import ConfigError
 
 SEEDS = 2**31  # number of different seeds that EnvPool accepts
@@ -61,19 +62,12 @@ class SingleEnvPoolEnv(gymnasium.Env):
             self._pool.close()
             self._pool = open_pool(self._config, [seed])
         observation, _ = self._pool.reset()
-        return _first(observation), {}
+        return rows_of(observation, 0), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; see `gymnasium.Env.step`."""
         observation, reward, terminated, truncated, infos = self._pool.step(np.asarray(action)[None])
-        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
+        return rows_of(observation, 0), float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
 
     def close(self) -> None:
         self._pool.close()
-
-
-def _first(observation: Any) -> Any:
-    """Return the first environment's part of a pool's observation."""
-    if isinstance(observation, dict):
-        return {key: _first(part) for key, part in observation.items()}
-    return observation[0]

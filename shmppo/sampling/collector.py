@@ -15,13 +15,11 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.backends import make_vector_env
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
-from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.user_vector_env import UserVectorEnv
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.ppo.gae import column_moments
@@ -45,26 +43,6 @@ class EpisodeInProgress:
     """The iteration in which it began, counted from 1."""
     options: Options | None = None
     """The options of its reset. None: no options."""
-
-
-def make_vector_env(config: TrainConfig, task: Task, buffers: SharedBuffers, columns: range) -> VectorEnv:
-    """Create the environments `columns` with the backend of --env-backend.
-
-    Raises:
-        EnvError: if an environment cannot be created.
-    """
-    low, high = columns.start, columns.stop
-    own = slice(low, high)
-    if task.backend == "envpool":
-        episodes = np.max([carry.episode[own] for carry in buffers.carries], axis=0) + 1
-        return EnvPoolVectorEnv(config, task, low, high, episodes.tolist())
-    if task.backend == "vector":
-        return UserVectorEnv(config, task, low, high)
-    if task.backend == "mujoco":
-        from shmppo.envs.mujoco_vector_env import MujocoVectorEnv  # other environments do not need MuJoCo
-
-        return MujocoVectorEnv(config, task, low, high)
-    return SyncVectorEnv(config, task, low, high)
 
 
 def own_columns(rollout: Rollout, own: slice) -> Rollout:
@@ -152,7 +130,8 @@ class Collector:
         self._config, self._task, self._buffers = config, task, buffers
         self._progress = progress
         self._own = slice(columns.start, columns.stop)
-        self._envs = make_vector_env(config, task, buffers, columns)
+        begun = np.max([carry.episode[self._own] for carry in buffers.carries], axis=0) + 1
+        self._envs = make_vector_env(config, task, columns.start, columns.stop, begun.tolist())
         count, steps = len(columns), config.rollout_steps
         self._actor = Actor(config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps)
         self._rollout = own_columns(buffers.rollout, self._own)

@@ -156,10 +156,9 @@ class MetricsFile:
                 self._add_columns(new)
             cells = {name: f"{value:.10g}" for name, value in row.items()} | {WEIGHTS_HASH: weights_hash}
             line = ",".join(cells.get(name, "nan") for name in self._columns).encode() + b"\r\n"
-            with open(self._path, "r+b", buffering=0) as file:
+            with open(self._path, "r+b") as file:
                 file.seek(0, os.SEEK_END)
-                while line:  # if the disk becomes full, a part is written
-                    line = line[file.write(line) :]
+                file.write(line)
 
     def _add_columns(self, names: Sequence[str]) -> None:
         """Add columns that are NaN in all rows so far."""

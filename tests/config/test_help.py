@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate import option_types
 from shmppo import cli
 from shmppo.config.command_line import flags_of
 from shmppo.config.flags import COMMON
@@ -21,7 +22,7 @@ COMMAND_LINES += ["train --help-all", *(f"bench {name} --help" for name in cli.o
 
 
 def option_names(command: str) -> list[str]:
-    return [flag.field for flag in flags_of(cli.option_types()[command])]
+    return [flag.field for flag in flags_of(option_types()[command])]
 
 
 def help_of(arguments: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shmppo import cli
+from docs.generate import option_types
 from shmppo.config.command_line import flags_of
 from shmppo.config.hints import EXPLAINED, RENAMED, field_hint, flags_in, refuse_foreign_flags, remedy_for
 from shmppo.config.train_config import TrainConfig
@@ -16,7 +16,7 @@ def spellings(command: str) -> set[str]:
     return {f"--{flag.field.replace('_', '-')}" for flag in flags_of(OPTIONS[command]) if not flag.positional}
 
 
-OPTIONS = cli.option_types()
+OPTIONS = option_types()
 TRAIN = spellings("train")
 
 # The names that the style guide lists, and the flag that the hint names first.

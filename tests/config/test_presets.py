@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import shmppo
+from docs.generate import preset_flags
 from shmppo.config.flags import parse_config
-from shmppo.config.presets import PRESETS, preset, preset_fields, preset_flags
+from shmppo.config.presets import PRESETS, preset, preset_fields
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 

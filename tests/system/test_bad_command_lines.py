@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from public_helpers import exit_code
 
+from docs.generate import option_types
 from shmppo import cli
 from shmppo.config.command_line import Flag, flags_of
 from shmppo.config.hints import EXPLAINED, RENAMED
 
-OPTIONS = cli.option_types()
+OPTIONS = option_types()
 FOREIGN = " ".join((*RENAMED.values(), *EXPLAINED.values())).split()
 OUT_OF_RANGE = (
     "num-envs 0", "total-steps -5", "seed -1", "seed 99999999999999999999", "gamma 1.5", "gamma nan", "gae-lambda -0.1",

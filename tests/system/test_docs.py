@@ -24,8 +24,9 @@ import tyro
 from conftest import TESTS
 from torch.distributed.run import get_args_parser
 
+from docs.generate import option_types
 from shmppo import cli
-from shmppo.cli import option_types, options_type
+from shmppo.cli import options_type
 from shmppo.config.command_line import flags_of
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import train

@@ -1,0 +1,32 @@
+"""The implementations of `VectorEnv`, one per backend of --env-backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.spec import Task
+from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.user_vector_env import UserVectorEnv
+from shmppo.envs.vector_env import VectorEnv
+
+
+def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episodes: Sequence[int] = ()) -> VectorEnv:
+    """Create the environments low … high − 1 with the backend of the task.
+
+    Args:
+        episodes: see `EnvPoolVectorEnv`, which alone needs them.
+
+    Raises:
+        EnvError: if an environment cannot be created.
+    """
+    if task.backend == "envpool":
+        return EnvPoolVectorEnv(config, task, low, high, episodes)
+    if task.backend == "vector":
+        return UserVectorEnv(config, task, low, high)
+    if task.backend == "mujoco":
+        from shmppo.envs.mujoco_vector_env import MujocoVectorEnv  # other environments do not need MuJoCo
+
+        return MujocoVectorEnv(config, task, low, high)
+    return SyncVectorEnv(config, task, low, high)
