@@ -140,7 +140,7 @@ def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(t
     options = json.loads(saved[0]["reset_options"])
     assert options[str(iterations)]["level"] >= 4
     assert evaluate(tmp_path / "0", checkpoint="best", episodes=3).lengths == [best] * 3
-    verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations, progress=lambda text: None)
+    verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations)
     assert verdict.equal, verdict.text
 
 
