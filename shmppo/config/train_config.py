@@ -188,6 +188,11 @@ class TrainConfig(
         return min(quarter, MAX_BATCH_ROWS)
 
     @cached_property
+    def eval_batch(self) -> int:
+        """Episodes of an evaluation that share an inference batch: nearly equal parts of at most two smallest batches."""
+        return -(-self.eval_episodes // -(-self.eval_episodes // (2 * BATCH_ROWS)))
+
+    @cached_property
     def block(self) -> int:
         """Environments per shuffling block."""
         return self.env_block or self.num_envs

@@ -25,8 +25,13 @@ def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episod
         return EnvPoolVectorEnv(config, task, low, high, episodes)
     if task.backend == "vector":
         return UserVectorEnv(config, task, low, high)
-    if task.backend == "mujoco":
-        from shmppo.envs.mujoco_vector_env import MujocoVectorEnv  # other environments do not need MuJoCo
+    return sync_vector_env(task)(config, task, low, high)
 
-        return MujocoVectorEnv(config, task, low, high)
-    return SyncVectorEnv(config, task, low, high)
+
+def sync_vector_env(task: Task) -> type[SyncVectorEnv]:
+    """Return the class that steps Gymnasium environments in the fastest way."""
+    if task.backend != "mujoco":
+        return SyncVectorEnv
+    from shmppo.envs.mujoco_vector_env import MujocoVectorEnv  # other environments do not need MuJoCo
+
+    return MujocoVectorEnv

@@ -78,8 +78,8 @@ class MujocoVectorEnv(SyncVectorEnv):
     handles: list[MujocoHandle]  # type: ignore[assignment]
     handle_type = MujocoHandle
 
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
-        super().__init__(config, task, low, high)
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+        super().__init__(config, task, low, high, render_mode)
         count = len(self.handles)
         self._task = self.handles[0].task()
         self._time_limit = self.handles[0].limit
@@ -90,6 +90,7 @@ class MujocoVectorEnv(SyncVectorEnv):
             name: self._rows[:, end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)
         }
         self._position = np.zeros(count)
+        self._no_action = np.zeros(self.action_space.shape or (), self.action_space.dtype)
         # One row per environment: the reward, then the observation. The hash of an episode covers both.
         self._results = np.zeros((count, 1 + self.obs[0].shape[1]))
         self._bytes = [row.data.cast("B") for row in self._results]
@@ -101,11 +102,16 @@ class MujocoVectorEnv(SyncVectorEnv):
         failures = self._simulate(actions)
         np.concatenate(self._views, out=self._rows.reshape(-1))
         after = self._task.position(self._batch).copy()
+        idle = [i for i, action in enumerate(actions) if action is None]
+        for i in idle:
+            actions[i] = self._no_action
         outcome = self._task.outcome(self._batch, self._position, after, np.asarray(actions))
         self._reward_terms = outcome.info
         self._position[:] = after
-        self._results[:, 0] = rewards[:] = outcome.reward
-        terminated[:], truncated[:] = outcome.terminated, False
+        rewards[:], terminated[:], truncated[:] = outcome.reward, outcome.terminated, False
+        self._stepped.fill(1)
+        rewards[idle] = terminated[idle] = self._stepped[idle] = 0
+        self._results[:, 0] = rewards
         np.concatenate(self._task.observe(self._batch), axis=1, out=self._results[:, 1:])
         self.obs[0][:] = self._results[:, 1:]
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
@@ -148,6 +154,8 @@ class MujocoVectorEnv(SyncVectorEnv):
         failures = {}
         steps, forces = self._task.frame_skip, self._task.needs_contact_forces
         for i, ((model, data, control), action) in enumerate(zip(self._simulations, actions, strict=True)):
+            if action is None:
+                continue
             control[:] = action
             try:
                 mujoco.mj_step(model, data, steps)

@@ -153,7 +153,7 @@ def play_episodes(
         config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
         render_mode=None if video is None else "rgb_array", after_step=after_step,
     )  # fmt: skip
-    size = 1 if video else config.inference_rows
+    size = 1 if video else config.eval_batch
     with closing(player):
         for first in range(0, episodes, size):
             batch = range(first, min(first + size, episodes))

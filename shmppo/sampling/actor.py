@@ -261,6 +261,7 @@ class Actor:
         *,
         low: int,
         noise_steps: int = 1,
+        rows: int | None = None,
     ) -> None:
         """Allocate the memory. Call `load` before the first step.
 
@@ -269,9 +270,10 @@ class Actor:
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
             low: index of the first environment of the range.
             noise_steps: number of steps of noise that `load_noise` takes.
+            rows: B, a multiple of BATCH_ROWS. None: as in training.
         """
         self._distribution = distribution
-        rows, count = config.inference_rows, len(obs[0])
+        rows, count = rows or config.inference_rows, len(obs[0])
         self._slices = inference_slices(low, low + count, rows)
         # The last batch is scratch memory for `values_of`.
         self._network = ActingNetwork(model, distribution, batches=len(self._slices) + 1, rows=rows)

@@ -1,7 +1,7 @@
 """Evaluation: play whole episodes with fixed weights, several at a time, each in its own environment.
 
-Episode k has its own seed and always uses row k mod B of an inference batch, so its result does not depend on which
-process plays it, or on how many episodes that process plays.
+Episode k has its own seed and always uses row k mod `TrainConfig.eval_batch` of an inference batch, so its result does
+not depend on which process plays it, or on how many episodes that process plays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import BATCH_ROWS, TrainConfig
+from shmppo.envs.backends import sync_vector_env
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
@@ -75,7 +76,6 @@ class EpisodePlayer:
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
         self._render_mode, self._after_step = render_mode, after_step
-        self._range = (0, 0)
         self._envs: SyncVectorEnv | None = None
 
     def play(
@@ -92,12 +92,16 @@ class EpisodePlayer:
             EnvError: if an environment raises. Its index is the number of the episode.
         """
         results: list[EpisodeResult] = []
-        for batch in inference_slices(episodes.start, episodes.stop, self._config.inference_rows):
+        size = self._config.eval_batch
+        for batch in inference_slices(episodes.start, episodes.stop, size):
             low, high = (episodes.start + i for i in (batch.own.start, batch.own.stop))
             try:
                 envs = self._environments(low, high)
                 envs.options = options
-                actor = Actor(self._config, self._model, self._task.distribution, envs.obs, low=low)
+                rows = -(-size // BATCH_ROWS) * BATCH_ROWS
+                actor = Actor(
+                    self._config, self._model, self._task.distribution, envs.obs, low=batch.rows.start, rows=rows
+                )
                 actor.load(obs_mean, obs_scale)
                 results += self._play(envs, actor)
             except EnvError as error:
@@ -106,11 +110,14 @@ class EpisodePlayer:
 
     def _environments(self, low: int, high: int) -> SyncVectorEnv:
         """Return the environments of episodes low … high − 1."""
-        if self._envs is None or self._range != (low, high):
+        first, count = FIRST_INDEX + low, high - low
+        kept = self._task.seeding == "episode"  # with other seeding, an episode depends on those before
+        if self._envs is None or len(self._envs.handles) != count or not kept:
             self.close()
-            first, end = FIRST_INDEX + low, FIRST_INDEX + high
-            self._envs = SyncVectorEnv(self._config, self._task, first, end, self._render_mode)
-            self._range = low, high
+            envs_type = sync_vector_env(self._task)
+            self._envs = envs_type(self._config, self._task, first, first + count, self._render_mode)
+        for index, handle in enumerate(self._envs.handles, first):
+            handle.index = index
         return self._envs
 
     @torch.inference_mode()
