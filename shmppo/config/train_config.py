@@ -189,7 +189,7 @@ class TrainConfig(
 
     @cached_property
     def eval_batch(self) -> int:
-        """Episodes of an evaluation that share an inference batch: nearly equal parts of at most two smallest batches."""
+        """Episodes of an evaluation in one inference batch: equal parts, so that two or four workers share the work."""
         return -(-self.eval_episodes // -(-self.eval_episodes // (2 * BATCH_ROWS)))
 
     @cached_property

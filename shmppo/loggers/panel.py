@@ -37,7 +37,11 @@ class RunPanel:
         state = Text(status.stopping, "bold yellow") if status.stopping else Text(status.activity, "dim")
         lines: list[Text | Table] = [_counters(status), _progress(status), state]
         if row := status.row:
-            lines += [_return_line(status, width), _metrics(row, status, width)]
+            lines.append(_return_line(status, width))
+            if status.evaluation:
+                text = f"{status.evaluated}  at iteration {status.evaluation['iteration']:,.0f}"
+                lines.append(Text.assemble(("evaluation     ", "bold"), text))
+            lines.append(_metrics(row, status, width))
             lines += [*phase_bar(row, width)]
             lines.append(worker_line(status.worker_seconds, row["collect_seconds"]))
         for line in lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ class RunStatus:
     """Whether all processes have started."""
     row: dict[str, float] | None = None
     """The latest row of metrics.csv."""
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    """The latest row of eval.csv. Empty before the first evaluation."""
     worker_seconds: Sequence[float] = ()
     """[W], seconds that each worker took to sample its part of the last rollout."""
     memory: int = 0
@@ -128,6 +130,17 @@ class RunStatus:
         """The first three means of `info` (--info-keys), by key."""
         means = [(name, value) for name, value in (self.row or {}).items() if name.startswith(PREFIX)]
         return {name.removeprefix(PREFIX): number(value) for name, value in means[:3]}
+
+    @property
+    def evaluated(self) -> str:
+        """Return ± spread of the last evaluation, and a metric of `info`: the success if there is one, or the first."""
+        row = self.evaluation
+        if not row:
+            return ""
+        prefix = f"eval/{PREFIX}"
+        metric = max((name for name in row if name.startswith(prefix)), key=lambda n: n.endswith("success"), default="")
+        shown = f"  {metric.removeprefix(prefix)} {number(row[metric])}" if metric else ""
+        return f"{number(row['eval/return'])} ± {number(row['eval/return_std'])}{shown}"
 
     @property
     def title(self) -> str:

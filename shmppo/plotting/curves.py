@@ -15,14 +15,13 @@ from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.utils.files import read_object
-from shmppo.utils.phase_timer import PHASES
 
 POINTS = 200
 """Points of the common grid of an aggregate."""
 RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
-NEEDED = ("iteration", "env_steps", "wall_seconds", *(f"{phase}_seconds" for phase in PHASES))
-"""Columns of metrics.csv that every plot needs."""
+NEEDED = ("iteration", "env_steps", "wall_seconds", "environment_seconds")
+"""Columns of metrics.csv that every plot needs. Other phases may be absent: an older version had no evaluation."""
 IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
     "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes", "eval_videos", "best_by", "stop_when",
@@ -203,7 +202,7 @@ def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
-    """Aggregate a column over several runs, on a grid over the range that all runs cover.
+    """Aggregate a column over the runs that have at least two finite values, on a grid over the range they all cover.
 
     Args:
         runs: the runs, usually of one group.
@@ -211,10 +210,10 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
         over: name of the column of the x axis. Its values must increase.
 
     Returns:
-        None if a run has fewer than two finite values, or if no range is common to all runs.
+        None if there is no such run, or if no range is common to all of them.
     """
     known = [curve for curve in (run.curve(column, over) for run in runs) if curve is not None]
-    if len(known) < len(runs):
+    if not known:
         return None
     begin, end = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
     if begin >= end:
@@ -222,11 +221,12 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
     grid = np.linspace(begin, end, POINTS)
     values = np.stack([np.interp(grid, x, y) for x, y in known])  # [runs, POINTS]
     low, high = bootstrap_interval(values)
-    return Aggregate(grid, values.mean(axis=0), interquartile_mean(values), low, high, len(runs))
+    return Aggregate(grid, values.mean(axis=0), interquartile_mean(values), low, high, len(known))
 
 
 def phase_shares(run: Run, phases: tuple[str, ...]) -> np.ndarray:
     """Compute the share of each phase in the time of each iteration, [phases, iterations]."""
-    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in phases])
+    absent = np.zeros_like(run.columns["iteration"])
+    seconds = np.stack([run.columns.get(f"{phase}_seconds", absent) for phase in phases])
     shares: np.ndarray = seconds / seconds.sum(axis=0)
     return shares

@@ -111,6 +111,7 @@ class Outputs:
             evaluation: what `Evaluations.evaluate` returned. Empty without an evaluation.
         """
         self._loggers.log(row | evaluation)
+        self._status.evaluation = evaluation or self._status.evaluation
         if evaluation and self._config.rank == 0:
             self._evaluations.write({"env_steps": row["env_steps"], **evaluation})
 

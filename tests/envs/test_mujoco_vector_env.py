@@ -11,6 +11,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import torch
 from conftest import worker_processes
 
 from shmppo import resume, train
@@ -22,6 +23,8 @@ from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.sampling.evaluation import EpisodePlayer
 
 RUNNER = {"forward_reward_weight": 2.5, "ctrl_cost_weight": 0.3, "reset_noise_scale": 0.05, "frame_skip": 3}
 HEALTHY = {"healthy_reward": 0.7, "healthy_z_range": [0.5, 1.5]}
@@ -182,6 +185,22 @@ def test_other_environments_use_gymnasium(change: dict[str, Any], reason: str) -
     assert inspect_task(config).backend == "gymnasium"
     with pytest.raises(ConfigError, match=reason):
         inspect_task(dataclasses.replace(config, env_backend="mujoco"))
+
+
+def test_episodes_of_an_evaluation_are_those_of_gymnasium() -> None:
+    """Also of environments that rest after their episode while others still play."""
+    results = []
+    for backend in ("gymnasium", "mujoco"):
+        config = TrainConfig(env="Hopper-v5", env_backend=backend, workers=0, info_keys=("x_velocity:mean",), seed=3)
+        task = inspect_task(config)
+        torch.manual_seed(0)
+        model = ActorCritic(config, task.observation, task.distribution)
+        size = task.observation.normalized_size
+        player = EpisodePlayer(config, task, model, stochastic=True)
+        results.append(player.play(range(13), np.zeros(size), np.ones(size), None))
+        player.close()
+    assert results[0] == results[1]
+    assert len({result.length for result in results[0]}) > 3
 
 
 def test_another_source_uses_gymnasium(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

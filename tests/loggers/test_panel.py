@@ -75,6 +75,25 @@ def test_the_first_three_metrics_of_info_are_shown(width: int) -> None:
     assert "is_success 0.250  reward/a_very_long_name 1,000,000  third -  " in row_line(status)
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_last_evaluation_is_shown(width: int) -> None:
+    status = status_of()
+    status.add(LARGE, [0.5, 0.5], 2**30)
+    assert "evaluation" not in "\n".join(lines_of(status, width))
+    assert "evaluation" not in row_line(status)
+    status.evaluation = {"iteration": 1200, "eval/return": 9.5, "eval/return_std": 1.25}
+    assert "evaluation     9.500 ± 1.250  at iteration 1,200 " in "\n".join(lines_of(status, width))
+    status.evaluation |= {"eval/info/far": 2.0, "eval/info/is_success": 0.8}
+    lines = lines_of(status, width)
+    assert {len(line) for line in lines} == {width}
+    text = "\n".join(lines)
+    assert "is_success 0.800  at" in text
+    assert "far" not in text, "success is what users look for"
+    assert "evaluation 9.500 ± 1.250  is_success 0.800  " in row_line(status)
+    del status.evaluation["eval/info/is_success"]
+    assert status.evaluated == "9.500 ± 1.250  far 2.000"
+
+
 def test_bars_grow_with_the_terminal() -> None:
     status = status_of()
     status.add(UNKNOWN, [0.5, 0.5], 0)

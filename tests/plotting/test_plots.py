@@ -223,8 +223,33 @@ def test_metrics_that_cannot_be_plotted_are_refused(tmp_path: Path) -> None:
             plot_curves(runs, tmp_path / "a.svg", metrics=("approx_kl", name))
     (tmp_path / "a" / "eval.csv").write_text("iteration,env_steps,eval/return\n")
     assert read_run(tmp_path / "a").evaluations == {}
-    plot_curves(runs, tmp_path / "a.svg")
-    assert "no values yet" in texts(tmp_path / "a.svg"), "a return that run b does not have"
+    for run, shown in ((runs[0], False), (runs[1], True)):
+        plot_curves([run], tmp_path / "a.svg")
+        assert ("no values yet" in texts(tmp_path / "a.svg")) is shown, "b has one return"
+
+
+def test_a_metric_that_only_some_seeds_have_is_the_curve_of_these(tmp_path: Path) -> None:
+    runs = [written_run(tmp_path / str(seed), seed=seed, level=seed) for seed in (1, 2, 3)]
+    for run in runs[:2]:
+        (run / "eval.csv").write_text("iteration,env_steps,eval/return\n2,20,1\n4,40,3\n")
+    curve = aggregate([read_run(run) for run in runs], "eval/return", "env_steps")
+    assert curve is not None
+    assert (curve.runs, curve.iqm[0], curve.iqm[-1]) == (2, 1, 3)
+    plot_curves(runs, tmp_path / "report.html")
+    assert "no values yet" not in (tmp_path / "report.html").read_text()
+    with pytest.raises(ConfigError, match=r"--metric eval/return: .*/3 has fewer than two values"):
+        plot_curves(runs, tmp_path / "a.svg", metrics=("eval/return",))
+
+
+def test_a_run_of_a_version_without_the_phase_evaluation_is_plotted(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "a")
+    rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
+    column = rows[0].index("evaluation_seconds")
+    (run / "metrics.csv").write_text("\n".join(",".join(row[:column] + row[column + 1 :]) for row in rows) + "\n")
+    plot_curves([run], tmp_path / "a.svg")
+    shares = phase_shares(read_run(run), PHASES)
+    assert shares[PHASES.index("evaluation")].tolist() == [0.0] * 4
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
 
 
 def test_runs_without_a_common_range_are_refused(tmp_path: Path) -> None:

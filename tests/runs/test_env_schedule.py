@@ -7,6 +7,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import worker_processes
 
@@ -113,13 +114,14 @@ def test_other_backends_take_no_schedule(backend: str) -> None:
 
 
 DECIDED = dataclasses.replace(
-    BASE, env_schedule="schedules:by_success", eval_every=2, eval_episodes=3, checkpoint_every=1, best_by="eval/length",
-    total_steps=4 * 16 * 12, stop_when=("eval/return>=9", "env_steps>=100000"),
+    BASE, env="schedules:Scored", env_schedule="schedules:by_success", learning_rate=0.01, total_steps=4 * 16 * 16,
+    eval_every=2, eval_episodes=5, eval_sample=True, best_by="eval/info/is_success",
+    stop_when=("info/is_success>=0.75", "env_steps>=100000"),
 )  # fmt: skip
 
 
 def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(tmp_path: Path) -> None:
-    """The curriculum reads metrics, the best checkpoint follows evaluations, and a condition ends the run."""
+    """The curriculum reads the success rate, the best checkpoint follows that of evaluations, and it ends the run."""
     summaries = {}
     for name, workers in {"0": 0, "2": 2, "killed": 2}.items():
         config = dataclasses.replace(DECIDED, workers=workers, run_dir=str(tmp_path / name))
@@ -132,14 +134,21 @@ def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(t
     }
     assert len(results) == 1, results
     ((_, iterations, reason, best_by, best, exact),) = results
-    assert (reason, best_by, exact) == ("eval/return>=9", "eval/length", True)
-    assert iterations < 12
+    assert (reason, best_by, exact) == ("info/is_success>=0.75", "eval/info/is_success", True)
+    with open(tmp_path / "0" / "metrics.csv") as file:
+        successes = [float(row["info/is_success"]) for row in csv.DictReader(file)]
+    assert [success >= 0.75 for success in successes] == [False] * (iterations - 1) + [True]
     saved = [load_selected_checkpoint(tmp_path / name, "best") for name in summaries]
-    assert {checkpoint["iteration"] for checkpoint in saved} == {iterations}
-    assert best == saved[0]["metrics"]["eval/length"] >= 9
-    options = json.loads(saved[0]["reset_options"])
+    with open(tmp_path / "0" / "eval.csv") as file:
+        evaluated = {int(row["iteration"]): float(row["eval/info/is_success"]) for row in csv.DictReader(file)}
+    first_best = max(evaluated, key=evaluated.__getitem__)
+    assert min(evaluated) < first_best < iterations, "the metric decides, not the last evaluation"
+    assert {checkpoint["iteration"] for checkpoint in saved} == {first_best}
+    assert best == saved[0]["metrics"]["eval/info/is_success"] == evaluated[first_best]
+    result = evaluate(tmp_path / "0", checkpoint="best", episodes=5, stochastic=True)
+    assert np.mean(result.info["info/is_success"]) == best
+    options = json.loads(load_selected_checkpoint(tmp_path / "0")["reset_options"])
     assert options[str(iterations)]["level"] >= 4
-    assert evaluate(tmp_path / "0", checkpoint="best", episodes=3).lengths == [best] * 3
     verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations)
     assert verdict.equal, verdict.text
 

@@ -50,6 +50,27 @@ def test_the_rows_do_not_depend_on_the_number_of_workers(workers: int, reference
     assert [row["iteration"] for row in reference[2]] == [2, 4, 5], "the last weights are evaluated, too"
 
 
+@pytest.mark.long
+def test_rows_of_20_episodes_with_info_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    changes = {"env": "environments:Reach", "eval_episodes": 20, "eval_sample": True}
+    expected = trained(tmp_path / "0", **changes)
+    assert {"eval/info/is_success", "eval/return"} <= expected[1][0].keys()
+    for workers in (1, 2, 3, 4):
+        assert trained(tmp_path / str(workers), workers=workers, **changes) == expected, workers
+
+
+@pytest.mark.long
+def test_rows_of_mujoco_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    """Their episodes have different lengths, and rest at the end until the batch has ended."""
+    changes = {"env": "Hopper-v5", "eval_episodes": 20, "eval_every": 3, "info_keys": ("x_velocity:mean",)}
+    expected = trained(tmp_path / "0", **changes)
+    assert len({row["eval/return_min"] for row in expected[1]}) == 2
+    for workers in (1, 2, 3, 4):
+        assert trained(tmp_path / str(workers), workers=workers, **changes) == expected, workers
+    result = evaluate(tmp_path / "3", episodes=20, seed=SMALL.seed)
+    assert expected[1][-1]["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
+
+
 def test_an_evaluation_does_not_change_the_weights(reference: Any, tmp_path: Path) -> None:
     summary = train(dataclasses.replace(SMALL, eval_every=None, run_dir=str(tmp_path / "run")))
     assert summary["weights_sha256"] == reference[1]

@@ -133,26 +133,34 @@ def test_neither_workers_nor_kills_nor_resumes_change_a_column(monkeypatch: pyte
 @pytest.mark.long
 @pytest.mark.usefixtures("environments_importable")
 def test_two_ranks_have_the_rows_of_one_rank_with_all_environments(tmp_path: Path) -> None:
-    """As long as the weights are the same: before the first update. Afterwards, they differ by rounding."""
-    flags = ["--env-kwargs", "rare=0.5", "--info-keys", *KEYS]
-    first = {}
-    for workers in (0, 2):
-        run_dir = tmp_path / str(workers)
-        process = start(run_dir, *flags, "--total-steps", 1024, "--workers", workers, env="environments:Reach")
+    """As long as the weights are the same. So a learning rate of 1e-30 keeps them the same to the last iteration.
+
+    With a usual one, the updates differ by rounding: a gradient is the mean over the two ranks of their means, in one
+    process the mean over all sequences of the minibatch.
+    """
+    flags = ["--env-kwargs", "rare=0.5", "--info-keys", *KEYS, "--total-steps", 1024]
+    rows = {}
+    for name, workers, learning_rate in (("usual", 0, 1e-3), ("workers", 2, 1e-3), ("constant", 0, 1e-30)):
+        process = start(
+            tmp_path / name, *flags, "--workers", workers, "--learning-rate", learning_rate, env="environments:Reach"
+        )
         output = output_of(process)
         assert process.returncode == 0, output
-        for path in directories(run_dir):
-            first.setdefault("rows", columns_of(path))
-            assert columns_of(path) == first["rows"], path
+        rows[name], other = map(columns_of, directories(tmp_path / name))
+        assert rows[name] == other, name
+    assert rows["usual"] == rows["workers"] != rows["constant"]
     one = dataclasses.replace(
-        RUN, num_envs=8, env_block=4, rollout_steps=16, env_kwargs={"rare": 0.5}, total_steps=128, grad_shards=None,
-        run_dir=str(tmp_path / "one"),
+        RUN, num_envs=8, env_block=4, rollout_steps=16, env_kwargs={"rare": 0.5}, total_steps=1024, grad_shards=None,
+        learning_rate=1e-30, run_dir=str(tmp_path / "one"),
     )  # fmt: skip
     train(one)
-    (row,) = columns_of(tmp_path / "one")
-    assert row["info/is_success"] != "nan"
-    names = ["episodes", "return_mean_100", *(name for name in row if name.startswith("info/"))]
-    assert {name: row[name] for name in names} == {name: first["rows"][0][name] for name in names}
+    expected = columns_of(tmp_path / "one")
+    assert expected[0]["info/is_success"] != "nan"
+    names = ["episodes", "return_mean_100", "length_mean_100", *(n for n in expected[0] if n.startswith("info/"))]
+    assert [{name: row[name] for name in names} for row in rows["constant"]] == [
+        {name: row[name] for name in names} for row in expected
+    ]
+    assert {name: rows["usual"][0][name] for name in names} == {name: expected[0][name] for name in names}
 
 
 @pytest.fixture(scope="module")
