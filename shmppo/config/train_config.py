@@ -189,7 +189,7 @@ class TrainConfig(
 
     @cached_property
     def eval_batch(self) -> int:
-        """Episodes of an evaluation in one inference batch: equal parts, so that two or four workers share the work."""
+        """Episodes of an evaluation in one inference batch: equal parts, at most two smallest batches each."""
         return -(-self.eval_episodes // -(-self.eval_episodes // (2 * BATCH_ROWS)))
 
     @cached_property

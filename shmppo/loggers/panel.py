@@ -94,9 +94,9 @@ def _metrics(row: dict[str, float], status: RunStatus, width: int) -> Table:
         "learning rate": f"{row['learning_rate']:.2e}",
     }
     pairs = 2 if width < 110 else 3 if width < 150 else 4
-    table = Table.grid(expand=True)
+    table = Table.grid(expand=True, padding=(0, 1, 0, 0))
     for _ in range(pairs):
-        table.add_column(width=15, style="bold", no_wrap=True)
+        table.add_column(width=14, style="bold", no_wrap=True)
         table.add_column(ratio=1, no_wrap=True)
     texts = [text for pair in cells.items() for text in pair]
     for k in range(0, len(texts), 2 * pairs):
