@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,13 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.actor_critic import ActorCritic, parameter_offsets
+from shmppo.models.native import NativeNetwork
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.gradients import GradientNetwork, NativeGradients
 from shmppo.ppo.learner import Learner
+from shmppo.ppo.torch_gradients import TorchNetwork
+from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.worker import ActionLog
 from shmppo.sampling.worker_pool import WorkerPool
@@ -36,6 +41,8 @@ OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
 CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2), ("lru", 1), ("lru", 2), ("none", 1)]
 """Recurrent cores and their numbers of layers."""
+KERNELS = pytest.mark.parametrize("kernel", ["native", "torch"])
+"""Of tests whose promise holds for both."""
 
 
 def memory_run(core: str) -> TrainConfig:
@@ -56,6 +63,58 @@ def small_network(core: str, layers: int, separate: Any = "none") -> tuple[Train
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return config, model
+
+
+@torch.inference_mode()
+def act_steps(
+    kernel: str, model: ActorCritic, steps: Sequence[Sequence[np.ndarray]], state: np.ndarray, low: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Act for some steps, as `ActorCritic.forward` learns: [T, B, P], [T, B], and the last state [B, S].
+
+    steps: [B, …] per leaf for each step, as stored; vectors normalized.
+    """
+    obs, statistics, rows = [np.zeros_like(leaf) for leaf in steps[0]], [None] * len(steps[0]), len(state)
+    network: NativeNetwork | TorchActing
+    if kernel == "native":
+        network = NativeNetwork(model, obs, statistics, row_count=rows, sequences=rows, state=np.zeros_like(state))
+    else:
+        network = TorchActing(model, obs, statistics, low=low, rows=8)
+    network.load()
+    network.state[:] = state
+    params, values = [], []
+    for step in steps:
+        for target, leaf in zip(obs, step, strict=True):
+            target[:] = leaf
+        network.forward()
+        params.append(torch.from_numpy(network.params.copy()))
+        values.append(torch.from_numpy(network.values[:, 0].copy()))
+    return torch.stack(params), torch.stack(values), torch.from_numpy(network.state.copy())
+
+
+def assert_acting_agrees(kernel: str, model: ActorCritic, steps: Sequence[Sequence[np.ndarray]], state: Tensor) -> None:
+    """Assert that acting computes what the learning network does. The arguments are those of `act_steps`."""
+    sequences = [torch.from_numpy(np.stack(leaf)) for leaf in zip(*steps, strict=True)]
+    with torch.no_grad():
+        expected = model(sequences, state)
+    for found, wanted in zip(act_steps(kernel, model, steps, state.numpy()), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=2e-6, rtol=1e-5)
+
+
+def learning_network(
+    kernel: str, config: TrainConfig, model: ActorCritic, obs: np.ndarray
+) -> tuple[GradientNetwork, np.ndarray]:
+    """A network that learns from observations [T, N, OBS_SIZE], and the memory of its gradients [1, P]."""
+    gradients = np.full((1, parameter_offsets(model)[1]), np.nan, np.float32)
+    statistics = {"obs_mean": np.zeros(OBS_SIZE, np.float32), "obs_scale": np.ones(OBS_SIZE, np.float32)}
+    buffers: Any = SimpleNamespace(
+        shard_results=SimpleNamespace(gradients=gradients),
+        rollout=SimpleNamespace(obs=[obs]),
+        published=SimpleNamespace(**statistics, weights=np.empty(0, np.float32)),
+    )
+    made = NativeGradients if kernel == "native" else TorchNetwork.of_buffers
+    network = made(config, model, buffers)
+    network.load()
+    return network, gradients
 
 
 class Saboteur:

@@ -17,8 +17,8 @@ FIGURES = ROOT / "figures"
 
 FILE_LINES, FUNCTION_LINES, CLASS_ATTRIBUTES = 400, 60, 15
 PACKAGES = {
-    "bench", "config", "envs", "loggers", "models", "parallel", "plotting", "policies", "ppo", "runs", "sampling",
-    "search", "spaces", "storage", "tools", "train", "utils",
+    "bench", "config", "envs", "kernels", "loggers", "models", "parallel", "plotting", "policies", "ppo", "runs",
+    "sampling", "search", "spaces", "storage", "tools", "train", "utils",
 }  # fmt: skip
 COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "verify"}
 """Commands that are modules. `train` and `search` are packages, and `bench` has a `__main__`."""

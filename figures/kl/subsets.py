@@ -23,8 +23,8 @@ from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.learner import Learner
-from shmppo.ppo.losses import ShardGradients
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.training import TrainState
 from shmppo.sampling.pool import Pool

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
+from shmppo.models.gru import Gru
 from torch import Tensor, nn
 
 from figures.common.command_line import script_parser
@@ -26,7 +27,6 @@ from figures.common.paths import FIGURES
 from figures.common.tables import write_rows
 from shmppo import TrainConfig
 from shmppo.models.encoders import Encoder
-from shmppo.models.gru import Gru
 from shmppo.models.lmu import Lmu, memory_size
 from shmppo.models.lru import Lru
 from shmppo.spaces.observations import observation_spec

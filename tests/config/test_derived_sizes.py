@@ -40,9 +40,12 @@ def test_sizes_by_hand() -> None:
 
 
 def test_default_sizes_by_hand() -> None:
-    # Shards of at least 256 steps: 8192 / 4 minibatches / 256 = 8. Sequences of 16 steps: 64·8 / 4 = 128 at most.
+    # 8192 steps / 4 minibatches = 2048: 2048 / 64 = 32 shards, but at most 16, as 2048 / 256 = 8 is less.
     config = TrainConfig(num_envs=64, rollout_steps=128, seq_len=16, minibatches=4)
-    assert config.shards == 8
+    assert config.shards == 16
+    assert dataclasses.replace(config, kernel="torch").shards == 8
+    assert dataclasses.replace(config, minibatches=1).shards == 32  # one shard per 256 steps
+    assert dataclasses.replace(config, minibatches=64).shards == 2  # 128 steps
     # Few and long sequences: 4·2 / 4 minibatches = 2 at most.
     assert TrainConfig(num_envs=4, rollout_steps=4096, seq_len=2048, minibatches=4).shards == 2
 

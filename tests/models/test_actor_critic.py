@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from helpers import ACTION_SIZE, CORES, OBS_SIZE, small_network
+from helpers import ACTION_SIZE, CORES, KERNELS, OBS_SIZE, learning_network, small_network
 from torch import Tensor
 
 from shmppo.models.actor_critic import (
@@ -18,7 +18,7 @@ from shmppo.models.actor_critic import (
     parameter_views,
     weights_sha256,
 )
-from shmppo.ppo.minibatches import cut_sequences, step_indices
+from shmppo.ppo.minibatches import cut_sequences, pack_steps
 
 
 def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,9 +38,10 @@ def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> 
 NETWORKS = [(*core, separate) for core in CORES for separate in ("none", "core", "all") if core[0] != "none"]
 
 
+@KERNELS
 @pytest.mark.parametrize(("core", "layers", "separate"), [*NETWORKS, ("none", 1, "none"), ("none", 1, "all")])
-def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: str) -> None:
-    _, model = small_network(core, layers, separate)
+def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: str, kernel: str) -> None:
+    config, model = small_network(core, layers, separate)
     T, N = 15, 3
     generator = torch.Generator().manual_seed(1)
     obs = torch.randn(T, N, OBS_SIZE, generator=generator)
@@ -54,18 +55,15 @@ def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: st
     slow_gradients = torch.autograd.grad(loss, list(model.parameters()))
 
     sequences = cut_sequences(first, T)  # as long as episodes, so that gradients flow as far as in the loop
-    indices, valid = step_indices(sequences, sequence_steps=T, num_envs=N)
-    zero = torch.zeros(model.state_size)
-    states = torch.stack([start[n] if slot >= 0 else zero for _, n, _, slot in sequences.tolist()])
-    flat = torch.from_numpy(indices)
-    fast_p, fast_v, _ = model([obs.flatten(0, 1)[flat]], states)
-    mask = torch.from_numpy(valid)
-    torch.testing.assert_close(fast_p[mask], params.flatten(0, 1)[flat][mask], atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(fast_v[mask], values.flatten()[flat][mask], atol=2e-6, rtol=1e-5)
-    weight = mask.float()
-    loss = (fast_p * target_p.flatten(0, 1)[flat] * weight.unsqueeze(-1)).sum()
-    loss = loss + (fast_v * target_v.flatten()[flat] * weight).sum()
-    for fast, slow in zip(torch.autograd.grad(loss, list(model.parameters())), slow_gradients, strict=True):
+    sequences = sequences[np.argsort(-sequences[:, 2], kind="stable")]
+    index, active, *_ = pack_steps(sequences, num_envs=N)
+    states = np.where(sequences[:, 3:] >= 0, start.numpy()[sequences[:, 1]], np.float32(0))
+    network, gradients = learning_network(kernel, config, model, obs.numpy())
+    for found, expected in zip(network.forward(active, index, states), (params, values), strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), expected.flatten(0, 1)[index], atol=2e-6, rtol=1e-5)
+    by_outputs = target_p.flatten(0, 1)[index].numpy(), target_v.flatten()[index].numpy()
+    network.backward(range(1), np.arange(len(index)), np.array([0, len(index)]), *by_outputs)
+    for fast, slow in zip(parameter_views(torch.from_numpy(gradients[0]), model), slow_gradients, strict=True):
         torch.testing.assert_close(fast, slow, atol=2e-5, rtol=1e-4)
 
 

@@ -19,7 +19,7 @@ from shmppo.models.actor_critic import build_model
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.actor import ActingNetwork
+from shmppo.sampling.actor import TorchActing
 
 BASE = TrainConfig(
     env="CartPole-v1", network="networks:leaky", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2,
@@ -52,9 +52,9 @@ def test_acting_computes_what_learning_does_and_first_marks_episode_starts() -> 
     config = dataclasses.replace(BASE, separate_critic="all")
     task = inspect_task(config)
     model = build_model(config, task.observation, task.distribution)
-    network = ActingNetwork(model, task.distribution, batches=1, rows=8)
-    network.load()
     obs = torch.randn(5, 8, 4, generator=torch.Generator().manual_seed(0))
+    now = np.zeros((8, 4), np.float32)
+    network = TorchActing(model, [now], [None], low=0, rows=8)
     acted = []
     firsts: list[np.ndarray] = []
     module = model.trunk_list[0].module
@@ -62,10 +62,10 @@ def test_acting_computes_what_learning_does_and_first_marks_episode_starts() -> 
     with torch.inference_mode():
         for t in range(5):
             if t == 3:
-                network.state[0, 2] = 0.0  # an episode begins in row 2
-            network.obs[0][0] = obs[t]
-            network.step(0)
-            acted.append(network.params.clone())
+                network.state[2] = 0.0  # an episode begins in row 2
+            now[:] = obs[t]
+            network.forward()
+            acted.append(torch.from_numpy(network.params.copy()))
     first = np.array(firsts)[:, 0]
     assert first[0].all()
     assert first[3].tolist() == [n == 2 for n in range(8)]

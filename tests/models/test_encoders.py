@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import DISTRIBUTION
+from helpers import DISTRIBUTION, assert_acting_agrees
 from space_environments import SPACES
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model
 from shmppo.models.encoders import A3cCnn, Mlp, NatureCnn, network_input
-from shmppo.sampling.actor import ActingNetwork
 from shmppo.spaces.observations import Leaf, observation_spec
 
 LEAVES = observation_spec(SPACES["dict"], "the observation").leaves
@@ -63,34 +62,24 @@ def test_the_input_of_a_shared_encoder_has_the_values_of_its_leaves_side_by_side
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("kernel", "fields"),
     [
-        {},
-        {"encoder": "mlp", "core": "none"},
-        {"core": "gru", "layer_norm": True},
-        {"core": "lru", "activation": "relu", "encoder": "mlp"},
-        {"core": "gru", "separate_critic": "core"},
-        {"core": "lstm", "separate_critic": "all"},
+        ("torch", {}),
+        ("native", {"encoder": "mlp", "core": "none"}),
+        ("torch", {"core": "gru", "layer_norm": True}),
+        ("native", {"core": "gru", "layer_norm": True, "encoder": "mlp"}),
+        ("torch", {"core": "lru", "activation": "relu", "encoder": "mlp"}),
+        ("native", {"core": "lru", "activation": "relu", "encoder": "mlp"}),
+        ("torch", {"core": "gru", "separate_critic": "core"}),
+        ("native", {"core": "lmu", "separate_critic": "core", "encoder": "mlp"}),
+        ("native", {"core": "lstm", "separate_critic": "all", "encoder": "mlp"}),
     ],
 )
-def test_acting_on_mixed_observations_agrees_with_learning(fields: dict[str, Any]) -> None:
+def test_acting_on_mixed_observations_agrees_with_learning(kernel: str, fields: dict[str, Any]) -> None:
     model, _ = network(**fields)
-    acting = ActingNetwork(model, DISTRIBUTION, batches=1, rows=ROWS)
-    acting.load()
     generator = torch.Generator().manual_seed(1)
-    steps = [[stored(leaf, generator) for leaf in LEAVES] for _ in range(3)]
-    found = []
-    with torch.inference_mode():
-        for obs in steps:
-            for target, values in zip(acting.obs, obs, strict=True):
-                target[0] = values
-            acting.step(0)
-            found.append(torch.cat([acting.params, acting.values], 1))
-    sequences = [torch.stack(values) for values in zip(*steps, strict=True)]
-    with torch.no_grad():
-        params, values, _ = model(sequences, torch.zeros(ROWS, model.state_size))
-    expected = torch.cat([params, values.unsqueeze(-1)], -1)
-    torch.testing.assert_close(torch.stack(found), expected, atol=2e-6, rtol=1e-5)
+    steps = [[stored(leaf, generator).numpy() for leaf in LEAVES] for _ in range(3)]
+    assert_acting_agrees(kernel, model, steps, torch.zeros(ROWS, model.state_size))
 
 
 def test_one_hot_input_has_a_part_for_each_code() -> None:

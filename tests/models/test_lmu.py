@@ -1,4 +1,4 @@
-"""The core lmu: against a step loop in float64, its gradients, and its memory."""
+"""The core lmu: against a step loop in float64, and its memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from shmppo.bench import throughput
 from shmppo.errors import ConfigError
-from shmppo.models.lmu import CHUNK, SIGNALS, DelayMemory, Lmu, delay_network, memory_order, memory_size
+from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, delay_network, memory_order, memory_size
 from shmppo.runs.trainer import train
 
-INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 2 * CHUNK + 5, 3
+INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
 
 
 def small_core(layers: int) -> Lmu:
@@ -30,10 +30,10 @@ def small_core(layers: int) -> Lmu:
     return made
 
 
-def inputs(layers: int, steps: int = STEPS) -> tuple[Tensor, Tensor]:
+def inputs(layers: int) -> tuple[Tensor, Tensor]:
     """Inputs of some sequences [L, J, INPUTS], and their first states [layers, J, K·D]."""
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(steps, SEQUENCES, INPUTS, generator=generator)
+    x = torch.randn(STEPS, SEQUENCES, INPUTS, generator=generator)
     return x, 0.3 * torch.randn(layers, SEQUENCES, memory_size(HIDDEN, WINDOW), generator=generator)
 
 
@@ -70,45 +70,17 @@ def reference(core: Lmu, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(features), after
 
 
-def gradients(core: Lmu, outputs: tuple[Tensor, Tensor], wanted: list[Tensor]) -> tuple[Tensor, ...]:
-    """Gradients of a weighted mean of the features and the last state."""
-    features, last = outputs
-    weights = torch.linspace(-1, 1, features.numel(), dtype=features.dtype).view_as(features)
-    total = (features * weights).sum() / features[0].numel() + last.square().sum() / last.numel()
-    return torch.autograd.grad(total, [*wanted, *core.parameters()])
-
-
 @pytest.mark.parametrize("layers", [1, 2])
-def test_outputs_and_gradients_agree_with_a_step_loop_in_float64(layers: int) -> None:
+def test_outputs_agree_with_a_step_loop_in_float64(layers: int) -> None:
     core = small_core(layers)
-    arguments = [tensor.requires_grad_() for tensor in inputs(layers)]
-    outputs = core(*arguments)
-    exact_core = copy.deepcopy(core).double()
-    exact_arguments = [tensor.detach().double().requires_grad_() for tensor in arguments]
-    expected = reference(exact_core, *exact_arguments)
-    found = (*outputs, *gradients(core, outputs, arguments))
-    wanted = (*expected, *gradients(exact_core, expected, exact_arguments))
-    for got, right in zip(found, wanted, strict=True):
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=1e-5)
+    x, state = inputs(layers)
+    with torch.no_grad():
+        expected = reference(copy.deepcopy(core).double(), x.double(), state.double())
+        for found, wanted in zip(core(x, state), expected, strict=True):
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_agree_with_finite_differences() -> None:
-    core = small_core(2).double()
-    names, parameters = zip(*core.named_parameters(), strict=True)
-    x, state = inputs(2, steps=CHUNK + 2)
-
-    def function(x: Tensor, state: Tensor, *changed: Tensor) -> tuple[Tensor, Tensor]:
-        outputs: tuple[Tensor, Tensor] = torch.func.functional_call(
-            core, dict(zip(names, changed, strict=True)), (x, state)
-        )
-        return outputs
-
-    arguments = [tensor.detach().clone().requires_grad_() for tensor in (x.double(), state.double(), *parameters)]
-    assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
-
-
-@pytest.mark.parametrize("length", [1, 2, CHUNK, CHUNK + 1])
+@pytest.mark.parametrize("length", [1, 2, 8])
 def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
     core = small_core(2)
     x, state = inputs(2)

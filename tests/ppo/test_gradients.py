@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
-from helpers import torch_distribution
+from helpers import KERNELS, torch_distribution
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -94,9 +94,11 @@ def plain_loss(
     return total
 
 
+@KERNELS
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str) -> None:
-    config = dataclasses.replace(CONFIG, **VARIANTS[variant])
+def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str, kernel: Any) -> None:
+    encoder: Any = "mlp" if kernel == "native" else "auto"  # the kernels have no convolutions
+    config = dataclasses.replace(CONFIG, **VARIANTS[variant], kernel=kernel, encoder=encoder)
     buffers, learner, pool = sampled(config)
     advantages = planned(buffers, learner)
     old_model = copy.deepcopy(learner.model)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import summary_of
 from gymnasium import spaces
+from helpers import KERNELS
 from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
@@ -90,35 +91,26 @@ def test_recording_does_not_change_the_weights(config: TrainConfig, tmp_path: Pa
     assert not (tmp_path / "plain" / "kl.csv").exists()
 
 
-def test_the_recorder_agrees_with_every_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights: list[torch.Tensor] = []
-    expected: dict[str, list[float]] = {}
-    record, end = KLRecorder.record, KLRecorder.end
+@KERNELS
+def test_the_recorder_agrees_with_every_policy(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies: list[torch_distributions.Distribution] = []
+    record = KLRecorder.record
 
     def keep(recorder: KLRecorder, optimizer_steps: int) -> None:
-        weights.append(recorder._gradients._inputs.weights.clone())
+        params = torch.from_numpy(recorder._gradients.policy(recorder._probe)).double()
+        policies.append(torch_distributions.Categorical(logits=params))
         record(recorder, optimizer_steps)
 
-    def end_and_compare(recorder: KLRecorder, optimizer_steps: int) -> KLProfile:
-        shared = recorder._gradients._inputs.weights
-        policies, final = [], shared.clone()
-        for flat in weights:
-            shared.copy_(flat)
-            params, valid = recorder._gradients.policy(recorder._probe)
-            policies.append(torch_distributions.Categorical(logits=params[valid].double()))
-        shared.copy_(final)
-        kl: Callable[..., torch.Tensor] = torch_distributions.kl_divergence
-        expected["sequential"] = [float(kl(b, a).mean()) for a, b in itertools.pairwise(policies)]
-        expected["reference"] = [float(kl(policies[-1], a).mean()) for a in policies]
-        return end(recorder, optimizer_steps)
-
     monkeypatch.setattr(KLRecorder, "record", keep)
-    monkeypatch.setattr(KLRecorder, "end", end_and_compare)
-    train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), kl_profile_every=1, stop_at_iteration=1))
+    config = dataclasses.replace(SMALL, kernel=kernel, kl_profile_every=1, stop_at_iteration=1)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     profile = read_profiles(tmp_path / "run")[1]
     assert profile.steps.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    np.testing.assert_allclose(profile.sequential[:-1], expected["sequential"], rtol=1e-6)
-    np.testing.assert_allclose(profile.reference, expected["reference"], rtol=1e-6, atol=1e-15)
+    kl: Callable[..., torch.Tensor] = torch_distributions.kl_divergence
+    sequential = [float(kl(b, a).mean()) for a, b in itertools.pairwise(policies)]
+    reference = [float(kl(policies[-1], a).mean()) for a in policies]
+    np.testing.assert_allclose(profile.sequential[:-1], sequential, rtol=1e-6)
+    np.testing.assert_allclose(profile.reference, reference, rtol=1e-6, atol=1e-15)
     assert np.isnan(profile.sequential[-1])
     assert profile.reference[-1] == pytest.approx(0, abs=1e-12)
 

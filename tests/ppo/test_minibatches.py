@@ -10,14 +10,12 @@ from conftest import planned, sampled
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.minibatches import (
-    STEP_MULTIPLE,
     assign_shards,
     cut_sequences,
     equal_cuts,
+    pack_steps,
     sequence_starts,
-    shard_cuts,
     shuffle_sequences,
-    step_indices,
 )
 
 CONFIG = TrainConfig(
@@ -59,8 +57,10 @@ def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: i
     rng = np.random.default_rng(0)
     first = rng.random((37, 5)) < 0.15
     sequences = cut_sequences(first, sequence_steps)
-    indices, valid = step_indices(sequences, sequence_steps=sequence_steps, num_envs=5)
-    assert sorted(indices[valid].tolist()) == list(range(37 * 5))
+    index, active, counted, _ = pack_steps(sequences[np.argsort(-sequences[:, 2])], num_envs=5)
+    assert sorted(index.tolist()) == list(range(37 * 5))
+    assert counted.all()
+    assert (len(active), active.sum()) == (sequences[:, 2].max(), len(index))
     for start, env, length, slot in sequences.tolist():
         assert 1 <= length <= sequence_steps
         assert not first[start + 1 : start + length, env].any()
@@ -71,30 +71,18 @@ def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: i
         assert len(slots) <= -(-37 // sequence_steps)
 
 
-def test_padding_repeats_the_last_step_and_is_not_valid() -> None:
-    sequences = np.array([[2, 1, 2, -1], [0, 0, 4, 0]], np.int32)
-    indices, valid = step_indices(sequences, sequence_steps=4, num_envs=3)
-    assert indices.T.tolist() == [[7, 10, 10, 10], [0, 3, 6, 9]]
-    assert valid.T.tolist() == [[True, True, False, False], [True] * 4]
-
-
-@pytest.mark.parametrize(("longest", "expected"), [(1, 4), (4, 4), (5, 8), (9, 11), (11, 11)])
-def test_padding_ends_shortly_after_the_longest_sequence(longest: int, expected: int) -> None:
-    assert STEP_MULTIPLE == 4
-    sequences = np.array([[0, 0, 1, -1], [1, 1, longest, 0]])
-    assert step_indices(sequences, sequence_steps=11, num_envs=2)[0].shape == (expected, 2)
-    assert step_indices(sequences, sequence_steps=1, num_envs=2)[0].shape == (1, 2)
-
-
-@pytest.mark.parametrize("mean_length", [10, 40, 100])
-def test_shards_cost_about_the_same_with_their_padding(mean_length: int) -> None:
-    first = np.random.default_rng(0).random((128, 64)) < 1 / mean_length
-    steps = np.sort(cut_sequences(first, 16)[:, 2])[::-1]
-    cuts = shard_cuts(steps, 32)
-    padded = np.diff(cuts) * steps[cuts[:-1]]
-    assert padded.max() <= 1.15 * padded.mean()
-    assert padded.sum() <= 1.05 * steps.sum()
-    assert len(steps) * 16 > 1.05 * steps.sum(), "padding to full length would cost as little"
+def test_steps_are_packed_by_time_by_hand() -> None:
+    index, active, counted, member = pack_steps(np.array([[0, 0, 4, 0], [2, 1, 2, -1]]), num_envs=3)
+    assert index.tolist() == [0, 7, 3, 10, 6, 9]
+    assert active.tolist() == [2, 2, 1, 1]
+    assert member.tolist() == [0, 1, 0, 1, 0, 0]
+    assert counted.all()
+    # With burn-in: the middle sequence continues an episode within the rollout.
+    sequences = np.array([[5, 2, 3, 1], [4, 0, 2, -1], [0, 1, 1, 0]])
+    index, active, counted, _ = pack_steps(sequences, num_envs=10, burn_in=2)
+    assert index.tolist() == [32, 40, 1, 42, 50, 52, 62, 72]
+    assert active.tolist() == [3, 2, 1, 1, 1]
+    assert counted.tolist() == [False, True, True, False, True, True, True, True]
 
 
 def test_equal_cuts_have_nearly_equal_step_counts() -> None:
@@ -136,9 +124,10 @@ def test_a_block_gives_a_minibatch_the_same_sequences_alone_and_among_others() -
         assert members == order_alone[cuts_alone[m] : cuts_alone[m + 1]].tolist()
 
 
-def test_with_fewer_sequences_than_shards_the_last_shards_are_empty() -> None:
-    assert shard_cuts(np.array([9, 4, 4]), 5).tolist() == [0, 1, 2, 3, 3, 3]
-    assert shard_cuts(np.array([9]), 2).tolist() == [0, 1, 1]
+@pytest.mark.parametrize(("steps", "bounds"), [([9, 4, 4], [0, 1, 2, 3, 3, 3]), ([9], [0, 1, 1])])
+def test_with_fewer_sequences_than_shards_the_last_shards_are_empty(steps: list[int], bounds: list[int]) -> None:
+    order, cuts = np.arange(len(steps)), np.array([0, len(steps)])
+    assert assign_shards(order, cuts, np.array(steps), len(bounds) - 1).tolist() == [bounds]
 
 
 def test_sequences_end_with_the_valid_steps_by_hand() -> None:

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import ACTION_SIZE, CORES, DISTRIBUTION, OBS_SIZE, small_network
+from helpers import ACTION_SIZE, CORES, DISTRIBUTION, KERNELS, OBS_SIZE, assert_acting_agrees, small_network
 
-from shmppo.sampling.actor import ActingNetwork, Actor, inference_slices
+from shmppo.sampling.actor import Actor, inference_slices
 
 
-@pytest.mark.parametrize("separate", ["none", "all"])
+@KERNELS
+@pytest.mark.parametrize("separate", ["none", "core", "all"])
 @pytest.mark.parametrize(("core", "layers"), CORES)
-def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: str) -> None:
+def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: str, kernel: str) -> None:
+    if (core, separate) == ("none", "core"):
+        pytest.skip("there is no core")
     _, model = small_network(core, layers, separate)
-    B, T, batch = 8, 7, 1
     generator = torch.Generator().manual_seed(2)
-    obs = torch.randn(T, B, OBS_SIZE, generator=generator)
-    state = torch.tanh(torch.randn(B, model.state_size, generator=generator))
-    network = ActingNetwork(model, DISTRIBUTION, batches=2, rows=B)
-    network.load()
-    network.state[batch] = state
-    params, values = [], []
-    with torch.inference_mode():
-        for t in range(T):
-            network.obs[0][batch] = obs[t]
-            network.step(batch)
-            params.append(network.params.clone())
-            values.append(network.values[:, 0].clone())
-    with torch.no_grad():
-        expected_p, expected_v, after = model([obs], state)
-    torch.testing.assert_close(torch.stack(params), expected_p, atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(torch.stack(values), expected_v, atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(network.state[batch], after, atol=2e-6, rtol=1e-5)
-    assert not network.state[0].any(), "the state of the other batch has changed"
+    obs = torch.randn(7, 13, OBS_SIZE, generator=generator).numpy()
+    state = torch.tanh(torch.randn(13, model.state_size, generator=generator))
+    assert_acting_agrees(kernel, model, [[step] for step in obs], state)
 
 
 def test_environments_have_rows_of_inference_batches_by_index() -> None:
@@ -49,11 +37,12 @@ def test_environments_have_rows_of_inference_batches_by_index() -> None:
 
 
 @torch.inference_mode()
+@KERNELS
 @pytest.mark.parametrize("separate", ["none", "all"])
 @pytest.mark.parametrize(("core", "layers"), CORES)
-def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: str) -> None:
+def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: str, kernel: Any) -> None:
     config, model = small_network(core, layers, separate)
-    config = dataclasses.replace(config, num_envs=26)
+    config = dataclasses.replace(config, num_envs=26, kernel=kernel)
     generator = np.random.default_rng(0)
     obs = generator.standard_normal((26, OBS_SIZE), np.float32)
     states = np.tanh(generator.standard_normal((26, model.state_size), np.float32))
@@ -71,19 +60,21 @@ def test_the_division_of_environments_changes_no_bit(core: str, layers: int, sep
     assert len(set(results)) == 1
 
 
-def make_actor(obs: np.ndarray, noise_steps: int = 1) -> tuple[Actor, torch.nn.Module]:
+def make_actor(kernel: Any, obs: np.ndarray, noise_steps: int = 1) -> tuple[Actor, torch.nn.Module]:
     """An actor with an LSTM for the environments 5 … 17, in three inference batches of 8 rows."""
     config, model = small_network("lstm", 1)
+    config = dataclasses.replace(config, kernel=kernel)
     actor = Actor(config, model, DISTRIBUTION, [obs], low=5, noise_steps=noise_steps)
     actor.load(np.full(OBS_SIZE, 0.5, np.float32), np.full(OBS_SIZE, 2.0, np.float32))
     return actor, model
 
 
 @torch.inference_mode()
-def test_an_actor_normalizes_samples_and_updates_its_states() -> None:
+@KERNELS
+def test_an_actor_normalizes_samples_and_updates_its_states(kernel: str) -> None:
     rng = np.random.default_rng(0)
     obs, noise = rng.random((13, OBS_SIZE), np.float32), rng.standard_normal((2, 13, ACTION_SIZE), np.float32)
-    actor, model = make_actor(obs, noise_steps=2)
+    actor, model = make_actor(kernel, obs, noise_steps=2)
     actor.load_noise(noise)
     actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
     actions, params, values = np.empty((13, 2), np.float32), np.empty((13, 4), np.float32), np.empty(13, np.float32)
@@ -106,9 +97,10 @@ def test_an_actor_normalizes_samples_and_updates_its_states() -> None:
 
 
 @torch.inference_mode()
-def test_values_of_other_observations_do_not_change_the_states() -> None:
+@KERNELS
+def test_values_of_other_observations_do_not_change_the_states(kernel: str) -> None:
     rng = np.random.default_rng(1)
-    actor, model = make_actor(rng.random((13, OBS_SIZE), np.float32))
+    actor, model = make_actor(kernel, rng.random((13, OBS_SIZE), np.float32))
     actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
     other = rng.random((13, OBS_SIZE), np.float32)
     values = actor.values_of([other])

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Saboteur, long_after, make_collectors, memory_digest
+from helpers import KERNELS, Saboteur, long_after, make_collectors, memory_digest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
-from shmppo.ppo.minibatches import cut_sequences, step_indices
+from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.collector import Collector
@@ -59,23 +59,15 @@ def expected_states(
     return found
 
 
+@KERNELS
 @pytest.mark.parametrize("burn_in", [0, 1, 3])
-def test_stored_states_are_those_where_the_burn_in_begins(burn_in: int) -> None:
-    config = dataclasses.replace(CONFIG, burn_in=burn_in)
+def test_stored_states_are_those_where_the_burn_in_begins(burn_in: int, kernel: Any) -> None:
+    config = dataclasses.replace(CONFIG, burn_in=burn_in, kernel=kernel)
     buffers, learner = sixth_rollout(config)
     expected = expected_states(buffers, learner, config)
     assert len(expected) == 15
     for (slot, n), state in expected.items():
         np.testing.assert_allclose(buffers.rollout.sequence_state[slot, n], state, atol=1e-6)
-
-
-def test_steps_of_sequences_with_burn_in_by_hand() -> None:
-    sequences = np.array([[0, 1, 2, 0], [5, 2, 3, 1], [4, 0, 2, -1]])
-    indices, valid = step_indices(sequences, sequence_steps=3, num_envs=10, burn_in=2)
-    assert (indices.T // 10).tolist() == [[0, 1, 1, 1, 1], [3, 4, 5, 6, 7], [4, 5, 5, 5, 5]]
-    assert (indices.T % 10)[:, 0].tolist() == [1, 2, 0]
-    expected = [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]
-    assert valid.T.astype(int).tolist() == expected
 
 
 def refresh(config: TrainConfig, buffers: SharedBuffers, learner: Learner, low: int, high: int) -> None:
@@ -84,9 +76,10 @@ def refresh(config: TrainConfig, buffers: SharedBuffers, learner: Learner, low: 
     collector.refresh_states()
 
 
+@KERNELS
 @pytest.mark.parametrize("burn_in", [0, 3])
-def test_a_refresh_computes_the_states_of_the_present_weights_and_their_drift(burn_in: int) -> None:
-    config = dataclasses.replace(CONFIG, burn_in=burn_in)
+def test_a_refresh_computes_the_states_of_the_present_weights_and_their_drift(burn_in: int, kernel: Any) -> None:
+    config = dataclasses.replace(CONFIG, burn_in=burn_in, kernel=kernel)
     buffers, learner = sixth_rollout(config)
     after, first = buffers.rollout.sequence_state, buffers.rollout.first
     before = after.copy()
@@ -137,14 +130,17 @@ def test_a_refresh_that_is_repeated_after_a_failure_measures_the_whole_drift(mon
     assert (whole[1] > 0).all()
 
 
-def test_any_division_of_the_environments_refreshes_to_the_same_bytes() -> None:
+@KERNELS
+def test_any_division_of_the_environments_refreshes_to_the_same_bytes(kernel: Any) -> None:
+    config = dataclasses.replace(CONFIG, kernel=kernel)
+
     def digest(ranges: list[tuple[int, int]]) -> str:
-        buffers, learner = sixth_rollout(CONFIG)
+        buffers, learner = sixth_rollout(config)
         with torch.no_grad():
             for parameter in learner.model.parameters():
                 parameter.mul_(1.1)
         for low, high in ranges:
-            refresh(CONFIG, buffers, learner, low, high)
+            refresh(config, buffers, learner, low, high)
         return memory_digest(buffers)
 
     whole = digest([(0, 5)])
@@ -155,6 +151,7 @@ def test_any_division_of_the_environments_refreshes_to_the_same_bytes() -> None:
 CASES = {
     "refresh-burn-in": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2),
     "burn-in-gru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=3, refresh_states=False, core="gru"),
+    "refresh-torch": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, kernel="torch"),
     "refresh-lmu": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lmu", num_layers=2),
     "refresh-lru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lru", num_layers=2),
     "refresh-dict": dataclasses.replace(

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import published
 from gymnasium import spaces
-from helpers import long_after
+from helpers import assert_acting_agrees, long_after
 from space_environments import SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
@@ -25,7 +25,6 @@ from shmppo.models.encoders import MIN_SIDES, A3cCnn, Mlp, NatureCnn, network_in
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.spaces.distributions import DiagonalGaussian
@@ -66,10 +65,10 @@ def test_every_number_of_an_observation_is_stored(space: str) -> None:
                 value = np.asarray(leaf.extract(expected), stored.dtype)
                 start = np.array(leaf.starts) if leaf.kind == "codes" else 0
                 np.testing.assert_array_equal(stored[t, n], value.reshape(leaf.shape) - start)
-    for leaf, stored, given in zip(leaves, rollout.obs, one._actor._network.obs, strict=True):
+    for leaf, stored, given in zip(leaves, rollout.obs, one._actor._inputs, strict=True):
         if leaf.kind == "image":
             assert stored.dtype == np.uint8
-            assert given.dtype == torch.uint8, "an image was converted before the encoder"
+            assert given.dtype == np.uint8, "an image was converted before the encoder"
             assert stored.max() > leaf.max_value // 2
 
 
@@ -231,34 +230,24 @@ def test_acting_computes_what_learning_does_with_every_encoder(
     config = shaped(space, encoder=encoder, layer_norm=layer_norm, activation=activation, separate_critic="all")
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
     model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
-    network = ActingNetwork(model, distribution, batches=2, rows=8)
-    network.load()
     SPACES[space].seed(3)
-    state = torch.zeros(8, model.state_size)
-    for _ in range(3):
-        sampled = [SPACES[space].sample() for _ in range(8)]
-        obs = [
-            torch.from_numpy(np.stack([leaf.to_storage(leaf.extract(s)) for s in sampled]).astype(leaf.dtype))
+    sampled = [[SPACES[space].sample() for _ in range(8)] for _ in range(3)]
+    steps = [
+        [
+            np.stack([leaf.to_storage(leaf.extract(s)) for s in step]).astype(leaf.dtype)
             for leaf in model.observation.leaves
         ]
-        for leaf, given in zip(obs, network.obs, strict=True):
-            given[1] = leaf
-        with torch.inference_mode():
-            network.step(1)
-            params, values, state = model([leaf.unsqueeze(0) for leaf in obs], state)
-        torch.testing.assert_close(network.params, params[0], atol=2e-6, rtol=1e-5)
-        torch.testing.assert_close(network.values[:, 0], values[0], atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(network.state[1], state, atol=2e-6, rtol=1e-5)
+        for step in sampled
+    ]
+    for kernel in ("torch", "native") if encoder == "mlp" else ("torch",):
+        assert_acting_agrees(kernel, model, steps, torch.zeros(8, model.state_size))
 
 
 @pytest.mark.parametrize(("rows", "encoder", "space"), [(8, *e) for e in ENCODERS] + [(32, "impala", "stacked")])
 def test_a_row_does_not_depend_on_the_other_rows_with_any_encoder(rows: int, encoder: Any, space: str) -> None:
     config = shaped(space, encoder=encoder, layer_norm=rows == 8)
     distribution = DiagonalGaussian(spaces.Box(-1, 1, (2,)))
-    model = build_model(config, observation_spec(SPACES[space], "here"), distribution)
-    network = ActingNetwork(model, distribution, batches=1, rows=rows)
-    network.load()
-    assert is_row_independent(network)
+    assert is_row_independent(build_model(config, observation_spec(SPACES[space], "here"), distribution), rows)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])

@@ -12,7 +12,7 @@ from conftest import summary_of
 from helpers import long_after
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.losses import ShardGradients
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.runs.trainer import train
 from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer

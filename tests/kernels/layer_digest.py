@@ -1,0 +1,104 @@
+"""Run layers of each kind forward and backward with odd sizes, and print a hash of all that they write.
+
+    python layer_digest.py LIBRARY VARIANT
+
+Torch is not imported, so this also runs under a sanitizer or an emulator. Every array has its own memory of the exact
+size. Rows of inputs and outputs are parts of wider rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import shmppo.kernels
+from shmppo.kernels import ADD, KINDS, SET, SKIP, Batch, Kernels, Layer, Rows, rows
+
+SIZES = ((1, 1), (3, 2), (17, 33), (32, 64), (67, 5), (270, 49))
+"""Inputs and outputs of layers."""
+SHARDS = 3
+LENGTHS = ((1,), (1,) * 7, (5, 3, 3, 1), (41, 40, 39, 30, 2))
+"""Lengths of the sequences of a batch, the longest first."""
+
+
+def run(
+    kernels: Kernels, kind: str, sizes: tuple[int, int], lengths: tuple[int, ...], option: int, trains: bool
+) -> list[np.ndarray]:
+    """Run one layer. Return all that it writes. option: decides the activation and what is done with the results."""
+    generator = np.random.default_rng([*sizes, *lengths])
+
+    def numbers(*shape: int) -> np.ndarray:  # sums and products of integers are the same on each processor
+        return (generator.integers(-999, 1000, shape) * np.float32(1 / 999)).astype(np.float32)
+
+    inputs, outputs = sizes
+    inputs = {"layer_norm": outputs, "scan": 2 * outputs, "delay": 8}.get(kind, inputs)
+    outputs *= {"scan": 2, "delay": 8}.get(kind, 1)
+    active = np.array([np.sum(np.array(lengths) > t) for t in range(max(lengths))], np.int32)
+    count, sequences, unit = int(active.sum()), len(lengths), sizes[1]
+    stride = 0 if kind == "delay" else 3  # the rows of a delay are adjacent
+    x, by_x = numbers(count, inputs + 3), numbers(count, inputs + 3)
+    y, by_y = numbers(count, outputs + stride), numbers(count, outputs + stride)
+    part = outputs if kind == "delay" else unit
+    state = numbers(sequences, 2 * part + 1)
+    weights, vectors = {
+        "linear": ((outputs, inputs), (outputs,)), "layer_norm": ((outputs,), (outputs,)),
+        "lstm": ((4 * unit, inputs), (4 * unit,)), "gru": ((3 * unit, inputs), (3 * unit,)),
+        "scan": ((3 * unit,), (1,)), "delay": ((unit, unit), (unit,)),
+    }[kind]  # fmt: skip
+    shapes = {"weight": weights, "bias": vectors, "state_weight": (weights[0], unit), "state_bias": (weights[0],)}
+    values = {name: numbers(*shape) * np.float32(0.3) for name, shape in shapes.items()}
+    width = 3 * unit if kind == "scan" else max(array.size for array in values.values()) + 5
+    results = {f"by_{name}": np.full((SHARDS + 1, width), 7, np.float32) for name in shapes}
+    layer = Layer(
+        kind=KINDS[kind], activation=option % 3, inputs=inputs, outputs=outputs, trains=trains,
+        into_y=ADD if kind == "linear" and option == 1 else SET,
+        into_by_x=(SET, ADD, SKIP)[option] if kind in ("linear", "lstm", "gru") else SET, writes_state=len(active) == 1,
+        x=rows(x), y=rows(y), by_x=rows(by_x), by_y=rows(by_y),
+        state=(Rows * 2)(rows(state[:, :part]), rows(state[:, part : 2 * part])),
+        **{name: array.ctypes.data for name, array in (values | results).items()},
+    )  # fmt: skip
+    packed = np.zeros(kernels.packed_size(ctypes.addressof(layer)), np.float32)
+    memory = np.zeros(kernels.memory_size(ctypes.addressof(layer), count, sequences), np.float32)
+    layer.packed, layer.memory = packed.ctypes.data, memory.ctypes.data
+    shard = generator.integers(0, 2, count) * 2  # the middle one is empty
+    order, bounds = np.argsort(shard, kind="stable"), np.array([0, *(np.sum(shard <= s) for s in range(SHARDS))])
+    batch = Batch(
+        rows=count, steps=len(active), sequences=sequences, active=active.ctypes.data, shards=SHARDS, first_shard=1,
+        order=order.ctypes.data, bounds=bounds.ctypes.data, gradient_stride=width,
+    )  # fmt: skip
+    kernels.load_weights(ctypes.byref(layer), 1)
+    kernels.forward(ctypes.byref(layer), 1, ctypes.byref(batch))
+    written = [y.copy(), state.copy()]
+    if not trains:
+        return written
+    kernels.backward(ctypes.byref(layer), 1, ctypes.byref(batch))
+    for name, array in results.items():
+        assert kind == "scan" or (array[0] == 7).all(), "the shard before has changed"
+        assert kind == "scan" or (array[:, values[name[3:]].size :] == 7).all(), "what follows a gradient has changed"
+    return [*written, by_x, by_y, *results.values()]
+
+
+def main(library: str, variant: str) -> None:
+    shmppo.kernels._library_path = lambda: Path(library)  # type: ignore[assignment]
+    kernels, digest = Kernels(variant), hashlib.sha256()
+    kinds = ("linear", "layer_norm", "lstm", "gru", "scan", "delay")
+    for number, case in enumerate(itertools.product(kinds, SIZES, LENGTHS)):
+        for trains in (True, False):
+            for array in run(kernels, *case, number % 3, trains):
+                assert np.isfinite(array).all(), case
+                digest.update(array.tobytes())
+    x = np.linspace(-100, 100, 1003, dtype=np.float32)
+    for function in range(3):
+        y = np.zeros_like(x)
+        kernels.apply_function(function, x.ctypes.data, y.ctypes.data, len(x))
+        digest.update(y.tobytes())
+    print(digest.hexdigest())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,371 @@
+"""The kernels: they compute what torch does in float64, with the same bits in each variant, batch, and build."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from helpers import CORES, DISTRIBUTION, small_network
+
+import shmppo.kernels
+from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.errors import ConfigError
+from shmppo.kernels import kernels, supported_variants
+from shmppo.models.actor_critic import ActorCritic, parameter_offsets, parameter_views
+from shmppo.models.native import NativeNetwork
+from shmppo.runs.trainer import resume, train
+from shmppo.spaces.observations import observation_spec
+
+DIGEST = Path(__file__).with_name("layer_digest.py")
+COMPILE = ["gcc", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-psabi"]
+FLAGS = {"avx512": ["-mavx512f", "-mavx2", "-mfma"], "avx2": ["-mavx2", "-mfma"]}
+STORED, SHARDS = 40, 3  # stored observations, and shards of a batch
+MEAN, SCALE = np.full(67, 0.1, np.float32), np.full(67, 4.0, np.float32)  # the largest observations are limited
+
+
+@dataclass
+class Case:
+    """A network and a batch. Axes: R rows, J sequences, D numbers of an observation."""
+
+    model: ActorCritic
+    obs: np.ndarray
+    """[STORED, D]"""
+    index: np.ndarray
+    """[R]"""
+    lengths: np.ndarray
+    """[J], the longest first."""
+    state: np.ndarray
+    shards: np.ndarray
+    """The shard of each sequence, [J]. No sequence has the middle one."""
+    by_params: np.ndarray
+    by_values: np.ndarray
+
+    @property
+    def active(self) -> np.ndarray:
+        """[L]"""
+        return (self.lengths > np.arange(self.lengths[0])[:, np.newaxis]).sum(1, dtype=np.int32)
+
+    @property
+    def member(self) -> np.ndarray:
+        """The sequence of each row, [R]."""
+        return np.concatenate([np.arange(count) for count in self.active])
+
+    @property
+    def shard(self) -> np.ndarray:
+        """The shard of each row, [R]."""
+        return self.shards[self.member]
+
+    def alone(self, sequence: int) -> Case:
+        """The batch with only one sequence."""
+        own = self.member == sequence
+        chosen = {name: getattr(self, name)[own] for name in ("index", "by_params", "by_values")}
+        first = {name: getattr(self, name)[sequence : sequence + 1] for name in ("lengths", "state", "shards")}
+        return replace(self, **chosen, **first)
+
+
+def make_case(core: str, layers: int, separate: str, seed: int) -> Case:
+    """Sizes, lengths, and all numbers are random. The activation and the layer normalization alternate."""
+    rng = np.random.default_rng(seed)
+    size, hidden, *encoder = (int(n) for n in rng.integers(1, 68, 4))
+    config = TrainConfig(
+        core=core, num_layers=layers, separate_critic=separate, hidden_size=hidden, encoder_sizes=tuple(encoder),  # type: ignore[arg-type]
+        activation=("tanh", "relu")[seed % 2], layer_norm=seed % 4 > 1, seq_len=int(rng.integers(2, 9)),
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = ActorCritic(config, observation_spec(spaces.Box(-9, 9, (size,)), "a test"), DISTRIBUTION)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    lengths = np.sort(rng.integers(1, 14, int(rng.integers(1, 20))))[::-1]
+    R, J = int(lengths.sum()), len(lengths)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    obs, state, shards = numbers(STORED, size), np.tanh(numbers(J, model.state_size)), 2 * rng.integers(0, 2, J)
+    return Case(model, obs, rng.integers(0, STORED, R), lengths, state, shards, numbers(R, 4), numbers(R))
+
+
+def computed(case: Case, network: NativeNetwork, gradients: np.ndarray) -> list[np.ndarray]:
+    """Policy parameters [R, P], values [R], and gradients [SHARDS, P'], computed by the kernels."""
+    R = len(case.index)
+    network.state[: len(case.state)] = case.state
+    network.load()
+    network.forward(case.active, case.index)
+    outputs = [network.params[:R].copy(), network.values[:R, 0].copy()]
+    network.by_params[:R], network.by_values[:R, 0] = case.by_params, case.by_values
+    bounds = np.searchsorted(np.sort(case.shard), np.arange(SHARDS + 1))
+    network.backward(range(1, SHARDS + 1), np.argsort(case.shard, kind="stable"), bounds)
+    assert (gradients[0] == 7).all(), "the gradients of another shard have changed"
+    return [*outputs, gradients[1:].copy()]
+
+
+def make_network(case: Case, variant: str | None, rows: int, sequences: int) -> tuple[NativeNetwork, np.ndarray]:
+    """A network and the memory of its gradients."""
+    gradients = np.zeros((SHARDS + 1, parameter_offsets(case.model)[1]), np.float32)
+    gradients[0] = 7
+    made = NativeNetwork(
+        case.model, [case.obs], [(MEAN, SCALE)], row_count=rows, sequences=sequences, gradients=gradients,
+        variant=variant,
+    )  # fmt: skip
+    return made, gradients
+
+
+def reference(case: Case) -> tuple[list[np.ndarray], list[list[torch.Tensor]]]:
+    """The same outputs by torch in float64, and the gradients of each shard by parameter."""
+    model, D = copy.deepcopy(case.model).double(), case.obs.shape[1]
+    step = np.repeat(np.arange(len(case.active)), case.active)
+    x = np.zeros((len(case.active), len(case.lengths), D))
+    x[step, case.member] = np.clip((case.obs[case.index] - MEAN[:D].astype(np.float64)) * SCALE[:D], -10, 10)
+    params, values, _ = model([torch.from_numpy(x)], torch.from_numpy(case.state.astype(np.float64)))
+    params, values = params[step, case.member], values[step, case.member]
+    by_row = (params * torch.from_numpy(case.by_params)).sum(1) + values * torch.from_numpy(case.by_values)
+    gradients = [
+        list(torch.autograd.grad(by_row[case.shard == s].sum(), list(model.parameters()), retain_graph=True))
+        for s in range(SHARDS)
+    ]
+    return [params.detach().numpy(), values.detach().numpy()], gradients
+
+
+def assert_near(found: Any, expected: Any, tolerance: float) -> None:
+    """Assert that the largest difference is small, relative to the largest number."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected)
+    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+
+
+NETWORKS = [
+    (core, layers, separate)
+    for core, layers in CORES
+    for separate in ("none", "core", "all")
+    if (core, separate) != ("none", "core")
+]
+CASES = [(*network, seed) for seed, network in enumerate(NETWORKS * 2)]
+
+
+@pytest.mark.parametrize(("core", "layers", "separate", "seed"), CASES)
+def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
+    core: str, layers: int, separate: str, seed: int
+) -> None:
+    case = make_case(core, layers, separate, seed)
+    R, J = len(case.index), len(case.lengths)
+    results = [computed(case, *make_network(case, variant, R, J)) for variant in supported_variants()]
+    for other in results[1:]:
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(results[0], other, strict=True))
+    expected, gradients = reference(case)
+    assert_near(results[0][0], expected[0], 1e-6)
+    assert_near(results[0][1], expected[1], 1e-6)
+    for own, of_shard in zip(results[0][2], gradients, strict=True):
+        for found, wanted in zip(parameter_views(torch.from_numpy(own), case.model), of_shard, strict=True):
+            assert_near(found, wanted, 1e-5)
+
+
+@pytest.mark.parametrize(("core", "layers"), CORES)
+def test_results_do_not_depend_on_other_sequences_on_the_capacity_or_on_the_batch_before(
+    core: str, layers: int
+) -> None:
+    case = make_case(core, layers, "all", 123)
+    R, J = len(case.index), len(case.lengths)
+    params, values, gradients = computed(case, *make_network(case, None, R, J))
+    larger, memory = make_network(case, None, R + 37, J + 5)
+    for sequence in (J - 1, 0):
+        alone = computed(case.alone(sequence), larger, memory)
+        own = case.member == sequence
+        assert alone[0].tobytes() == params[own].tobytes()
+        assert alone[1].tobytes() == values[own].tobytes()
+    assert computed(case, larger, memory)[2].tobytes() == gradients.tobytes()
+
+
+@pytest.mark.parametrize("variant", supported_variants())
+@pytest.mark.parametrize(("core", "layers"), CORES)
+def test_acting_gives_a_row_the_same_bits_in_any_batch(core: str, layers: int, variant: str) -> None:
+    _, model = small_network(core, layers, "all")
+    rng = np.random.default_rng(0)
+    obs, state = rng.standard_normal((64, 5), np.float32), rng.standard_normal((64, model.state_size), np.float32)
+
+    def act(chosen: slice) -> np.ndarray:
+        own = state[chosen].copy()
+        network = NativeNetwork(
+            model, [obs[chosen].copy()], [None], row_count=len(own), sequences=len(own), state=own, variant=variant
+        )
+        network.load()
+        network.forward()
+        return np.hstack([network.params, network.values, own])
+
+    whole = act(slice(None))
+    assert not np.array_equal(whole[:, -model.state_size :], state) or not model.state_size
+    for count in range(1, 65):
+        for chosen in (slice(count), slice(64 - count, None)):
+            assert act(chosen).tobytes() == whole[chosen].tobytes(), chosen
+
+
+FUNCTIONS = {
+    # The exact function in float64, where its relative error counts, and the bound of the error.
+    "exp": (0, lambda x: np.exp(np.clip(x, -87, 87)), np.inf, 1e-5),
+    "tanh": (1, np.tanh, np.inf, 1e-5),
+    "sigmoid": (2, lambda x: 1 / (1 + np.exp(-np.clip(x, -87, 87))), np.inf, 1e-5),
+}
+
+
+def apply(function: int, x: np.ndarray, variant: str | None = None) -> np.ndarray:
+    y = np.zeros_like(x)
+    kernels(variant).apply_function(function, x.ctypes.data, y.ctypes.data, len(x))
+    return y
+
+
+@pytest.mark.parametrize("stride", [4099, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_elementwise_functions_against_float64(name: str, stride: int) -> None:
+    number, exact, limit, bound = FUNCTIONS[name]
+    largest, at, size = 0.0, 0.0, stride << 20
+    for begin in range(0, 2**32, size):
+        x = np.arange(begin, min(begin + size, 2**32), stride, dtype=np.int64).astype(np.uint32).view(np.float32)
+        x = x[np.abs(x) <= limit]  # not NaN
+        if not len(x):
+            continue
+        y, wanted = apply(number, x).astype(np.float64), exact(x.astype(np.float64))
+        nonzero = wanted != 0
+        assert (y[~nonzero] == 0).all()
+        errors = np.abs(y[nonzero] / wanted[nonzero] - 1)
+        if (error := errors.max(initial=0)) > largest:
+            largest, at = float(error), float(x[nonzero][errors.argmax()])
+    print(f"{name}: largest relative error {largest:.4g} at {at!r}")
+    assert largest <= bound
+
+
+def test_special_values_and_parts_of_vectors() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 0, -0.0, 1e-40, -1e-40, 1.4e-45], np.float32)
+    found = [apply(function, x, variant) for function in range(3) for variant in supported_variants()]
+    assert np.isnan([y[0] for y in found]).all()
+    exp, tanh, sigmoid = found[:: len(supported_variants())]
+    np.testing.assert_array_equal(exp[1:5], apply(0, np.array([87, -87] * 2, np.float32)))
+    np.testing.assert_array_equal(exp[5:], np.ones(5))
+    np.testing.assert_array_equal(tanh[1:5], [1, -1, 1, -1])
+    np.testing.assert_array_equal(tanh[5:], x[5:])
+    assert (sigmoid[[2, 4]] < 2e-38).all()
+    np.testing.assert_array_equal(sigmoid[[1, 3]], [1, 1])
+    np.testing.assert_array_equal(sigmoid[5:], np.full(5, 0.5))
+    dense = np.linspace(-95, 95, 1003, dtype=np.float32)
+    for function in range(3):
+        whole = apply(function, dense)
+        for variant in supported_variants():
+            for count in range(1, 40):
+                assert apply(function, dense[-count:], variant).tobytes() == whole[-count:].tobytes()
+
+
+SMALL = TrainConfig(
+    env="CartPole-v1", num_envs=2, rollout_steps=8, minibatches=1, epochs=1, hidden_size=4, encoder_sizes=(4,),
+    workers=0, quiet=True, stop_at_iteration=1,
+)  # fmt: skip
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}},
+        r"the kernels have no convolutions; use --encoder mlp",
+    ),
+    ({"network": "networks:leaky"}, r"the kernels cannot compute --network"),
+    ({"autocast": "bf16"}, r"the kernels have no --autocast bf16"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), REFUSED)
+def test_networks_that_the_kernels_cannot_compute(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    config = replace(SMALL, **fields, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because {reason}$"):
+        train(replace(config, kernel="native"))
+    assert not (tmp_path / "run").exists()
+    assert kernel_of_run(config) == "torch"
+
+
+def kernel_of_run(config: TrainConfig) -> str:
+    """Train, and return the kernel that config.json says."""
+    train(config)
+    return load_config(Path(str(config.run_dir))).kernel
+
+
+@pytest.fixture
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """As if the installation had no compiler, in this process."""
+
+    def forget() -> None:
+        supported_variants.cache_clear()
+        kernels.cache_clear()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shmppo.kernels, "_library_path", lambda: None)
+        forget()
+        yield patch
+    forget()
+
+
+def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_path: Path, request: Any) -> None:
+    native = replace(SMALL, run_dir=str(tmp_path / "native"))
+    assert kernel_of_run(native) == "native"
+    with pytest.raises(ConfigError, match=r"^--kernel belongs to the run and cannot change when the run is resumed, "):
+        resume(tmp_path / "native", kernel="torch", stop_at_iteration=2)
+    request.getfixturevalue("not_compiled")
+    reason = "the kernels were not compiled when shmppo was installed; install it again with a C compiler"
+    with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because {reason}$"):
+        resume(tmp_path / "native", stop_at_iteration=2)
+    assert kernel_of_run(replace(SMALL, run_dir=str(tmp_path / "torch"))) == "torch"
+    assert resume(tmp_path / "torch", stop_at_iteration=2)["exact"]
+
+
+def layer_digest(library: Path | None, variant: str, *, command: tuple[str, ...] = (), **environment: str) -> str:
+    """The hash of the results of all layers, computed in another process. library: None: the installed one."""
+    library = library or shmppo.kernels._library_path()
+    done = subprocess.run(
+        [*command, sys.executable, str(DIGEST), str(library), variant],
+        env=os.environ | environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def compiled(path: Path, variant: str, *flags: str) -> Path:
+    """Compile one variant."""
+    source = Path(str(shmppo.kernels.__file__)).with_name("network.c")
+    flags = (*FLAGS.get(variant, ()), f"-DVARIANT={variant}", *flags)
+    subprocess.run([*COMPILE, *flags, str(source), "-o", str(path), "-lm"], check=True)
+    return path
+
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+
+
+@pytest.mark.slow
+@needs_gcc
+@pytest.mark.parametrize("build", [("-O2", f"-DGENERIC_LANES={n}") for n in (2, 8, 16)] + [("-O0",)], ids=str)
+def test_vectors_of_other_widths_and_other_builds_give_the_same_bits(build: tuple[str, ...], tmp_path: Path) -> None:
+    expected = layer_digest(None, supported_variants()[0])
+    assert layer_digest(compiled(tmp_path / "library.so", "generic", *build), "generic") == expected
+
+
+@pytest.mark.slow
+@needs_gcc
+@pytest.mark.parametrize("variant", supported_variants())
+def test_sanitizers_find_nothing(variant: str, tmp_path: Path) -> None:
+    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+    preload = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    found = layer_digest(
+        compiled(tmp_path / "library.so", variant, *flags), variant,
+        LD_PRELOAD=preload.stdout.strip(), ASAN_OPTIONS="detect_leaks=0",
+    )  # fmt: skip
+    assert found == layer_digest(None, variant)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="qemu-user is not installed")
+@pytest.mark.parametrize("processor", ["Haswell", "EPYC"])
+def test_emulated_processors_compute_the_same_bits(processor: str) -> None:
+    expected = layer_digest(None, supported_variants()[0])
+    for variant in ("avx2", "generic"):
+        assert layer_digest(None, variant, command=("qemu-x86_64", "-cpu", processor)) == expected
