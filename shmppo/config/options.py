@@ -217,8 +217,9 @@ class UpdateOptions:
     """Environments per shuffling block. Each block contributes an equal share to each minibatch. None: one block of all
     N environments."""
     grad_shards: int | None = None
-    """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it. With
-    few workers, one part per worker is faster. None: one part per 256 steps."""
+    """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
+    None: one part per 64 steps but at most 16, or one per 256 steps if that is more; with --kernel torch, one per 256
+    steps."""
 
     def check_update(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

@@ -71,8 +71,8 @@ def refusal(run_dir: Path, flags: Sequence[str], prog: str = "train") -> str:
 def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:
     """Return flags of the options that differ between two configurations of the same run, which must be none.
 
-    RESUMABLE fields and the run directory may differ.
+    RESUMABLE fields and the run directory may differ, and --kernel auto is no difference.
     """
-    ignored = {*RESUMABLE, "run_dir"}
+    ignored = {*RESUMABLE, "run_dir", *(["kernel"] if "auto" in (first.kernel, second.kernel) else [])}
     one, other = first.fields(), second.fields()
     return [flag(name) for name in one if name not in ignored and one[name] != other[name]]

@@ -16,7 +16,7 @@ from shmppo.config.options import KeywordArguments
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Processes, device, and files. At a given iteration, only --device changes the weights."""
+    """Processes, device, and files. At a given iteration, only --device and --kernel change the weights."""
 
     workers: int | None = None
     """W, number of worker processes. 0: no workers, the learner samples in its own process. None: one per usable core,
@@ -27,6 +27,10 @@ class ProcessOptions:
     device: str = "cpu"
     """Device of the learner's gradients: cpu, cuda, or cuda:1. Sampling stays on the CPU. Other devices than cpu need
     central learning. Such a run has other weights and is not reproducible (exact: false)."""
+    kernel: Literal["auto", "native", "torch"] = "auto"
+    """What computes the network. native: the compiled kernels, on the CPU. torch: its modules. auto: the kernels, but
+    torch for convolutions, --network, --autocast bf16, another --device than cpu, and installations without a C
+    compiler. The weights depend on it."""
     run_dir: str | None = None
     """Directory for all files of the run. None: runs/<env>-s<seed>-<time>."""
     stop_at_iteration: int | None = None

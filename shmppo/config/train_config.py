@@ -34,7 +34,8 @@ from shmppo.utils.partition import partition
 
 DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
-SHARD_STEPS = 256  # the fixed cost of a gradient shard dominates in smaller shards
+SHARD_STEPS = 256  # larger minibatches have one gradient shard per so many steps
+SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work; for torch they are slow
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
 MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
@@ -160,7 +161,10 @@ class TrainConfig(
         """G, or its default if None. It does not depend on the number of workers."""
         if self.grad_shards is not None:
             return self.grad_shards
-        by_size = self.rank_steps // self.minibatches // SHARD_STEPS
+        steps = self.rank_steps // self.minibatches
+        by_size = steps // SHARD_STEPS
+        if self.kernel != "torch":
+            by_size = max(by_size, min(steps // SMALL_SHARD_STEPS, SMALL_SHARDS))
         by_sequences = self.min_sequences // self.minibatches
         return max(1, min(by_size, by_sequences, MAX_SHARDS))
 
@@ -186,11 +190,6 @@ class TrainConfig(
         """B, rows of an inference batch. It does not depend on the number of workers."""
         quarter = -(-self.num_envs // (4 * BATCH_ROWS)) * BATCH_ROWS  # so that four workers need one batch each
         return min(quarter, MAX_BATCH_ROWS)
-
-    @cached_property
-    def eval_batch(self) -> int:
-        """Episodes of an evaluation in one inference batch: equal parts, at most two smallest batches each."""
-        return -(-self.eval_episodes // -(-self.eval_episodes // (2 * BATCH_ROWS)))
 
     @cached_property
     def block(self) -> int:

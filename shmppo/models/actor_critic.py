@@ -1,14 +1,14 @@
 """The recurrent actor-critic used for learning. It maps whole sequences to policy parameters and values.
 
 The recurrent state is an explicit argument and result: one packed vector [S] per environment. Its axes are, in this
-order: trunks, parts (see `shmppo.models.cores`), layers, numbers of a part. `ActingNetwork` computes the same function
-one step at a time.
+order: trunks, parts (see `shmppo.models.cores`), layers, numbers of a part. `NativeNetwork` computes the same
+function.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -205,33 +205,6 @@ class ActorCritic(nn.Module):
         if self.value_head is None:
             return params, params.new_zeros(params.shape[:-1])
         return params, self.value_head(features[-1]).squeeze(-1)
-
-    def heads_backward(
-        self, features: Sequence[Tensor], grad_params: Tensor, grad_values: Tensor, out: Mapping[str, Tensor]
-    ) -> list[Tensor]:
-        """Compute the derivatives of `heads` by hand: autograd would take longer than the products.
-
-        Args:
-            features: [L, J, F] of each trunk.
-            grad_params: derivative with respect to the policy parameters, [L·J, P]. It must be 0 at masked logits.
-            grad_values: derivative with respect to the values, [L·J].
-            out: where to write the derivatives with respect to the parameters of the heads, by parameter name.
-
-        Returns:
-            The derivatives with respect to the features of each trunk, [L, J, F].
-        """
-        assert self.value_head is not None
-        outputs = self.policy_head.out_features
-        grads = (grad_params[:, :outputs], grad_values.unsqueeze(1))
-        for name, grad, x in zip(("policy_head", "value_head"), grads, (features[0], features[-1]), strict=True):
-            torch.mm(grad.t(), x.flatten(0, 1), out=out[f"{name}.weight"])
-            torch.sum(grad, 0, out=out[f"{name}.bias"])
-        if self.log_std is not None:
-            torch.sum(grad_params[:, outputs:], 0, out=out["log_std"])
-        by_policy = grads[0] @ self.policy_head.weight
-        if len(features) == 1:
-            return [torch.addmm(by_policy, grads[1], self.value_head.weight).view_as(features[0])]
-        return [by_policy.view_as(features[0]), (grads[1] @ self.value_head.weight).view_as(features[1])]
 
 
 def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tuple[int, ...]]:

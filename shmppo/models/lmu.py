@@ -3,14 +3,13 @@
 The input of a layer is reduced to a few signals. The memory of a signal has the coefficients of the first D Legendre
 polynomials that approximate the signal over the last θ steps. The memory m of a signal u is linear: m ← Ā m + B̄ u. The
 matrices Ā and B̄ are constant. They are those of the Legendre memory unit (Voelker et al. 2019). That the memory has
-no nonlinear feedback is of Chilkuri & Eliasmith 2021, so the memories of many steps are one matrix product.
+no nonlinear feedback is of Chilkuri & Eliasmith 2021.
 
 Axes: L steps, J sequences, H hidden units, K signals, D coefficients per signal.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import cast
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from shmppo.utils.torch_utils import torch_threads
 
-SIGNALS, CHUNK = 8, 8
+SIGNALS = 8
 
 
 def memory_order(hidden: int, window: int) -> int:
@@ -52,16 +51,16 @@ def delay_network(order: int, theta: float) -> tuple[Tensor, Tensor]:
 
 
 class DelayMemory(nn.Module):
-    """Memories of signals. It has no parameters. Two matrix products compute a chunk of steps.
+    """Memories of signals. It has no parameters.
 
     Attributes:
         order: D.
     """
 
-    by_input: Tensor
-    """[CHUNK, CHUNK, D]: the memory after step t, from the input of step s."""
-    by_state: Tensor
-    """[D, CHUNK, D]: the memory after step t, from the memory before the chunk."""
+    transition: Tensor
+    """Ā [D, D]."""
+    into: Tensor
+    """B̄ [D]."""
 
     def __init__(self, order: int, window: int) -> None:
         """Compute the constants. order: D. window: θ, in steps."""
@@ -69,16 +68,9 @@ class DelayMemory(nn.Module):
         self.order = order
         with torch_threads(1):  # every process needs the same bits
             transition, into = delay_network(order, float(max(window, 2)))
-            powers = [torch.eye(order, dtype=torch.float64)]
-            for _ in range(CHUNK):
-                powers.append(transition @ powers[-1])
-        by_input = torch.zeros(CHUNK, CHUNK, order, dtype=torch.float64)
-        for s in range(CHUNK):
-            for t in range(s, CHUNK):
-                by_input[s, t] = powers[t - s] @ into
         # Processes do not share buffers, and checkpoints need not contain constants.
-        self.register_buffer("by_input", by_input.float(), persistent=False)
-        self.register_buffer("by_state", torch.stack(powers[1:]).permute(2, 0, 1).float().contiguous(), False)
+        self.register_buffer("transition", transition.float().contiguous(), persistent=False)
+        self.register_buffer("into", into.float().contiguous(), persistent=False)
 
     def forward(self, signals: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the memories after each step, always in the precision of the state.
@@ -90,23 +82,13 @@ class DelayMemory(nn.Module):
         Returns:
             (memories after each step [L, J, K·D], those after the last step [J, K·D]).
         """
-        sequences, count = signals.shape[1:]
-        # bf16 has too few digits for a recurrence. Signals of another type than the state are those of autocast.
-        exact = contextlib.nullcontext()
-        if signals.dtype != state.dtype:
-            exact = torch.autocast(signals.device.type, enabled=False)  # type: ignore[assignment]
-        with exact:
-            memory = state.reshape(-1, self.order)  # [J·K, D]
-            chunks = []
-            for chunk in torch.split(signals.to(state.dtype).flatten(1), CHUNK):  # [at most CHUNK, J·K]
-                steps = len(chunk)
-                by_input = self.by_input[:steps, :steps].flatten(1)
-                by_state = self.by_state[:, :steps].flatten(1)
-                after = torch.addmm(memory @ by_state, chunk.t(), by_input).view(-1, steps, self.order)
-                memory = after[:, -1]
-                chunks.append(after.view(sequences, count, steps, self.order))
-            memories = torch.cat(chunks, 2).permute(2, 0, 1, 3).flatten(2)
-        return memories, memory.reshape(sequences, -1)
+        memory, memories = torch.unflatten(state, -1, (-1, self.order)), []  # [J, K, D]
+        # bf16 has too few digits for a recurrence.
+        with torch.autocast(signals.device.type, enabled=False):
+            for signal in signals.to(state.dtype).unbind():
+                memory = memory @ self.transition.t() + signal.unsqueeze(-1) * self.into
+                memories.append(memory.flatten(1))
+        return torch.stack(memories), memories[-1]
 
 
 class LmuLayer(nn.Module):

@@ -13,50 +13,10 @@ Axes: L steps, J sequences, H hidden units.
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-
-
-class _Scan(torch.autograd.Function):
-    """h[t] = λ·h[t−1] + u[t] for all steps, one fused operation per step forward and backward."""
-
-    @staticmethod
-    def forward(ctx: Any, factor: Tensor, increment: Tensor, state: Tensor) -> Tensor:
-        outputs, previous = torch.empty_like(increment), state
-        for u, output in zip(increment.unbind(), outputs.unbind(), strict=True):
-            torch.addcmul(u, factor, previous, out=output)
-            previous = output
-        ctx.save_for_backward(factor, state, outputs)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        factor, state, outputs = ctx.saved_tensors
-        # The gradient of a complex product has conjugates: grad[t] += conj(λ)·grad[t + 1].
-        grad, conjugate = grads[0].clone(memory_format=torch.contiguous_format), factor.conj().resolve_conj()
-        steps = grad.unbind()
-        for t in range(len(steps) - 2, -1, -1):
-            torch.addcmul(steps[t], conjugate, steps[t + 1], out=steps[t])
-        of_factor = grad.new_empty(grad.shape)
-        torch.mul(grad[0], state.conj(), out=of_factor[0])
-        torch.mul(grad[1:], outputs[:-1].conj(), out=of_factor[1:])
-        return of_factor.sum_to_size(factor.shape), grad, conjugate * grad[0]
-
-
-def scan(factor: Tensor, increment: Tensor, state: Tensor) -> Tensor:
-    """Compute h[t] = λ·h[t−1] + u[t] for all steps. All arguments are complex.
-
-    Args:
-        factor: λ, a shape that broadcasts to that of `state`, for example [H].
-        increment: u, [L, J, …].
-        state: [J, …], h before the first step.
-
-    Returns:
-        h after each step [L, J, …].
-    """
-    return cast(Tensor, _Scan.apply(factor, increment, state))  # type: ignore[no-untyped-call]
 
 
 class LruLayer(nn.Module):
@@ -90,19 +50,13 @@ class LruLayer(nn.Module):
         by_real, by_imaginary, gamma = self.factors()
         # The recurrence has the precision of its state, also with autocast.
         inputs = self.into(x).to(real.dtype).unflatten(-1, (2, -1)) * gamma  # [L, J, 2, H]
-        if torch.is_grad_enabled():
-            u = torch.complex(*inputs.unbind(-2))
-            h = scan(torch.complex(by_real, by_imaginary), u, torch.complex(real, imaginary))
-            parts = torch.cat([h.real, h.imag], -1)
-            real, imaginary = h[-1].real, h[-1].imag
-        else:  # without complex numbers, for exported files
-            steps = []
-            for step in inputs.unbind():
-                next_real = by_real * real - by_imaginary * imaginary + step[:, 0]
-                imaginary = by_imaginary * real + by_real * imaginary + step[:, 1]
-                real = next_real
-                steps.append(torch.cat([real, imaginary], -1))
-            parts = torch.stack(steps)
+        steps = []
+        for step in inputs.unbind():
+            next_real = by_real * real - by_imaginary * imaginary + step[:, 0]
+            imaginary = by_imaginary * real + by_real * imaginary + step[:, 1]
+            real = next_real
+            steps.append(torch.cat([real, imaginary], -1))
+        parts = torch.stack(steps)
         features = torch.tanh(self.from_state(parts) + self.from_input(x))
         return features, real, imaginary
 

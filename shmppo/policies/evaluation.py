@@ -19,7 +19,7 @@ from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
-from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
+from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult
 from shmppo.utils.torch_utils import torch_threads
 
 Progress = Callable[[int, int], None]
@@ -153,7 +153,7 @@ def play_episodes(
         config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
         render_mode=None if video is None else "rgb_array", after_step=after_step,
     )  # fmt: skip
-    size = 1 if video else config.eval_batch
+    size = 1 if video else EPISODES_AT_ONCE
     with closing(player):
         for first in range(0, episodes, size):
             batch = range(first, min(first + size, episodes))

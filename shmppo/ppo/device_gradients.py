@@ -1,17 +1,15 @@
 """Gradients on a GPU. Acting and the optimizer stay on the CPU.
 
-Once per iteration, every field that the update reads is copied from pinned shared memory to the device. For each
+Once per iteration, the observations and their statistics are copied from pinned shared memory to the device. For each
 minibatch, the weights are copied to the device, and the gradient is copied back.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import warnings
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,7 +19,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.losses import GradientInputs, ShardGradients
+from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.torch_gradients import GradientInputs, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 
 log = logging.getLogger(__name__)
@@ -38,44 +37,8 @@ def check_device(device: str) -> None:
         raise ConfigError(f"--device {device} cannot be used here ({reason}); use --device cpu") from error
 
 
-class DeviceCopies:
-    """Copies of the gradient inputs on a device.
-
-    Attributes:
-        inputs: the copies. `upload` updates them.
-    """
-
-    def __init__(self, host: GradientInputs, device: str) -> None:
-        """Allocate the copies.
-
-        Args:
-            host: the tensors to copy, on the CPU.
-            device: name of the device for torch.
-        """
-        self._host = host
-        values: dict[str, Any] = {
-            name: tuple(torch.zeros_like(leaf, device=device) for leaf in value)
-            if isinstance(value, tuple)
-            else torch.zeros_like(value, device=device)
-            for name, value in vars(host).items()
-        }
-        self.inputs = GradientInputs(**values)
-
-    def upload(self, names: Iterable[str] | None = None) -> None:
-        """Copy fields to the device. names: names of the fields of `GradientInputs`. None: all of them."""
-        for name in [f.name for f in dataclasses.fields(GradientInputs)] if names is None else names:
-            for target, source in zip(_tensors(self.inputs, name), _tensors(self._host, name), strict=True):
-                target.copy_(source, non_blocking=True)
-
-
-def _tensors(inputs: GradientInputs, name: str) -> tuple[Tensor, ...]:
-    """Return the tensors of a field."""
-    value = getattr(inputs, name)
-    return value if isinstance(value, tuple) else (value,)
-
-
-class DeviceGradients:
-    """Computes the gradients of shards on a device. It has the interface of `ShardGradients`."""
+class DeviceGradients(ShardGradients):
+    """Computes the gradients of shards on a device."""
 
     def __init__(
         self, config: TrainConfig, distribution: Distribution, model: ActorCritic, buffers: SharedBuffers
@@ -86,28 +49,39 @@ class DeviceGradients:
             model: the network that learns. A copy of it is moved to the device.
             buffers: the shared buffers. With CUDA their memory is pinned.
         """
-        if config.device.startswith("cuda"):
+        device = config.device
+        if device.startswith("cuda"):
             # Without TF32, gradients have the precision of acting. The first ratio of an update must be close to 1.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             self._pin(buffers.memory)
-        self._copies = DeviceCopies(GradientInputs.of(buffers), config.device)
-        self._host_gradients = torch.from_numpy(buffers.shard_results.gradients)
-        self._device_gradients = torch.zeros_like(self._host_gradients, device=config.device)
-        device_model = copy.deepcopy(model).to(config.device)
-        move_parameters(device_model, self._copies.inputs.weights, keep=False)
-        self._gradients = ShardGradients(
-            config, distribution, device_model, buffers, self._copies.inputs, self._device_gradients
+        self._host = GradientInputs.of(buffers)
+        self._inputs = GradientInputs(
+            obs=tuple(torch.zeros_like(leaf, device=device) for leaf in self._host.obs),
+            obs_mean=torch.zeros_like(self._host.obs_mean, device=device),
+            obs_scale=torch.zeros_like(self._host.obs_scale, device=device),
+            weights=torch.zeros_like(self._host.weights, device=device),
         )
-        self._each_epoch = ("weights", "sequence_state") if config.refresh_states else ("weights",)
+        self._host_gradients = torch.from_numpy(buffers.shard_results.gradients)
+        self._device_gradients = torch.zeros_like(self._host_gradients, device=device)
+        device_model = copy.deepcopy(model).to(device)
+        move_parameters(device_model, self._inputs.weights, keep=False)
+        network = TorchNetwork(config, device_model, self._inputs, self._device_gradients)
+        super().__init__(config, distribution, model, buffers, network)
 
-    def compute(self, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
+    def compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Copy what has changed to the device, compute the gradients of some shards there, and copy them back."""
+        pairs: list[tuple[Tensor, Tensor]] = [(self._inputs.weights, self._host.weights)]
         if epoch == minibatch == 0:
-            self._copies.upload()
-        else:
-            self._copies.upload(("weights",) if minibatch else self._each_epoch)
-        self._gradients.compute(epoch, minibatch, shards)
+            pairs += [
+                *zip(self._inputs.obs, self._host.obs, strict=True),
+                (self._inputs.obs_mean, self._host.obs_mean),
+                (self._inputs.obs_scale, self._host.obs_scale),
+            ]
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
+        self._device_gradients.zero_()
+        super().compute(epoch, minibatch, shards)
         self._host_gradients.copy_(self._device_gradients)
 
     def _pin(self, memory: Tensor) -> None:

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Minibatches
-from shmppo.ppo.losses import ShardGradients
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.spaces.distributions import Distribution
 
 PROBE_STEPS = 512  # approximate number of environment steps in the probe
@@ -134,7 +133,7 @@ class KLRecorder:
         """Choose the probe from the sequences of an update, and record the policy before its first step."""
         count = int(minibatches.bounds[0, -1, -1])
         self._probe = probe_sequences(minibatches.sequences[:count].astype(np.int64))
-        self._policies: list[Tensor] = []
+        self._policies: list[np.ndarray] = []
         self._steps: list[int] = []
         self._sequential: list[float] = []
         self._seconds = 0.0
@@ -176,14 +175,13 @@ class KLRecorder:
             seconds=self._seconds + time.perf_counter() - began,
         )
 
-    def _policy(self) -> Tensor:
+    def _policy(self) -> np.ndarray:
         """Compute the parameters of the current policy at the steps of the probe, float64 [steps, O]."""
-        params, valid = self._gradients.policy(self._probe)
-        return params[valid].double()
+        return self._gradients.policy(self._probe).astype(np.float64)
 
-    def _kl(self, p: Tensor, q: Tensor) -> float:
+    def _kl(self, p: np.ndarray, q: np.ndarray) -> float:
         """Compute the mean KL(p ‖ q) over the probe, in nats."""
-        return float(self._distribution.kl(p.numpy(), q.numpy()).mean())
+        return float(self._distribution.kl(p, q).mean())
 
 
 def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:

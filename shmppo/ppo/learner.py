@@ -21,8 +21,8 @@ from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advantages, last_steps, merge_moments
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
-from shmppo.ppo.losses import ShardGradients
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.utils.torch_utils import bare_optimizer_step, without_dynamo
 

@@ -17,9 +17,6 @@ from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
 from shmppo.utils.rng import minibatch_generator
 
-STEP_MULTIPLE = 4
-"""Sequences are padded to a multiple of so many steps. Otherwise there are more different shapes, and each new shape
-costs the fused LSTM 1 to 2 ms."""
 _EPSILON = 1e-8
 _MOMENTS = 3  # steps, sum, and sum of squares of a minibatch's advantages
 
@@ -155,8 +152,8 @@ def shuffle_sequences(
 def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards: int) -> np.ndarray:
     """Divide the minibatches of one epoch into shards.
 
-    With several shards, each minibatch is sorted by length, so the sequences of a shard have similar lengths and need
-    little padding.
+    Each minibatch is sorted by length, so the longest sequence of a shard is the first, and the others have similar
+    lengths.
 
     Args:
         order: [sequences], from `shuffle_sequences`. The part of each minibatch is sorted in place.
@@ -170,9 +167,10 @@ def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards
     bounds = np.empty((len(cuts) - 1, shards + 1), np.int64)
     for m in range(len(bounds)):
         members = order[cuts[m] : cuts[m + 1]]
-        if shards > 1:
-            members[:] = members[np.argsort(-steps[members], kind="stable")]
-        bounds[m] = cuts[m] + shard_cuts(steps[members], shards)
+        members[:] = members[np.argsort(-steps[members], kind="stable")]
+        filled = min(shards, len(members))  # with fewer sequences than shards, the last shards are empty
+        bounds[m, : filled + 1] = cuts[m] + equal_cuts(steps[members], filled)
+        bounds[m, filled:] = cuts[m + 1]
     return bounds
 
 
@@ -197,26 +195,6 @@ def equal_cuts(lengths: np.ndarray, parts: int) -> np.ndarray:
     return np.concatenate([[0], cuts, [count]]).astype(np.int64)
 
 
-def shard_cuts(steps: np.ndarray, shards: int) -> np.ndarray:
-    """Divide a minibatch into shards whose sizes with padding are nearly equal.
-
-    Each shard is padded to its longest sequence.
-
-    Args:
-        steps: [sequences], number of steps of each sequence, the longest first.
-        shards: G.
-
-    Returns:
-        int [G + 1], as in `equal_cuts`. With fewer sequences than shards, the last shards are empty.
-    """
-    filled = min(shards, len(steps))
-    cuts = equal_cuts(steps, filled)
-    if filled > 1 and steps[0] > steps[-1]:
-        for _ in range(2):  # padded sizes depend on the cuts, so iterate; the second pass changes little
-            cuts = equal_cuts(np.repeat(steps[cuts[:-1]], np.diff(cuts)), filled)
-    return np.concatenate([cuts, np.full(shards - filled, len(steps))])
-
-
 def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
     """Return the number of burn-in steps of each sequence: 0 where an episode or the rollout begins, else `burn_in`.
 
@@ -233,27 +211,27 @@ def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
     return np.where((sequences[:, 3] >= 0) & (sequences[:, 0] > 0), burn_in, 0)
 
 
-def step_indices(
-    sequences: np.ndarray, *, sequence_steps: int, num_envs: int, burn_in: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the steps of padded sequences in flattened arrays [T·N, …].
+def pack_steps(
+    sequences: np.ndarray, *, num_envs: int, burn_in: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the steps of some sequences in the order of (step, sequence), without padding.
 
     Args:
-        sequences: [J, 4].
-        sequence_steps: maximum length of a sequence.
+        sequences: [J, 4]. Those with the most steps, including burn-in, are first.
+        num_envs: N.
         burn_in: as configured.
 
     Returns:
-        (indices int64 [L, J], valid bool [L, J]). Here L is the largest number of steps with burn-in, rounded up to a
-        multiple of STEP_MULTIPLE, but at most sequence_steps + burn_in. Burn-in steps are first, and padding is last.
-        Both are not valid. Padding repeats the last step.
+        (index int64 [R] of each step in flattened arrays [T·N, …], active int32 [L], the number of sequences that have
+        a step t, counted bool [R], false at burn-in steps, member int64 [R], to which sequence each step belongs).
     """
-    length, before = sequences[:, 2].astype(np.int64), burn_in_steps(sequences, burn_in)
-    ends = before + length
-    longest = int(ends.max())
-    offset = np.arange(min(longest + -longest % STEP_MULTIPLE, sequence_steps + burn_in))[:, None]
-    step = sequences[:, 0].astype(np.int64) - before + np.minimum(offset, ends - 1)
-    return step * num_envs + sequences[:, 1], (offset >= before) & (offset < ends)
+    before = burn_in_steps(sequences, burn_in)
+    ends = before + sequences[:, 2]
+    has_step = np.arange(ends[0])[:, np.newaxis] < ends  # [L, J]
+    offset, member = np.nonzero(has_step)
+    step = (sequences[:, 0] - before)[member] + offset
+    index = step * np.int64(num_envs) + sequences[member, 1]
+    return index, has_step.sum(axis=1, dtype=np.int32), offset >= before[member], member
 
 
 class AdvantageSums:

@@ -28,7 +28,6 @@ from shmppo.runs.handle import RunHandle
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.training import TrainState
-from shmppo.sampling.actor import ActingNetwork
 from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
@@ -144,15 +143,14 @@ class Session:
         config = self.config
         if config.device != "cpu":
             self.state.mark_inexact(f"--device {config.device} adds numbers in another order")
-        network = ActingNetwork(self.learner.model, task.distribution, batches=1, rows=config.inference_rows)
-        network.load()
-        with torch_threads(1):
-            independent = is_row_independent(network)
-        if not independent:
-            self.state.mark_inexact(
-                "an environment's actions depend on the other environments of its inference batch, on this processor "
-                "and build of torch or because of --network"
-            )
+        if config.kernel == "torch":
+            with torch_threads(1):
+                independent = is_row_independent(self.learner.model, config.inference_rows)
+            if not independent:
+                self.state.mark_inexact(
+                    "an environment's actions depend on the other environments of its inference batch, on this "
+                    "processor and build of torch or because of --network"
+                )
         if config.preempt_fraction is not None:
             self.state.mark_inexact("--preempt-fraction ends rollouts by the clock")
 

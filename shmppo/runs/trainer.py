@@ -16,6 +16,8 @@ from shmppo.config.trust import Trusted, modules_of
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
+from shmppo.models.actor_critic import build_meta_model
+from shmppo.models.native import resolve_kernel
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
@@ -148,6 +150,8 @@ def _run(
             check_device(config.device)
             loggers = receivers.of_rank(config)
             task = inspect_task(config)
+            model = build_meta_model(config, task.observation, task.distribution)
+            config = dataclasses.replace(config, kernel=resolve_kernel(config, model))
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
             fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
             check_shared_memory(fields)

@@ -1,7 +1,7 @@
 """Evaluation: play whole episodes with fixed weights, several at a time, each in its own environment.
 
-Episode k has its own seed and always uses row k mod `TrainConfig.eval_batch` of an inference batch, so its result does
-not depend on which process plays it, or on how many episodes that process plays.
+Episode k has its own seed, and with --kernel torch always the same row of an inference batch, so its result does not
+depend on which process plays it, or on how many episodes that process plays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from shmppo.config.train_config import BATCH_ROWS, TrainConfig
+from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import sync_vector_env
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
@@ -24,9 +24,10 @@ from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.sampling.actor import Actor, inference_slices
+from shmppo.sampling.actor import Actor
 from shmppo.utils.rng import action_noise_generator
 
+EPISODES_AT_ONCE = 64
 FIRST_INDEX = 2**40  # index of the environment of episode 0; training uses smaller indices, and so other random streams
 MAX_STEPS = 100_000
 """Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
@@ -92,16 +93,16 @@ class EpisodePlayer:
             EnvError: if an environment raises. Its index is the number of the episode.
         """
         results: list[EpisodeResult] = []
-        size = self._config.eval_batch
-        for batch in inference_slices(episodes.start, episodes.stop, size):
-            low, high = (episodes.start + i for i in (batch.own.start, batch.own.stop))
+        size, begin = EPISODES_AT_ONCE, episodes.start
+        if self._config.kernel == "torch":
+            size = self._config.inference_rows
+            begin -= begin % size
+        for first in range(begin, episodes.stop, size):
+            low, high = max(first, episodes.start), min(first + size, episodes.stop)
             try:
                 envs = self._environments(low, high)
                 envs.options = options
-                rows = -(-size // BATCH_ROWS) * BATCH_ROWS
-                actor = Actor(
-                    self._config, self._model, self._task.distribution, envs.obs, low=batch.rows.start, rows=rows
-                )
+                actor = Actor(self._config, self._model, self._task.distribution, envs.obs, low=low)
                 actor.load(obs_mean, obs_scale)
                 results += self._play(envs, actor)
             except EnvError as error:

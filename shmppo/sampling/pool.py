@@ -18,7 +18,7 @@ from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.device_gradients import DeviceGradients
-from shmppo.ppo.losses import ShardGradients
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.sampling.worker import ActionLog

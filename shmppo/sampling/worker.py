@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import Collect, Evaluate, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
-from shmppo.ppo.losses import ShardGradients
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.logs import log_to

@@ -1,0 +1,43 @@
+"""Build the kernels of `shmppo/kernels` once for each kind of processor. Without a C compiler, torch computes."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FLAGS = ["-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-Wno-psabi"]
+VARIANTS = {
+    "x86_64": {"avx512": ["-mavx512f", "-mavx2", "-mfma"], "avx2": ["-mavx2", "-mfma"]},
+    "aarch64": {"neon": []},
+}
+
+
+class BuildKernels(build_ext):
+    """Compiles network.c for each variant, and links one shared library that ctypes loads."""
+
+    def build_extension(self, ext: Extension) -> None:
+        build, target = Path(self.build_temp), Path(self.get_ext_fullpath(ext.name))
+        build.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        compiler, objects = os.environ.get("CC", "cc"), []
+        try:
+            for variant, flags in {**VARIANTS.get(platform.machine(), {}), "generic": []}.items():
+                objects.append(build / f"{variant}.o")
+                command = [compiler, *FLAGS, *flags, f"-DVARIANT={variant}", "-c", *ext.sources, "-o", objects[-1]]
+                subprocess.run(command, check=True)
+            subprocess.run([compiler, "-shared", *objects, "-lm", "-o", target], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"shmppo: the kernels could not be compiled ({error}); torch computes instead", file=sys.stderr)
+
+
+SOURCES = Path("shmppo/kernels")
+setup(
+    ext_modules=[
+        Extension("shmppo.kernels.network", [str(SOURCES / "network.c")], depends=list(map(str, SOURCES.glob("*.h"))))
+    ],
+    cmdclass={"build_ext": BuildKernels},
+)

@@ -1,0 +1,116 @@
+"""Kernels in C: layers forward and backward, with the same bits on each processor. See kernels.h.
+
+`Layer` and `Batch` are the structures of kernels.h, and `Kernels` calls its functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from importlib import machinery
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+KINDS = {name: kind for kind, name in enumerate(("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay"))}
+ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
+SKIP, SET, ADD = range(3)
+VARIANTS = {"avx512": ("avx512f",), "avx2": ("avx2", "fma"), "neon": (), "generic": ()}
+"""The variants of the kernels, the fastest first, and the features of /proc/cpuinfo that each needs."""
+
+_Floats = ctypes.c_void_p
+
+
+class Rows(ctypes.Structure):
+    """Rows of floats: the address of the first one, and the floats from one row to the next."""
+
+    _fields_ = (("at", ctypes.c_void_p), ("stride", ctypes.c_int64))
+
+
+class Batch(ctypes.Structure):
+    """The rows of some sequences, and which shards they belong to."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("steps", ctypes.c_int32),
+        ("sequences", ctypes.c_int32),
+        ("active", ctypes.c_void_p),
+        ("index", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("shards", "first_shard")),
+        *((name, ctypes.c_void_p) for name in ("order", "bounds")),
+        ("gradient_stride", ctypes.c_int64),
+    )
+
+
+class Layer(ctypes.Structure):
+    """A layer with the addresses of what it reads and writes."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "activation", "inputs", "outputs")),
+        *((name, ctypes.c_int32) for name in ("into_y", "into_by_x", "writes_state", "trains")),
+        *((name, Rows) for name in ("x", "y", "by_x", "by_y")),
+        ("state", Rows * 2),
+        *((name, _Floats) for name in ("weight", "bias", "state_weight", "state_bias")),
+        *((name, _Floats) for name in ("by_weight", "by_bias", "by_state_weight", "by_state_bias")),
+        ("packed", _Floats),
+        ("memory", _Floats),
+    )
+
+
+def rows(array: np.ndarray) -> Rows:
+    """Return the rows of a float32 array [rows, width] whose last axis is contiguous."""
+    return Rows(array.ctypes.data, array.strides[0] // 4)
+
+
+class Kernels:
+    """The functions of one variant."""
+
+    def __init__(self, variant: str) -> None:
+        self.variant = variant
+        library = ctypes.CDLL(str(_library_path()))
+        size, count = ctypes.c_int64, ctypes.c_int
+        self.packed_size = _function(library, f"packed_size_{variant}", size, ctypes.c_void_p)
+        self.memory_size = _function(library, f"memory_size_{variant}", size, ctypes.c_void_p, size, size)
+        self.load_weights = _function(library, f"load_weights_{variant}", None, ctypes.c_void_p, count)
+        self.forward = _function(library, f"forward_{variant}", None, ctypes.c_void_p, count, ctypes.c_void_p)
+        self.backward = _function(library, f"backward_{variant}", None, ctypes.c_void_p, count, ctypes.c_void_p)
+        self.apply_function = _function(
+            library, f"apply_function_{variant}", None, count, ctypes.c_void_p, ctypes.c_void_p, size
+        )
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(library, name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+def _library_path() -> Path | None:
+    """Return the compiled library beside this file, or None if the installation had no compiler."""
+    paths = (Path(__file__).with_name("network" + suffix) for suffix in machinery.EXTENSION_SUFFIXES)
+    return next((path for path in paths if path.exists()), None)
+
+
+@functools.cache
+def supported_variants() -> list[str]:
+    """Return the variants that this processor can run, the fastest first. Empty without a compiled library."""
+    path = _library_path()
+    if path is None:
+        return []
+    flags = {
+        word
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith(("flags", "Features"))
+        for word in line.split()
+    }
+    library = ctypes.CDLL(str(path))
+    return [
+        name for name, needed in VARIANTS.items() if flags.issuperset(needed) and hasattr(library, f"forward_{name}")
+    ]
+
+
+@functools.cache
+def kernels(variant: str | None = None) -> Kernels:
+    """Return the kernels of a variant, of the fastest one if None."""
+    return Kernels(variant or supported_variants()[0])

@@ -1,0 +1,59 @@
+/* Networks for training and acting: what Python passes, and in which order the numbers are added.
+ *
+ * A network is an array of layers that read and write rows of float32. `forward` runs them in order, `backward` in
+ * reverse order. The rows are packed by time: a batch of sequences has active[0] rows of step 0, one per sequence, then
+ * active[1] rows of step 1, and so on. Sequences are sorted by length, the longest first, so active never increases, and
+ * row j of each step belongs to sequence j. There is no padding. Acting is a batch of one step.
+ *
+ * Order of summation, the same for each vector width, number of rows, and blocking:
+ *   - An output of a matrix product is one chain of fused multiply-adds. It begins with the bias, 0, or the value to add
+ *     to, and takes the inputs in ascending order; a recurrent layer takes those of x before those of the state.
+ *   - A sum over rows (the gradient of a weight or bias) is such a chain, too, in the order of the rows of a shard.
+ *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
+ *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
+ * All other operations are elementwise, and each is rounded as IEEE 754 says. So a row's result depends on nothing but
+ * the row, and is the same on each processor.
+ */
+#ifndef SHMPPO_KERNELS_H
+#define SHMPPO_KERNELS_H
+
+#include <stdint.h>
+
+enum { INPUT, LINEAR, LAYER_NORM, LSTM, GRU, SCAN, DELAY };
+enum { IDENTITY, TANH, RELU };
+enum { SKIP, SET, ADD }; /* what to do with a result: not needed, write, or add to the memory */
+
+typedef struct {
+    float *at;
+    int64_t stride; /* floats from one row to the next */
+} Rows;
+
+typedef struct {
+    int64_t rows; /* sum of `active` */
+    int32_t steps, sequences;
+    const int32_t *active; /* [steps]; active[0] = sequences */
+    const int64_t *index;  /* [rows], which row of its x each INPUT layer reads; NULL: row r reads row r */
+    /* For `backward`: the rows belong to shards, whose gradients are sums over their own rows only. */
+    int64_t shards, first_shard;
+    const int64_t *order;    /* [rows]: the rows of the first shard in ascending order, then those of the next one */
+    const int64_t *bounds;   /* [shards + 1]: shard s has the rows order[bounds[s]] … order[bounds[s + 1] − 1] */
+    int64_t gradient_stride; /* floats from the gradients of a shard to those of the next */
+} Batch;
+
+typedef struct {
+    int32_t kind, activation;
+    int32_t inputs, outputs;
+    int32_t into_y;       /* SET or ADD (LINEAR) */
+    int32_t into_by_x;    /* SKIP, SET, or ADD */
+    int32_t writes_state; /* whether `state` gets the state after the last step of a batch with one step */
+    int32_t trains;       /* whether `backward` will be called */
+    Rows x, y;
+    Rows by_x, by_y;    /* derivatives of the loss; `backward` overwrites by_y */
+    Rows state[2];      /* [sequences, …]: before the first step */
+    const float *weight, *bias, *state_weight, *state_bias; /* as torch has them: [outputs, inputs] */
+    float *by_weight, *by_bias, *by_state_weight, *by_state_bias; /* gradients of shard 0 */
+    float *packed; /* [packed_size]: weights in the order in which products read them */
+    float *memory; /* [memory_size]: what `forward` leaves for `backward`, and temporary values */
+} Layer;
+
+#endif

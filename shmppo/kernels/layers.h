@@ -1,0 +1,112 @@
+/* Layers without a recurrent state: input, linear, layer normalization. */
+
+INLINE Rows after(Rows rows, int64_t count) { return (Rows){rows.at + count * rows.stride, rows.stride}; }
+
+/* Normalize observations: (x − mean)·scale, at least −10 and at most 10. `weight` is the mean, `bias` the scale. */
+static void input_forward(const Layer *l, const Batch *batch) {
+    for (int64_t r = 0; r < batch->rows; r++) {
+        const float *x = l->x.at + (batch->index ? batch->index[r] : r) * l->x.stride;
+        float *y = l->y.at + r * l->y.stride;
+        FOR_VECTORS(i, l->inputs) {
+            int64_t count = l->inputs - i;
+            Vector v = load_part(x + i, count);
+            if (l->weight) {
+                v = (v - load_part(l->weight + i, count)) * load_part(l->bias + i, count);
+                v = at_least(at_most(v, 10.0f), -10.0f);
+            }
+            store_part(y + i, v, count);
+        }
+    }
+}
+
+static void activate_rows(const Layer *l, int64_t rows) {
+    for (int64_t r = 0; l->activation && r < rows; r++) {
+        float *y = l->y.at + r * l->y.stride;
+        FOR_VECTORS(i, l->outputs) store_part(y + i, activate(load_part(y + i, l->outputs - i), l->activation), l->outputs - i);
+    }
+}
+
+/* Multiply by_y by the derivative of the activation. */
+static void activate_rows_backward(const Layer *l, int64_t rows) {
+    for (int64_t r = 0; l->activation && r < rows; r++) {
+        float *by_y = l->by_y.at + r * l->by_y.stride;
+        const float *y = l->y.at + r * l->y.stride;
+        FOR_VECTORS(i, l->outputs) {
+            int64_t count = l->outputs - i;
+            Vector v = load_part(by_y + i, count) * slope(load_part(y + i, count), l->activation);
+            store_part(by_y + i, v, count);
+        }
+    }
+}
+
+static void linear_load(const Layer *l) {
+    float *backward = pack(l->weight, 1, l->inputs, l->inputs, l->outputs, l->packed);
+    if (l->trains && l->into_by_x) pack(l->weight, l->inputs, 1, l->outputs, l->inputs, backward);
+}
+
+static void linear_forward(const Layer *l, const Batch *batch) {
+    const float *start = l->into_y == ADD ? l->y.at : l->bias;
+    multiply(l->x, batch->rows, l->packed, l->inputs, l->outputs, start, l->into_y == ADD ? l->y.stride : 0, l->y);
+    activate_rows(l, batch->rows);
+}
+
+static void linear_backward(const Layer *l, const Batch *batch) {
+    activate_rows_backward(l, batch->rows);
+    gradients(batch, l->by_y, l->x, l->outputs, l->inputs, l->by_weight, l->by_bias, l->memory);
+    if (l->into_by_x)
+        multiply(l->by_y, batch->rows, l->packed + panels(l->outputs) * PANEL * l->inputs, l->outputs, l->inputs,
+                 l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->by_x);
+}
+
+enum { PARTS = 16 };
+
+/* The sum of a row's products a·b in the order that kernels.h states; b NULL: of a. */
+static float sum_units(const float *a, const float *b, int64_t count) {
+    float part[PARTS] = {0};
+    for (int64_t i = 0; i < count; i++) part[i % PARTS] = b ? fmaf(a[i], b[i], part[i % PARTS]) : part[i % PARTS] + a[i];
+    for (int half = PARTS / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) part[i] += part[i + half];
+    return part[0];
+}
+
+/* y = activation(x̂·weight + bias) with x̂ = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016). */
+static void norm_forward(const Layer *l, const Batch *batch) {
+    int64_t width = l->outputs;
+    for (int64_t r = 0; r < batch->rows; r++) {
+        const float *x = l->x.at + r * l->x.stride;
+        float *hat = l->memory + r * (width + 1), *y = l->y.at + r * l->y.stride;
+        float mean = sum_units(x, NULL, width) / (float)width;
+        for (int64_t i = 0; i < width; i++) hat[i] = x[i] - mean;
+        float inverse = 1.0f / sqrtf(sum_units(hat, hat, width) / (float)width + 1e-5f);
+        hat[width] = inverse;
+        for (int64_t i = 0; i < width; i++) {
+            hat[i] *= inverse;
+            y[i] = fmaf(hat[i], l->weight[i], l->bias[i]);
+        }
+    }
+    activate_rows(l, batch->rows);
+}
+
+static void norm_backward(const Layer *l, const Batch *batch) {
+    int64_t width = l->outputs;
+    activate_rows_backward(l, batch->rows);
+    for (int64_t s = 0; s < batch->shards; s++) {
+        const int64_t *chosen = batch->order + batch->bounds[s], rows = batch->bounds[s + 1] - batch->bounds[s];
+        int64_t offset = (batch->first_shard + s) * batch->gradient_stride;
+        float *by_weight = l->by_weight + offset;
+        sum_rows(l->by_y, chosen, rows, width, l->by_bias + offset);
+        memset(by_weight, 0, 4 * (size_t)width);
+        for (int64_t r = 0; r < rows; r++) {
+            const float *hat = l->memory + chosen[r] * (width + 1), *by_y = l->by_y.at + chosen[r] * l->by_y.stride;
+            for (int64_t i = 0; i < width; i++) by_weight[i] = fmaf(by_y[i], hat[i], by_weight[i]);
+        }
+    }
+    for (int64_t r = 0; r < batch->rows; r++) {
+        const float *hat = l->memory + r * (width + 1);
+        float *by_y = l->by_y.at + r * l->by_y.stride, *by_x = l->by_x.at + r * l->by_x.stride;
+        for (int64_t i = 0; i < width; i++) by_y[i] *= l->weight[i];
+        float mean = sum_units(by_y, NULL, width) / (float)width;
+        float slope = sum_units(by_y, hat, width) / (float)width;
+        for (int64_t i = 0; i < width; i++) by_x[i] = (by_y[i] - fmaf(hat[i], slope, mean)) * hat[width];
+    }
+}

@@ -1,0 +1,121 @@
+/* Vectors of LANES floats, for the processor that the compiler's options name. Only the fused multiply-add needs
+ * intrinsics; all else are the vector extensions of GCC and Clang. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+enum { LANES = 16, TILE_ROWS = 8, TILE_VECTORS = 2 };
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+enum { LANES = 8, TILE_ROWS = 6, TILE_VECTORS = 2 };
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+enum { LANES = 4, TILE_ROWS = 6, TILE_VECTORS = 4 };
+#else
+#ifndef GENERIC_LANES /* a test compiles other widths */
+#define GENERIC_LANES 4
+#endif
+enum { LANES = GENERIC_LANES, TILE_ROWS = 8, TILE_VECTORS = 2 };
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+typedef float Vector __attribute__((vector_size(LANES * 4)));
+typedef int32_t Bits __attribute__((vector_size(LANES * 4)));
+
+INLINE Vector all(float value) { return value - (Vector){0}; }
+
+INLINE Vector load(const float *at) {
+    Vector v;
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+
+INLINE void store(float *at, Vector v) { memcpy(at, &v, sizeof v); }
+
+/* The first `count` lanes, if there are not enough for a vector. */
+INLINE Vector load_part(const float *at, int64_t count) {
+    if (count >= LANES) return load(at);
+    Vector v = {0};
+    memcpy(&v, at, 4 * (size_t)count);
+    return v;
+}
+
+INLINE void store_part(float *at, Vector v, int64_t count) {
+    memcpy(at, &v, count >= LANES ? sizeof v : 4 * (size_t)count);
+}
+
+/* a·b + c, rounded once */
+INLINE Vector fma_(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    for (int i = 0; i < LANES; i++) c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+INLINE Vector choose(Bits condition, Vector a, Vector b) {
+    return (Vector)((condition & (Bits)a) | (~condition & (Bits)b));
+}
+
+/* Bounds keep NaN: a comparison with NaN is false. */
+INLINE Vector at_most(Vector v, float high) { return choose(v > high, all(high), v); }
+INLINE Vector at_least(Vector v, float low) { return choose(v < low, all(low), v); }
+
+/* exp(r) − 1 for |r| <= ln(2)/2: r + r²·(c₀ + c₁r + … + c₄r⁴). The coefficients are a minimax fit of (exp(r) − 1 − r)/r²,
+ * with a relative error of exp(r) − 1 below 3e-8. */
+INLINE Vector expm1_near_0(Vector r) {
+    Vector p = all(1.39261835877e-3f);
+    p = fma_(p, r, all(8.36317905272e-3f));
+    p = fma_(p, r, all(4.16665546172e-2f));
+    p = fma_(p, r, all(1.66665769897e-1f));
+    p = fma_(p, r, all(0.5f));
+    return fma_(p, r * r, r);
+}
+
+/* Divide x by ln 2: x = n·ln 2 + r. Returns 2ⁿ. |x| must be below 87.3. */
+INLINE Vector reduce(Vector x, Vector *r) {
+    const float shift = 12582912.0f; /* 1.5·2²³: adding it rounds to an integer */
+    Vector shifted = fma_(x, all(1.44269504f), all(shift));
+    Vector n = shifted - shift;
+    *r = fma_(n, all(2.12194440e-4f), fma_(n, all(-0.693359375f), x));
+    Bits exponent = (Bits)shifted - 0x4B400000 + 127; /* the bits of `shift`, and the bias of exponents */
+    return (Vector)(exponent << 23);
+}
+
+/* The errors below are the largest of all float32 arguments, relative to the exact result. */
+
+/* exp, at most exp(87), at least exp(−87). Error 1.3e-7. */
+INLINE Vector v_exp(Vector x) {
+    Vector r, scale = reduce(at_most(at_least(x, -87.0f), 87.0f), &r);
+    return fma_(expm1_near_0(r), scale, scale);
+}
+
+/* Error 2.5e-7. exp(2x) − 1 keeps the digits of a small x. */
+INLINE Vector v_tanh(Vector x) {
+    Vector r, scale = reduce(at_most(at_least(x + x, -20.0f), 20.0f), &r);
+    Vector e = fma_(expm1_near_0(r), scale, scale - 1.0f);
+    return e / (e + 2.0f);
+}
+
+/* Error 2.5e-7. */
+INLINE Vector v_sigmoid(Vector x) { return 1.0f / (1.0f + v_exp(-x)); }
+
+INLINE Vector activate(Vector v, int activation) {
+    if (activation == TANH) return v_tanh(v);
+    return activation == RELU ? at_least(v, 0.0f) : v;
+}
+
+/* The derivative of an activation, from its result */
+INLINE Vector slope(Vector y, int activation) {
+    if (activation == TANH) return fma_(-y, y, all(1.0f));
+    return (Vector)((Bits)all(1.0f) & (y > 0.0f));
+}
+
+#define FOR_VECTORS(i, count) for (int64_t i = 0; i < (count); i += LANES)

@@ -1,0 +1,188 @@
+"""The actor-critic, computed by the kernels: one call computes all layers forward, and one backward.
+
+`NativeNetwork` computes the function of `ActorCritic` with its parameters, which are not copied but packed by `load`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.kernels import Batch, Layer, kernels, supported_variants
+from shmppo.models.actor_critic import ActorCritic, Trunk
+from shmppo.models.encoders import Mlp, network_input
+from shmppo.models.native_layers import LayerBuilder, Statistics, as_rows
+from shmppo.spaces.distributions import MASKED
+
+
+def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
+    """Return why the kernels cannot compute a network, as the end of "because …". None: they can."""
+    if not supported_variants():
+        return "the kernels were not compiled when shmppo was installed; install it again with a C compiler"
+    if config.device != "cpu":
+        return f"the kernels do not run on --device {config.device}"
+    if config.autocast != "none":
+        return f"the kernels have no --autocast {config.autocast}"
+    for trunk in model.trunk_list:
+        if not isinstance(trunk, Trunk):
+            return "the kernels cannot compute --network"
+        if not all(isinstance(encoder.network, Mlp) for encoder in trunk.encoder_list):
+            return "the kernels have no convolutions; use --encoder mlp"
+    return None
+
+
+def resolve_kernel(config: TrainConfig, model: ActorCritic) -> Literal["native", "torch"]:
+    """Return what computes a network, "native" or "torch".
+
+    Raises:
+        ConfigError: if --kernel native cannot compute it.
+    """
+    reason = why_not_native(config, model)
+    if config.kernel == "native" and reason is not None:
+        raise ConfigError(f"--kernel native cannot be used, because {reason}")
+    return "native" if reason is None and config.kernel != "torch" else "torch"
+
+
+class NativeNetwork:
+    """An actor-critic with memory for batches of a given size.
+
+    Axes: R rows (the steps of all sequences, packed by time), J sequences, S state, P policy parameters.
+
+    Attributes:
+        state: [J, S], recurrent states before the first step.
+        params: [R, P], policy parameters, an output.
+        values: [R, 1], an output.
+        by_params: [R, P], the derivative of the loss with respect to `params`, an input of `backward`.
+        by_values: [R, 1], that with respect to `values`.
+    """
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        obs: Sequence[np.ndarray],
+        statistics: Statistics,
+        *,
+        row_count: int,
+        sequences: int,
+        state: np.ndarray | None = None,
+        gradients: np.ndarray | None = None,
+        variant: str | None = None,
+    ) -> None:
+        """Allocate the memory.
+
+        Args:
+            model: the network whose parameters are used. They must not move afterwards.
+            obs: [rows, …] per leaf, the stored observations that batches read.
+            row_count: R at most.
+            sequences: J at most.
+            state: memory for `state`; batches of one step then update it. None: own memory, which is only read.
+            gradients: float32 [G, P'], contiguous, where `backward` writes the gradients of the parameters. None: there
+                is no `backward`.
+            variant: of the kernels. None: the fastest one.
+        """
+        self._model, self._obs, self._gradients = model, obs, gradients
+        self._kernels = kernels(variant)
+        self.state = np.zeros((sequences, model.state_size), np.float32) if state is None else state
+        free = 0 if model.log_std is None else len(model.log_std)
+        outputs = model.policy_head.out_features
+        self.params = np.zeros((row_count, outputs + free), np.float32)
+        self.values = np.zeros((row_count, 1), np.float32)
+        self.by_params, self.by_values = np.zeros_like(self.params), np.zeros_like(self.values)
+        self._one_step = np.array([sequences], np.int32)
+        self._builder = LayerBuilder(model, row_count, self.state, gradients)
+        self._build(statistics, writes_state=state is not None)
+        for layer in self._builder.layers:
+            sizes = row_count, sequences
+            for name, size in (
+                ("packed", self._kernels.packed_size(ctypes.addressof(layer))),
+                ("memory", self._kernels.memory_size(ctypes.addressof(layer), *sizes)),
+            ):
+                memory = np.zeros(size, np.float32)
+                setattr(layer, name, memory.ctypes.data)
+                self._builder.kept.append(memory)
+        self._layers = (Layer * len(self._builder.layers))(*self._builder.layers)
+
+    def _build(self, statistics: Statistics, writes_state: bool) -> None:
+        """Append all layers."""
+        model, builder, features = self._model, self._builder, []
+        begin, encoded = 0, None
+        for trunk, seen in zip(cast("list[Trunk]", model.trunk_list), model.inputs, strict=True):
+            if encoded is None or not model.shares_encoder:
+                encoded = builder.encoder(trunk, seen, self._obs, statistics)
+            features.append(builder.core(trunk, encoded, begin, writes_state))
+            begin += trunk.state_size
+        builder.output(self.params, self.by_params)
+        builder.output(self.values, self.by_values)
+        builder.linear(features[0], model.policy_head, out=self.params[:, : model.policy_head.out_features])
+        if model.value_head is not None:
+            builder.linear(features[-1], model.value_head, out=self.values)
+
+    def load(self) -> None:
+        """Pack the current weights. Call it whenever they have changed."""
+        with torch.no_grad():
+            for module, factors, _ in self._builder.scans:
+                torch.cat(module.factors(), out=torch.from_numpy(factors))
+        if self._model.log_std is not None:
+            self.params[:, self._model.policy_head.out_features :] = self._model.log_std.detach().numpy()
+        self._kernels.load_weights(self._layers, len(self._layers))
+
+    def forward(self, active: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
+        """Compute `params` and `values` of a batch, in the first rows.
+
+        Args:
+            active: int32 [L], sequences that have a step t; never increasing. None: one step of all J sequences.
+            index: int64 [R], the row of `obs` that each row reads. None: row r reads row r.
+        """
+        active = self._one_step if active is None else active
+        count = int(active.sum())
+        for leaf, i, part in self._builder.conversions:
+            stored = self._obs[i][:count] if index is None else self._obs[i].reshape(-1, *leaf.shape)[index]
+            torch.from_numpy(part[:count]).copy_(network_input(leaf, torch.from_numpy(stored)).flatten(1))
+        self._batch = Batch(rows=count, steps=len(active), sequences=int(active[0]), active=active.ctypes.data)
+        if index is not None:
+            self._batch.index = index.ctypes.data
+        self._arrays = active, index  # the batch has only their addresses
+        self._kernels.forward(self._layers, len(self._layers), ctypes.byref(self._batch))
+        if self._model.has_mask:
+            mask = as_rows(self._obs[-1])[:count] if index is None else as_rows(self._obs[-1])[index]
+            self.params[:count][mask == 0] = MASKED
+
+    def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray) -> None:
+        """Write the gradients of shards, from `by_params` and `by_values` of the batch of the last `forward`.
+
+        Args:
+            shards: the shards to which the rows of the batch belong.
+            order: int64 [R], the rows of the first shard in ascending order, then those of the next one.
+            bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
+        """
+        assert self._gradients is not None
+        batch = self._batch
+        batch.shards, batch.first_shard = len(shards), shards.start
+        batch.order, batch.bounds = order.ctypes.data, bounds.ctypes.data
+        batch.gradient_stride = self._gradients.shape[1]
+        self._kernels.backward(self._layers, len(self._layers), ctypes.byref(batch))
+        log_std, columns = self._model.log_std, slice(self._model.policy_head.out_features, None)
+        for i, shard in enumerate(shards):
+            if log_std is not None:
+                own_rows = order[bounds[i] : bounds[i + 1]]
+                self._gradient(shard, log_std)[:] = self.by_params[own_rows, columns].sum(axis=0)
+            for module, _, by_factors in self._builder.scans:
+                parameters = [module.log_decay, module.log_phase]
+                with torch.enable_grad():
+                    product = torch.dot(torch.cat(module.factors()), torch.from_numpy(by_factors[i]))
+                for parameter, gradient in zip(parameters, torch.autograd.grad(product, parameters), strict=True):
+                    self._gradient(shard, parameter)[:] = gradient.numpy()
+
+    def _gradient(self, shard: int, parameter: Tensor) -> np.ndarray:
+        """Return where `backward` writes the gradient of a parameter."""
+        assert self._gradients is not None
+        begin = self._builder.offsets[id(parameter)]
+        flat: np.ndarray = self._gradients[shard]
+        return flat[begin : begin + parameter.numel()]

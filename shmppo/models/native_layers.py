@@ -1,0 +1,177 @@
+"""The layers of an actor-critic for the kernels: which memory each reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, SKIP, Layer, Rows, rows
+from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
+from shmppo.models.encoders import Mlp
+from shmppo.models.lmu import SIGNALS, Lmu
+from shmppo.models.lru import Lru, LruLayer
+from shmppo.spaces.observations import Leaf
+
+Statistics = Sequence[tuple[np.ndarray, np.ndarray] | None]
+"""For each leaf, the mean and the scale that normalize it; None: it is not normalized."""
+
+
+def as_rows(obs: np.ndarray) -> np.ndarray:
+    """Return a view [rows, size] of stored vectors."""
+    view: np.ndarray = obs.view()
+    view.shape = (-1, obs.shape[-1])
+    return view
+
+
+class LayerBuilder:
+    """Appends layers in the order of the forward pass, and allocates their outputs.
+
+    Attributes:
+        layers: the layers so far. Addresses of gradients are those of shard 0.
+        kept: memory that only the addresses in layers refer to.
+        conversions: leaves whose network input Python writes, with their index and the memory to write.
+        offsets: offset of each parameter in a row of `gradients`, by its id.
+        scans: layers of the core `lru`, with the memory of their factors, and of the derivatives of these by shard.
+    """
+
+    def __init__(self, model: ActorCritic, row_count: int, state: np.ndarray, gradients: np.ndarray | None) -> None:
+        """Start without layers.
+
+        Args:
+            row_count: rows of each output.
+            state: [J, S], the recurrent states that layers read.
+            gradients: [G, P], gradients of the parameters. None: there is no backward pass.
+        """
+        self.layers: list[Layer] = []
+        self.kept: list[np.ndarray] = []
+        self.conversions: list[tuple[Leaf, int, np.ndarray]] = []
+        self.scans: list[tuple[LruLayer, np.ndarray, np.ndarray]] = []
+        self._row_count, self._state, self._gradients = row_count, state, gradients
+        self.offsets = dict(zip(map(id, model.parameters()), parameter_offsets(model)[0], strict=True))
+        self._derivatives: dict[int, np.ndarray] = {}  # of outputs, by their address
+        self._readers: dict[int, Layer] = {}  # the last layer that reads an output, by its address
+
+    def output(self, array: np.ndarray, derivatives: np.ndarray | None = None) -> np.ndarray:
+        """Register an output [R, width], with its derivatives if there is a backward pass."""
+        self.kept.append(array)
+        if self._gradients is not None:
+            self._derivatives[array.ctypes.data] = np.zeros_like(array) if derivatives is None else derivatives
+        return array
+
+    def _new(self, width: int) -> np.ndarray:
+        return self.output(np.zeros((self._row_count, width), np.float32))
+
+    def _add(self, kind: str, x: np.ndarray, y: np.ndarray, **fields: Any) -> None:
+        """Append a layer that reads x and writes y. fields: of the layer."""
+        layer = Layer(
+            kind=KINDS[kind], into_y=SET, into_by_x=SKIP, trains=self._gradients is not None,
+            inputs=x.shape[1], outputs=y.shape[1], x=rows(x), y=rows(y),
+        )  # fmt: skip
+        for name, value in fields.items():
+            setattr(layer, name, value)
+        by_x, by_y = (self._derivatives.get(array.ctypes.data) for array in (x, y))
+        if by_y is not None:
+            layer.by_y = rows(by_y)
+        if by_x is not None:
+            layer.by_x, layer.into_by_x = rows(by_x), SET
+            # The backward pass runs the last reader first, so the other ones add to its derivatives.
+            if (earlier := self._readers.get(x.ctypes.data)) is not None:
+                earlier.into_by_x = ADD
+            self._readers[x.ctypes.data] = layer
+        self.layers.append(layer)
+
+    def _parameters(self, weight: Tensor, bias: Tensor | None, prefix: str = "") -> dict[str, int]:
+        """Return the addresses of two parameters and of their gradients, as fields of a layer."""
+        fields = {}
+        for name, tensor in (("weight", weight), ("bias", bias)):
+            if tensor is not None:
+                fields[prefix + name] = tensor.data_ptr()
+                if self._gradients is not None:
+                    fields[f"by_{prefix}{name}"] = self._gradients.ctypes.data + 4 * self.offsets[id(tensor)]
+        return fields
+
+    def linear(
+        self,
+        x: np.ndarray,
+        layer: nn.Linear,
+        activation: str = "identity",
+        *,
+        out: np.ndarray | None = None,
+        into: int = SET,
+    ) -> np.ndarray:
+        """Append a linear layer, and return its outputs. out: where to write them; into: SET them, or ADD to them."""
+        y = self._new(layer.out_features) if out is None else out
+        weights = self._parameters(layer.weight, layer.bias)
+        self._add("linear", x, y, activation=ACTIVATIONS[activation], into_y=into, **weights)
+        return y
+
+    def encoder(
+        self, trunk: Trunk, seen: Sequence[int], obs: Sequence[np.ndarray], statistics: Statistics
+    ) -> np.ndarray:
+        """Append the encoder of a trunk. seen: indices of the leaves that the trunk sees."""
+        (encoder,) = trunk.encoder_list
+        network = cast(Mlp, encoder.network)
+        x, begin = np.zeros((self._row_count, network.linear_list[0].in_features), np.float32), 0
+        self.kept.append(x)
+        for leaf, i in zip(encoder.leaves, (seen[i] for i in encoder.indices), strict=True):
+            part = x[:, begin : begin + leaf.input_size]
+            begin += leaf.input_size
+            if leaf.kind != "vector":
+                self.conversions.append((leaf, i, part))
+                continue
+            names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
+            self._add("input", as_rows(obs[i]), part, **{name: array.ctypes.data for name, array in names.items()})
+        for linear, norm in zip(network.linear_list, network.norms, strict=True):
+            if isinstance(norm, nn.LayerNorm):
+                hidden = self.linear(x, linear)
+                x = self._new(linear.out_features)
+                weights = self._parameters(norm.weight, norm.bias)
+                self._add("layer_norm", hidden, x, activation=ACTIVATIONS[network.activation], **weights)
+            else:
+                x = self.linear(x, linear, network.activation)
+        return x
+
+    def core(self, trunk: Trunk, x: np.ndarray, begin: int, writes_state: bool) -> np.ndarray:
+        """Append the recurrent core of a trunk.
+
+        Args:
+            begin: column at which its states begin.
+            writes_state: whether a batch of one step updates the states.
+        """
+        core, size = trunk.core, trunk.part_size
+        for i in range(trunk.layers if core is not None else 0):
+            starts = [begin + (part * trunk.layers + i) * size for part in range(trunk.parts)]
+            state = (Rows * 2)(*(rows(self._state[:, start : start + size]) for start in starts))
+            fields = {"state": state, "writes_state": writes_state}
+            if isinstance(core, Lru):
+                x = self._lru_layer(core.layer_list[i], x, fields)
+            elif isinstance(core, Lmu):
+                layer = core.layer_list[i]
+                transition, into = layer.memory.transition.numpy(), layer.memory.into.numpy()
+                self.kept += [transition, into]
+                fields |= {"weight": transition.ctypes.data, "bias": into.ctypes.data}
+                signals, memory = self.linear(x, layer.signals), self._new(SIGNALS * layer.memory.order)
+                self._add("delay", signals, memory, **fields)
+                y = self.linear(x, layer.from_input)
+                x = self.linear(memory, layer.from_memory, "tanh", out=y, into=ADD)
+            else:
+                assert isinstance(core, (nn.LSTM, nn.GRU))
+                names = [f"{name}_l{i}" for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
+                w_ih, b_ih, w_hh, b_hh = (getattr(core, name) for name in names)
+                fields |= self._parameters(w_ih, b_ih) | self._parameters(w_hh, b_hh, "state_")
+                y = self._new(core.hidden_size)
+                self._add("lstm" if isinstance(core, nn.LSTM) else "gru", x, y, **fields)
+                x = y
+        return x
+
+    def _lru_layer(self, layer: LruLayer, x: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
+        factors = np.zeros(3 * layer.hidden, np.float32)
+        by_factors = np.zeros((1 if self._gradients is None else len(self._gradients), len(factors)), np.float32)
+        self.scans.append((layer, factors, by_factors))
+        inputs, memory = self.linear(x, layer.into), self._new(2 * layer.hidden)
+        self._add("scan", inputs, memory, weight=factors.ctypes.data, by_weight=by_factors.ctypes.data, **fields)
+        y = self.linear(x, layer.from_input)
+        return self.linear(memory, layer.from_state, "tanh", out=y, into=ADD)

@@ -1,0 +1,276 @@
+"""The gradients of shards: read their sequences, run the network, compute the loss and its gradient.
+
+A minibatch has G shards of whole sequences. The gradient of a shard has the same bits in every process, and the learner
+adds the shards in order, so central and sharded learning give the same weights. The kernels compute all shards of a
+process in one batch, because the result of a row does not depend on the others; torch computes one shard at a time.
+
+Axes: R rows, one per step of the sequences; L steps of the longest one; J sequences of a batch; S recurrent state; P
+parameters of the network. Per step there are A action dimensions, O policy parameters, and Q log_probs (1, or A with
+--ratio per-dimension).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.encoders import leaf_statistics
+from shmppo.models.native import NativeNetwork, why_not_native
+from shmppo.parallel.columns import LossCoefficients
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.losses import (
+    clipped_objective,
+    dimension_clipped_objective,
+    dual_clipped,
+    kl_estimate,
+    unclipped_objective,
+    value_loss,
+)
+from shmppo.ppo.minibatches import burn_in_steps, pack_steps
+from shmppo.ppo.torch_gradients import TorchNetwork
+from shmppo.spaces.distributions import Distribution
+
+
+class GradientNetwork(Protocol):
+    """Computes a network and its gradients, for one batch of sequences after the other."""
+
+    one_by_one: bool
+    """Whether a batch must be one shard, because the results of its rows depend on the others."""
+
+    def load(self) -> None:
+        """Read the current weights."""
+
+    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the policy parameters [R, O] and the values [R]. The next call overwrites them.
+
+        Args:
+            active: int32 [L], number of sequences that have a step t.
+            index: int64 [R], the index of each row in arrays [T·N, …].
+            state: [J, S], before the first step.
+        """
+
+    def backward(
+        self, shards: range, order: np.ndarray, bounds: np.ndarray, by_params: np.ndarray, by_values: np.ndarray
+    ) -> None:
+        """Write the gradients of shards, given the derivatives of the loss with respect to the last outputs.
+
+        Args:
+            shards: the shards of the batch.
+            order: int64 [R], the rows of the first shard in ascending order, then those of the next one.
+            bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
+            by_params: [R, O].
+            by_values: [R].
+        """
+
+
+class NativeGradients:
+    """The network computed by the kernels. Its memory grows with the largest batch."""
+
+    one_by_one = False
+
+    def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
+        self._model, self._gradients = model, buffers.shard_results.gradients
+        self._obs = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in buffers.rollout.obs]
+        published = buffers.published
+        self._statistics = leaf_statistics(
+            model.observation.normalized_slices, published.obs_mean, published.obs_scale, config.normalize_obs
+        )
+        self._allocate(1, 1)
+
+    def _allocate(self, row_count: int, sequences: int) -> None:
+        self._row_count, self._sequences = row_count, sequences
+        self._network = NativeNetwork(
+            self._model,
+            self._obs,
+            self._statistics,
+            row_count=row_count,
+            sequences=sequences,
+            gradients=self._gradients,
+        )
+
+    def load(self) -> None:
+        self._network.load()
+
+    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if len(index) > self._row_count or len(state) > self._sequences:
+            self._allocate(max(len(index), self._row_count) * 5 // 4, max(len(state), self._sequences) * 5 // 4)
+            self.load()
+        self._network.state[: len(state)] = state
+        self._network.forward(active, index)
+        return self._network.params[: len(index)], self._network.values[: len(index), 0]
+
+    def backward(
+        self, shards: range, order: np.ndarray, bounds: np.ndarray, by_params: np.ndarray, by_values: np.ndarray
+    ) -> None:
+        self._network.by_params[: len(by_params)] = by_params
+        self._network.by_values[: len(by_values), 0] = by_values
+        self._network.backward(shards, order, bounds)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of each step; 0 where it does not count."""
+
+    by_params: np.ndarray
+    """Derivative with respect to the policy parameters, [R, O]."""
+    by_values: np.ndarray
+    """Derivative with respect to the values, [R]."""
+    terms: np.ndarray
+    """[R, 5], in the order of `LossTerms`."""
+    log_ratios: np.ndarray
+    """|log ratio|, [R]."""
+
+
+class ShardGradients:
+    """Computes the gradients of shards with the current weights of `model`."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        distribution: Distribution,
+        model: ActorCritic,
+        buffers: SharedBuffers,
+        network: GradientNetwork | None = None,
+    ) -> None:
+        """Create views of the inputs and the results.
+
+        Args:
+            network: computes `model`. None: the kernels or torch, as --kernel says, in shared memory.
+        """
+        self._config, self._distribution = config, distribution
+        self._minibatches, self._results = buffers.minibatches, buffers.shard_results
+        rollout, steps = buffers.rollout, config.rollout_steps * config.num_envs
+        self._states = rollout.sequence_state.reshape(config.state_slots * config.num_envs, model.state_size)
+        self._actions = rollout.actions.reshape(steps, -1)
+        self._policy_params = rollout.policy_params.reshape(steps, -1)  # of the policy that acted
+        self._network: GradientNetwork
+        if network is not None:
+            self._network = network
+        elif config.kernel != "torch" and why_not_native(config, model) is None:
+            self._network = NativeGradients(config, model, buffers)
+        else:
+            self._network = TorchNetwork.of_buffers(config, model, buffers)
+
+    def compute(self, epoch: int, minibatch: int, shards: range) -> None:
+        """Write the gradients, loss terms, and largest |log ratio| of some shards of a minibatch.
+
+        Gradients and loss terms are sums over the valid steps of a shard, divided by the valid steps of the minibatch
+        over all ranks, so their sum over shards and ranks is the mean over the minibatch.
+        """
+        self._network.load()
+        for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
+            self._compute(epoch, minibatch, batch)
+
+    def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
+        """Do this for shards whose sequences are one batch."""
+        minibatches, results = self._minibatches, self._results
+        cuts = minibatches.bounds[epoch, minibatch, shards.start : shards.stop + 1]
+        own = slice(shards.start, shards.stop)
+        if cuts[0] == cuts[-1]:  # the minibatch has fewer sequences than shards
+            results.gradients[own] = 0.0
+            results.loss_terms[own] = 0.0
+            results.max_log_ratio[own] = 0.0
+            return
+        sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
+        index, active, counted, member = self._pack(sequences)
+        params, values = self._network.forward(active, index, self._initial_states(sequences))
+        loss = self._loss(params, values, index, counted, epoch, minibatch)
+        shard = np.searchsorted(cuts - cuts[0], member, side="right") - 1  # of each row
+        order = np.argsort(shard, kind="stable")
+        bounds = np.searchsorted(shard[order], np.arange(len(shards) + 1))
+        steps = int(minibatches.steps[epoch, minibatch])
+        self._network.backward(shards, order, bounds, loss.by_params / steps, loss.by_values / steps)
+        for s, (begin, end) in zip(shards, itertools.pairwise(bounds.tolist()), strict=True):
+            rows = order[begin:end]
+            results.loss_terms[s] = np.add.reduce(loss.terms[rows], 0, np.float64) / steps
+            results.max_log_ratio[s] = np.maximum.reduce(loss.log_ratios[rows], initial=0.0)
+
+    def policy(self, sequences: np.ndarray) -> np.ndarray:
+        """Compute the policy parameters at the steps of some sequences with the current weights, [steps, O].
+
+        Args:
+            sequences: [J, 4], in any order.
+        """
+        self._network.load()
+        steps = sequences[:, 2] + burn_in_steps(sequences, self._config.burn_in)
+        sequences = sequences[np.argsort(-steps, kind="stable")]
+        index, active, counted, _ = self._pack(sequences)
+        params, _ = self._network.forward(active, index, self._initial_states(sequences))
+        chosen: np.ndarray = params[counted]
+        return chosen
+
+    def _pack(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        return pack_steps(sequences, num_envs=self._config.num_envs, burn_in=self._config.burn_in)
+
+    def _initial_states(self, sequences: np.ndarray) -> np.ndarray:
+        """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""
+        states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.num_envs + sequences[:, 1]]
+        states[sequences[:, 3] < 0] = 0.0
+        return states
+
+    @np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
+    def _loss(
+        self, params: np.ndarray, values: np.ndarray, index: np.ndarray, counted: np.ndarray, epoch: int, minibatch: int
+    ) -> _Loss:
+        """Compute the loss terms and the derivatives of the loss for each step.
+
+        Args:
+            params: [R, O], policy parameters.
+            values: [R].
+            index: [R], of the steps.
+            counted: bool [R], false at burn-in steps.
+        """
+        config, distribution = self._config, self._distribution
+        coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())
+        mean, scale = self._minibatches.advantage_scale[epoch, minibatch].tolist()
+        weights = counted.astype(np.float32)
+        actions, targets = self._actions[index], self._minibatches.step_targets[index]
+        advantages = (targets[:, 0] - mean) * scale * weights
+        log_prob = distribution.log_prob(params, actions)
+        if config.ratio == "joint":
+            log_prob = np.add.reduce(log_prob, 1, keepdims=True)
+        # Set log ρ of burn-in steps to 0 before the exponential. Afterwards, 0 times an infinite ρ would be NaN.
+        log_ratios = (log_prob - targets[:, 3:]) * weights[:, np.newaxis]
+        ratios = np.exp(log_ratios)
+        log_ratio = np.add.reduce(log_ratios, 1)
+        ratio = ratios[:, 0] if config.ratio == "joint" else np.exp(log_ratio)
+        objective, by_log_prob = self._objective(ratios, advantages, coefficients.clip_range)
+        by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
+        value_clip = coefficients.clip_range if config.value_clip else None
+        value_losses, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
+        kl = kl_estimate(log_ratio, ratio)
+        if coefficients.entropy_coef:
+            by_params -= distribution.entropy_grad(params) * (weights * coefficients.entropy_coef)[:, np.newaxis]
+        if config.objective == "penalty":
+            old_params = self._policy_params[index]
+            kl = distribution.kl(old_params, params) * weights
+            objective = objective - coefficients.penalty_coef * kl
+            by_params += distribution.kl_grad(old_params, params) * (weights * coefficients.penalty_coef)[:, np.newaxis]
+        clipped = np.add.reduce(np.abs(ratios - 1) > coefficients.clip_range, 1) / ratios.shape[1]
+        entropy = distribution.entropy(params)
+        terms = np.stack([-objective, value_losses * weights, entropy * weights, kl, clipped], 1)
+        return _Loss(by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio))
+
+    def _objective(self, ratios: np.ndarray, advantages: np.ndarray, clip: float) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the objective [R] per step, to be maximized, and its derivative with respect to log π, [R] or [R, Q].
+
+        Args:
+            ratios: [R, Q].
+            advantages: [R], 0 at burn-in steps.
+            clip: ε.
+        """
+        config = self._config
+        if config.ratio == "per-dimension":
+            objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
+        elif config.objective == "clip":
+            objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
+        else:
+            objective, gradient = unclipped_objective(ratios[:, 0], advantages)
+        if config.dual_clip is not None:
+            objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
+        return objective, gradient
