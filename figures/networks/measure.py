@@ -3,32 +3,34 @@
     python -m figures.networks.measure cores
     python -m figures.networks.measure encoders
 
-cores: one thread computes the gradient of one recurrent layer with 128 units over 16 sequences. Writes cores.csv, where
-the times are relative to torch.nn.LSTM. encoders: one thread encodes images of 84 × 84 pixels, 8 at a time for acting,
-and 128 at a time with a backward pass. Writes encoders.csv. The functions are called in turn, and the times are CPU
-times of the thread, so other load on the machine has less influence.
+cores: one thread computes the gradient of a network with one recurrent layer of 128 units over 16 sequences, by each
+kernel. Writes cores.csv, where the times are relative to those of the native LSTM. encoders: one thread encodes images
+of 84 × 84 pixels, 8 at a time for acting, and 128 at a time with a backward pass. Writes encoders.csv. The functions
+are called in turn, and the times are CPU times of the thread, so other load on the machine has less influence.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from gymnasium import spaces
-from shmppo.models.gru import Gru
-from torch import Tensor, nn
+from torch import Tensor
 
 from figures.common.command_line import script_parser
 from figures.common.paths import FIGURES
 from figures.common.tables import write_rows
 from shmppo import TrainConfig
+from shmppo.models.actor_critic import build_model, parameter_offsets
+from shmppo.models.cores import CORES
 from shmppo.models.encoders import Encoder
-from shmppo.models.lmu import Lmu, memory_size
-from shmppo.models.lru import Lru
+from shmppo.models.native import NativeNetwork
+from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import observation_spec
 
 FOLDER = FIGURES / "networks"
@@ -37,11 +39,12 @@ LENGTHS = (16, 32, 64)
 ENCODERS = ("nature", "a3c", "impala")
 SIDE, ACTING_IMAGES, LEARNING_IMAGES = 84, 8, 128
 WARM_UP, CALLS = 2, 3
+_Key = TypeVar("_Key", bound=Hashable)
 
 
-def thread_times(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def thread_times(functions: Mapping[_Key, Callable[[], Any]], rounds: int) -> dict[_Key, list[float]]:
     """Return the CPU seconds of a call of each function: one number per round, the mean of CALLS calls."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
+    times: dict[_Key, list[float]] = {name: [] for name in functions}
     for round_number in range(rounds + WARM_UP):
         for name, function in functions.items():
             start = time.thread_time()
@@ -52,34 +55,47 @@ def thread_times(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dic
     return times
 
 
-def layer_gradient(layer: nn.Module, x: Tensor, state: Tensor | tuple[Tensor, Tensor] | None) -> Any:
-    """Compute the gradients of a layer's parameters and of its input."""
-    outputs = layer(x) if state is None else layer(x, state)
-    return torch.autograd.grad(outputs[0].square().mean(), [x, *layer.parameters()])
+def network_gradients(core: str, steps: int) -> dict[str, Callable[[], Any]]:
+    """Return functions that compute the gradient of a network, by kernel. Its core reads HIDDEN outputs of a layer."""
+    config = TrainConfig(core=core, hidden_size=HIDDEN, encoder_sizes=(HIDDEN,), seq_len=steps)  # type: ignore[arg-type]
+    observation = observation_spec(spaces.Box(-1, 1, (HIDDEN,)), "the observation")
+    model = build_model(config, observation, distribution_for(spaces.Discrete(2), "the network"))
+    rows = steps * SEQUENCES
+    obs = np.random.default_rng(0).standard_normal((rows, HIDDEN), np.float32)
+    gradients = np.zeros((1, parameter_offsets(model)[1]), np.float32)
+    network = NativeNetwork(model, [obs], [None], row_count=rows, sequences=SEQUENCES, gradients=gradients)
+    network.by_params[:] = network.by_values[:] = 1 / rows
+    active, order, bounds = np.full(steps, SEQUENCES, np.int32), np.arange(rows), np.array([0, rows])
+    sequences, state = torch.from_numpy(obs).view(steps, SEQUENCES, -1), torch.zeros(SEQUENCES, model.state_size)
+
+    def native() -> None:
+        network.load()
+        network.forward(active, order)
+        network.backward(range(1), order, bounds)
+
+    def by_torch() -> None:
+        params, values, _ = model([sequences], state)
+        torch.autograd.grad(params.mean() + values.mean(), list(model.parameters()))
+
+    return {"native": native, "torch": by_torch}
 
 
 def measure_cores(rounds: int) -> list[dict[str, Any]]:
-    """Return a row per layer and length: the median time, and the median ratio to the LSTM of the same round."""
+    """Return a row per core, kernel, and length: the median time, and the median ratio to the native LSTM."""
     rows = []
     for steps in LENGTHS:
-        torch.manual_seed(0)
-        x = torch.randn(steps, SEQUENCES, HIDDEN, requires_grad=True)
-        state = torch.randn(1, SEQUENCES, HIDDEN)
-        layers: dict[str, tuple[nn.Module, Any]] = {
-            "lstm": (nn.LSTM(HIDDEN, HIDDEN), None),
-            "gru": (Gru(HIDDEN, HIDDEN), state),
-            "torch_gru": (nn.GRU(HIDDEN, HIDDEN), None),
-            "lmu": (Lmu(HIDDEN, HIDDEN, 1, steps), torch.randn(1, SEQUENCES, memory_size(HIDDEN, steps))),
-            "lru": (Lru(HIDDEN, HIDDEN, 1, steps), (state, torch.randn(1, SEQUENCES, HIDDEN))),
+        functions = {
+            (core, kernel): function for core in CORES for kernel, function in network_gradients(core, steps).items()
         }
-        functions = {name: partial(layer_gradient, layer, x, first) for name, (layer, first) in layers.items()}
         times = thread_times(functions, rounds)
-        for name, own in times.items():
-            ratio = median(a / b for a, b in zip(own, times["lstm"], strict=True))
-            milliseconds = f"{1e3 * median(own):.2f}"
+        for (core, kernel), own in times.items():
+            ratio = median(a / b for a, b in zip(own, times["lstm", "native"], strict=True))
             rows.append(
-                {"core": name, "steps": steps, "milliseconds": milliseconds, "relative_to_lstm": f"{ratio:.2f}"}
-            )
+                {
+                    "core": core, "kernel": kernel, "steps": steps, "milliseconds": f"{1e3 * median(own):.2f}",
+                    "relative_to_lstm": f"{ratio:.2f}",
+                }
+            )  # fmt: skip
     return rows
 
 

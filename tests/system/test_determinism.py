@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import summary_of
-from helpers import long_after
+from helpers import KERNELS, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.gradients import ShardGradients
@@ -22,7 +23,7 @@ SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "qui
 CASES = {
     "cartpole-lstm": TrainConfig(env="CartPole-v1", hidden_size=32, **SMALL),  # type: ignore[arg-type]
     "pendulum-gru-2": TrainConfig(
-        env="Pendulum-v1", hide_obs=(2,), core="gru", num_layers=2, hidden_size=24, num_envs=6,
+        env="Pendulum-v1", hide_obs=(2,), core="gru", num_layers=2, hidden_size=24, num_envs=6, kernel="torch",
         **{k: v for k, v in SMALL.items() if k != "num_envs"},
     ),  # type: ignore[arg-type]
     "cartpole-lru": TrainConfig(
@@ -32,7 +33,9 @@ CASES = {
         env="Pendulum-v1", separate_critic="core", core="gru", num_layers=2, hidden_size=24,
         refresh_states=True, **SMALL
     ),  # type: ignore[arg-type]
-    "halfcheetah-lmu": TrainConfig(env="HalfCheetah-v5", core="lmu", hidden_size=24, num_layers=2, seq_len=12, **SMALL),  # type: ignore[arg-type]
+    "halfcheetah-lmu": TrainConfig(
+        env="HalfCheetah-v5", core="lmu", hidden_size=24, num_layers=2, seq_len=12, kernel="torch", **SMALL
+    ),  # type: ignore[arg-type]
     "halfcheetah-none": TrainConfig(
         env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic="all", value_clip=True, **SMALL
     ),  # type: ignore[arg-type]
@@ -40,7 +43,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", long_after(1, CASES))
+@pytest.mark.parametrize("case", long_after(2, CASES))
 def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: Path) -> None:
     hashes = {}
     for workers in (0, 1, 2, 3, 4):
@@ -54,12 +57,14 @@ def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: 
     assert len(set(hashes.values())) == 1, hashes
 
 
+@KERNELS
 @pytest.mark.parametrize("workers", long_after(1, [2, 1, 4]))
-def test_central_and_sharded_learning_give_the_same_hash(workers: int, tmp_path: Path) -> None:
+def test_central_and_sharded_learning_give_the_same_hash(workers: int, kernel: Any, tmp_path: Path) -> None:
     hashes = set()
     for learning in ("central", "sharded"):
         config = dataclasses.replace(
             CASES["halfcheetah-lstm"],
+            kernel=kernel,
             workers=workers,
             learning=learning,  # type: ignore[arg-type]
             stop_at_iteration=5,
@@ -107,7 +112,7 @@ def test_acting_and_gradients_use_one_thread(monkeypatch: pytest.MonkeyPatch, tm
 
     monkeypatch.setattr(Collector, "collect", watched_collect)
     monkeypatch.setattr(ShardGradients, "compute", watched_compute)
-    config = dataclasses.replace(CASES["cartpole-lstm"], workers=0, stop_at_iteration=1)
+    config = dataclasses.replace(CASES["cartpole-lstm"], kernel="torch", workers=0, stop_at_iteration=1)
     with torch_threads(3):
         train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
         assert (acting, learning, torch.get_num_threads()) == ({1}, {1}, 3)

@@ -77,10 +77,11 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "truncation_is_termination": st.booleans(),
     "anneal_entropy": st.booleans(),
     "kl_profile_every": st.none() | st.integers(0, 3),
+    "kernel": st.sampled_from(["auto", "native", "torch"]),
 }
-# A few fields at a time. With all of them, nearly every configuration would be refused.
+# A few fields at a time, and always the kernel. With all of them, nearly every configuration would be refused.
 SEVERAL = st.lists(st.sampled_from(sorted(FIELDS)), max_size=5, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
+    lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in {*names, "kernel"}})
 )
 
 

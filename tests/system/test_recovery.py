@@ -34,7 +34,7 @@ BASE = TrainConfig(
 )  # fmt: skip
 CASES = {
     "cartpole-sharded": dataclasses.replace(BASE, learning="sharded"),
-    "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru"),
+    "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru", kernel="torch"),
     "cartpole-central": dataclasses.replace(BASE, learning="central"),
     "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5"),
 }
