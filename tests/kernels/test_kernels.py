@@ -209,10 +209,10 @@ def test_acting_gives_a_row_the_same_bits_in_any_batch(core: str, layers: int, v
 
 
 FUNCTIONS = {
-    # The exact function in float64, where its relative error counts, and the bound of the error.
-    "exp": (0, lambda x: np.exp(np.clip(x, -87, 87)), np.inf, 1e-5),
-    "tanh": (1, np.tanh, np.inf, 1e-5),
-    "sigmoid": (2, lambda x: 1 / (1 + np.exp(-np.clip(x, -87, 87))), np.inf, 1e-5),
+    # The exact function, and a bound of the relative error: 1.2 times that of all float32, which the slow test prints.
+    "exp": (lambda x: np.exp(np.clip(x, -87, 87)), 1.2 * 9.231e-8),
+    "tanh": (np.tanh, 1.2 * 1.812e-7),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-np.clip(x, -87, 87))), 1.2 * 1.479e-7),
 }
 
 
@@ -225,19 +225,17 @@ def apply(function: int, x: np.ndarray, variant: str | None = None) -> np.ndarra
 @pytest.mark.parametrize("stride", [4099, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_elementwise_functions_against_float64(name: str, stride: int) -> None:
-    number, exact, limit, bound = FUNCTIONS[name]
-    largest, at, size = 0.0, 0.0, stride << 20
+    (exact, bound), number = FUNCTIONS[name], list(FUNCTIONS).index(name)
+    largest, at, size = 0.0, np.float32(0), stride << 20
     for begin in range(0, 2**32, size):
         x = np.arange(begin, min(begin + size, 2**32), stride, dtype=np.int64).astype(np.uint32).view(np.float32)
-        x = x[np.abs(x) <= limit]  # not NaN
-        if not len(x):
-            continue
+        x = x[~np.isnan(x)]
         y, wanted = apply(number, x).astype(np.float64), exact(x.astype(np.float64))
         nonzero = wanted != 0
         assert (y[~nonzero] == 0).all()
         errors = np.abs(y[nonzero] / wanted[nonzero] - 1)
-        if (error := errors.max(initial=0)) > largest:
-            largest, at = float(error), float(x[nonzero][errors.argmax()])
+        if (error := float(errors.max(initial=0))) > largest:
+            largest, at = error, x[nonzero][errors.argmax()]
     print(f"{name}: largest relative error {largest:.4g} at {at!r}")
     assert largest <= bound
 

@@ -81,7 +81,7 @@ def test_seed_and_configuration_change_the_hash(tmp_path: Path) -> None:
         "again": base,
         "seed": dataclasses.replace(base, seed=2),
         "gamma": dataclasses.replace(base, gamma=0.98),
-        "shards": dataclasses.replace(base, grad_shards=2),
+        "shards": dataclasses.replace(base, grad_shards=4),
     }
     hashes = {
         name: train(dataclasses.replace(config, run_dir=str(tmp_path / name)))["weights_sha256"]
