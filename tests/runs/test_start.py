@@ -103,7 +103,7 @@ def test_a_missing_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_line_takes_the_options_of_that_run(source: Path, tmp_path: Path) -> None:
-    checkpoint, resolved = source / "checkpoint.pt", {"keep_every": 2, "hide_obs": ()}
+    checkpoint, resolved = source / "checkpoint.pt", {"keep_every": 2, "hide_obs": (), "kernel": "native"}
     for given in (source, checkpoint):
         config = parse_config(["--init-from", str(given), "--learning-rate", "0.5"])
         assert config == dataclasses.replace(BASE, **resolved, init_from=str(given), learning_rate=0.5)
