@@ -114,7 +114,8 @@ class LayerBuilder:
         """Append the encoder of a trunk. seen: indices of the leaves that the trunk sees."""
         (encoder,) = trunk.encoder_list
         network = cast(Mlp, encoder.network)
-        x, begin = np.zeros((self._row_count, network.linear_list[0].in_features), np.float32), 0
+        width = sum(leaf.input_size for leaf in encoder.leaves)
+        x, begin = np.zeros((self._row_count, width), np.float32), 0
         self.kept.append(x)
         for leaf, i in zip(encoder.leaves, (seen[i] for i in encoder.indices), strict=True):
             part = x[:, begin : begin + leaf.input_size]

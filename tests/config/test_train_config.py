@@ -123,7 +123,7 @@ def test_total_steps_are_rounded_up_to_whole_iterations() -> None:
 def test_shards_and_inference_rows_do_not_depend_on_workers() -> None:
     for workers in (0, 1, 4):
         config = TrainConfig(workers=workers, num_envs=64, minibatches=4)
-        assert (config.shards, config.inference_rows) == (8, 16)
+        assert (config.shards, config.inference_rows) == (16, 16)
 
 
 def test_a_run_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import ACTION_SIZE, CORES, DISTRIBUTION, KERNELS, OBS_SIZE, assert_acting_agrees, small_network
 
-from shmppo.sampling.actor import Actor, inference_slices
+from shmppo.sampling.actor import Actor
 
 
 @KERNELS
@@ -25,15 +25,6 @@ def test_acting_agrees_with_the_learning_network(core: str, layers: int, separat
     obs = torch.randn(7, 13, OBS_SIZE, generator=generator).numpy()
     state = torch.tanh(torch.randn(13, model.state_size, generator=generator))
     assert_acting_agrees(kernel, model, [[step] for step in obs], state)
-
-
-def test_environments_have_rows_of_inference_batches_by_index() -> None:
-    slices = inference_slices(5, 18, 8)
-    assert [(s.index, s.rows, s.own) for s in slices] == [
-        (0, slice(5, 8), slice(0, 3)),
-        (1, slice(0, 8), slice(3, 11)),
-        (2, slice(0, 2), slice(11, 13)),
-    ]
 
 
 @torch.inference_mode()
