@@ -17,7 +17,7 @@ VARIANTS = {
 
 
 class BuildKernels(build_ext):
-    """Compiles network.c for each variant, and links one shared library that ctypes loads."""
+    """Compiles network.c for each variant, and links everything to one library that ctypes loads."""
 
     def build_extension(self, ext: Extension) -> None:
         build, target = Path(self.build_temp), Path(self.get_ext_fullpath(ext.name))
@@ -25,19 +25,25 @@ class BuildKernels(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         compiler, objects = os.environ.get("CC", "cc"), []
         try:
-            for variant, flags in {**VARIANTS.get(platform.machine(), {}), "generic": []}.items():
-                objects.append(build / f"{variant}.o")
-                command = [compiler, *FLAGS, *flags, f"-DVARIANT={variant}", "-c", *ext.sources, "-o", objects[-1]]
-                subprocess.run(command, check=True)
+            network, orthonormal = ext.sources
+            variants = {**VARIANTS.get(platform.machine(), {}), "generic": []}
+            sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
+            for source, name, flags in [*sources, (orthonormal, "orthonormal", [])]:
+                objects.append(build / f"{name}.o")
+                subprocess.run([compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
             subprocess.run([compiler, "-shared", *objects, "-lm", "-o", target], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"shmppo: the kernels could not be compiled ({error}); torch computes instead", file=sys.stderr)
 
 
-SOURCES = Path("shmppo/kernels")
+KERNELS = Path("shmppo/kernels")
 setup(
     ext_modules=[
-        Extension("shmppo.kernels.network", [str(SOURCES / "network.c")], depends=list(map(str, SOURCES.glob("*.h"))))
+        Extension(
+            "shmppo.kernels.network",
+            [str(KERNELS / name) for name in ("network.c", "orthonormal.c")],
+            depends=list(map(str, KERNELS.glob("*.h"))),
+        )
     ],
     cmdclass={"build_ext": BuildKernels},
 )

@@ -114,3 +114,15 @@ def supported_variants() -> list[str]:
 def kernels(variant: str | None = None) -> Kernels:
     """Return the kernels of a variant, of the fastest one if None."""
     return Kernels(variant or supported_variants()[0])
+
+
+def orthonormalize(matrix: np.ndarray) -> None:
+    """Replace the columns of a float64 matrix by orthonormal ones, see orthonormal.c.
+
+    Args:
+        matrix: [rows, columns], with rows >= columns.
+    """
+    size, address = ctypes.c_int64, ctypes.c_void_p
+    function = _function(ctypes.CDLL(str(_library_path())), "orthonormalize", None, address, size, size, address)
+    products = np.empty(matrix.shape[1])
+    function(matrix.ctypes.data, *matrix.shape, products.ctypes.data)

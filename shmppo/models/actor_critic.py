@@ -18,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
-from shmppo.models.encoders import Encoder, encoders_of, orthogonal
+from shmppo.models.encoders import Encoder, encoders_of, orthogonal, orthogonal_
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
@@ -62,7 +62,7 @@ class Trunk(nn.Module):
             self.core = core_type.module(self.encoded, config.hidden_size, config.num_layers, config.seq_len)
             for name, parameter in self.core.named_parameters():
                 if "weight" in name:
-                    nn.init.orthogonal_(parameter)
+                    orthogonal_(parameter)
                 elif "bias" in name:
                     nn.init.zeros_(parameter)
         self.features = config.hidden_size if self.core is not None else self.encoded

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.kernels import orthonormalize, supported_variants
 from shmppo.spaces.observations import Leaf
 
 MIN_SIDES = {"nature": 36, "a3c": 20}
@@ -109,9 +110,26 @@ def input_shape(leaf: Leaf) -> tuple[int, ...]:
     return leaf.image_size if leaf.kind == "image" else (leaf.input_size,)
 
 
+def orthogonal_(weight: Tensor, gain: float = 1.0) -> None:
+    """Fill a weight with a random matrix whose rows or columns are orthonormal, times the gain (arXiv 1312.6120).
+
+    The kernels give the same bits on each processor. Without them, torch does it.
+    """
+    if not supported_variants():
+        nn.init.orthogonal_(weight, gain)
+    elif not weight.is_meta:
+        rows = weight.shape[0]
+        normal = torch.randn(rows, weight.numel() // rows).double().numpy()
+        wide = normal.shape[1] > rows
+        matrix = np.ascontiguousarray(normal.T if wide else normal)
+        orthonormalize(matrix)
+        with torch.no_grad():
+            weight.copy_(torch.from_numpy((matrix.T if wide else matrix) * gain).reshape(weight.shape))
+
+
 def orthogonal(layer: _Layer, gain: float) -> _Layer:
     """Initialize a layer with orthogonal weights of the given gain and zero biases. Returns the layer."""
-    nn.init.orthogonal_(layer.weight, gain)
+    orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
