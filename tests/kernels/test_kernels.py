@@ -79,7 +79,8 @@ def make_case(core: str, layers: int, separate: str, seed: int) -> Case:
     rng = np.random.default_rng(seed)
     size, hidden, *encoder = (int(n) for n in rng.integers(1, 68, 4))
     config = TrainConfig(
-        core=core, num_layers=layers, separate_critic=separate, hidden_size=hidden, encoder_sizes=tuple(encoder),  # type: ignore[arg-type]
+        core=core, num_layers=layers, separate_critic=separate, hidden_size=hidden,  # type: ignore[arg-type]
+        encoder_sizes=tuple(encoder[: seed % 3]),
         activation=("tanh", "relu")[seed % 2], layer_norm=seed % 4 > 1, seq_len=int(rng.integers(2, 9)),
     )  # fmt: skip
     torch.manual_seed(seed)
