@@ -91,20 +91,20 @@ INLINE Vector reduce(Vector x, Vector *r) {
 
 /* The errors below are the largest of all float32 arguments, relative to the exact result. */
 
-/* exp, at most exp(87), at least exp(−87). Error 1.3e-7. */
+/* exp, at most exp(87), at least exp(−87). Error 9.3e-8. */
 INLINE Vector v_exp(Vector x) {
     Vector r, scale = reduce(at_most(at_least(x, -87.0f), 87.0f), &r);
     return fma_(expm1_near_0(r), scale, scale);
 }
 
-/* Error 2.5e-7. exp(2x) − 1 keeps the digits of a small x. */
+/* Error 1.9e-7. exp(2x) − 1 keeps the digits of a small x. */
 INLINE Vector v_tanh(Vector x) {
     Vector r, scale = reduce(at_most(at_least(x + x, -20.0f), 20.0f), &r);
     Vector e = fma_(expm1_near_0(r), scale, scale - 1.0f);
     return e / (e + 2.0f);
 }
 
-/* Error 2.5e-7. */
+/* Error 1.5e-7 for x > −87; below, the result stays near 1.6e-38. */
 INLINE Vector v_sigmoid(Vector x) { return 1.0f / (1.0f + v_exp(-x)); }
 
 INLINE Vector activate(Vector v, int activation) {

@@ -26,7 +26,7 @@ def _hidden_size(hidden: int, window: int) -> int:
 
 @dataclass(frozen=True)
 class CoreType:
-    """A type of recurrent core: its torch module for learning, its cell for acting, and its state tensors."""
+    """A type of recurrent core: its torch module and its state tensors."""
 
     module: Callable[[int, int, int, int], nn.Module]
     """Makes the torch module from the arguments (inputs, H, layers, window in steps). Like torch.nn.GRU, it maps

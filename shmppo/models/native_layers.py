@@ -123,6 +123,7 @@ class LayerBuilder:
             if leaf.kind != "vector":
                 self.conversions.append((leaf, i, part))
                 continue
+            self.kept += statistics[i] or ()
             names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
             self._add("input", as_rows(obs[i]), part, **{name: array.ctypes.data for name, array in names.items()})
         for linear, norm in zip(network.linear_list, network.norms, strict=True):
