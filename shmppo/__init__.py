@@ -126,7 +126,7 @@ def load_policy(
 
     Args:
         run_dir: the directory of the run.
-        checkpoint: "last" for the newest checkpoint, "best" for the one with the highest mean return, the number of an
+        checkpoint: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number of an
             iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
         trust: names of modules and packages. The run may import code only from these, from `gymnasium.wrappers`, and

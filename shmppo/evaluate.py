@@ -32,7 +32,7 @@ class EvaluateConfig:
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
     checkpoint: str = "last"
-    """Checkpoint to evaluate: last, best (highest mean return in training), the number of an iteration, or the path of
+    """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
     episodes: int = 20
     """Number of episodes. Each has its own environment."""
@@ -96,6 +96,8 @@ def as_text(result: Evaluation, options: EvaluateConfig) -> str:
     )
     if result.info:
         text += "\n" + ", ".join(f"{name} {number(mean)}" for name, mean in result.info_means.items())
+    if result.options:
+        text += f"\nreset options of --env-schedule: {json.dumps(result.options)}; --env-kwargs do not override them"
     if result.stopped:
         text += (
             f"\n{result.stopped} of {len(result.episodes)} episodes were stopped after {options.max_steps:,} steps "

@@ -21,7 +21,7 @@ class ExportConfig:
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
     checkpoint: str = "last"
-    """Checkpoint to export: last, best (highest mean return in training), the number of an iteration, or the path of a
+    """Checkpoint to export: last, best (see --best-by of train), the number of an iteration, or the path of a
     checkpoint file."""
     format: Literal["onnx", "torchscript"] = "onnx"
     """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format."""

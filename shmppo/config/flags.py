@@ -24,11 +24,12 @@ from shmppo.utils.files import user_path
 
 COMMON = (
     "env", "env_kwargs", "preset", "total_steps", "num_envs", "seed", "workers", "core", "hidden_size",
-    "rollout_steps", "learning_rate", "gamma", "entropy_coef", "track", "run_dir", "resume", "init_from", "config",
+    "rollout_steps", "learning_rate", "gamma", "entropy_coef", "info_keys", "eval_every", "best_by", "stop_when",
+    "track", "run_dir", "seeds", "resume", "init_from", "config",
 )  # fmt: skip
 """Fields whose flags `train --help` shows first."""
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
-NOT_INHERITED = ("run_dir", "stop_at_iteration", "rank", "ranks")
+NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks")
 """Fields that a new run does not copy from another run's config.json."""
 
 
@@ -296,5 +297,5 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     text = "Resume a run from its newest checkpoint. Flags replace values of its configuration; the others stay."
     options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
-    where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir}
+    where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, "quiet": options.quiet}
     return options.resume, {**where, "trust": options.trust, **changes_of_run}

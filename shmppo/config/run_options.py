@@ -39,7 +39,7 @@ class ProcessOptions:
     """Seconds without a step or an acknowledgement after which a worker counts as stalled."""
     checkpoint_every: int | None = None
     """Iterations between checkpoints. A run also writes a checkpoint at its start, every ten minutes, at its end, and
-    after a stop signal, and it keeps the last two and the one with the best return. None: only these."""
+    after a stop signal, and it keeps the last two and the best one (--best-by). None: only these."""
     keep_every: int | None = None
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: no checkpoint is kept
     for good."""
@@ -91,10 +91,11 @@ class EvaluationOptions:
     eval_videos: bool = False
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = "return"
-    """The metric whose largest value belongs to checkpoint-best.pt: return (of the last 100 training episodes), or any
-    metric of training or evaluation without times, such as eval/return or info/is_success."""
+    """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
+    (of the last 100 training episodes), or a column of metrics.csv or eval.csv that is no duration, such as eval/return
+    or info/is_success."""
     stop_when: tuple[str, ...] = ()
-    """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example "eval/return>=475"."""
+    """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example "eval/info/is_success>=0.9"."""
 
     def check_evaluation(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

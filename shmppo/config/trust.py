@@ -1,8 +1,11 @@
-"""Code that a run directory names, which is imported only if the caller trusts its module."""
+"""Code that a run directory names, which is imported only if the caller trusts its module: its check, and --trust in
+commands that messages tell the user to type."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,6 +14,9 @@ import tyro
 
 from shmppo.config.checks import flag
 from shmppo.errors import ConfigError
+from shmppo.utils.commands import program
+from shmppo.utils.files import read_object, short_path
+from shmppo.utils.machine import integer_variable
 
 SAFE_MODULES = ("shmppo.envs.wrappers", "gymnasium.wrappers")
 """Modules with wrappers of this package and of Gymnasium, which every run directory may name."""
@@ -70,6 +76,24 @@ def modules_of(fields: Mapping[str, Any]) -> list[str]:
 def trust_flags(modules: Sequence[str]) -> str:
     """Return the flags --trust for modules, each with a space in front."""
     return "".join(f" --trust {_printable(module)}" for module in modules)
+
+
+def trust_of(run_dir: Path) -> str:
+    """Return the flags --trust that commands for a run need, each with a space in front. "" if config.json is gone."""
+    try:
+        return trust_flags(modules_of(read_object(run_dir / "config.json", "")["config"]))
+    except (ConfigError, KeyError):
+        return ""
+
+
+def resume_command(run_dir: Path) -> str:
+    """Return the command that continues a run with as many ranks. run_dir: directory of the run, or of one rank."""
+    start, ranks = program("train"), integer_variable("WORLD_SIZE", 1)
+    if ranks > 1:
+        machines, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", str(ranks))
+        start = f"torchrun --nnodes {machines} --nproc-per-node {local} -m shmppo.train"
+    whole = run_dir.parent if run_dir.name.startswith("rank-") else run_dir
+    return f"{start} --resume {shlex.quote(short_path(whole))}{trust_of(run_dir)}"
 
 
 def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import gymnasium
 
+from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import Contract, check_contract
 from shmppo.envs.creation_errors import creation_error
@@ -65,6 +66,23 @@ def inspect_task(config: TrainConfig) -> Task:
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     finally:
         close_environment(env, where)
+
+
+def inspect_evaluation(config: TrainConfig, task: Task) -> None:
+    """Check one environment with --eval-env-kwargs, if there are any. task: description of the training environment.
+
+    Raises:
+        ConfigError: as `inspect_task`, or if its spaces are not those of the training.
+    """
+    if not config.eval_env_kwargs:
+        return
+    where = f"evaluations with {flag_with_value('eval_env_kwargs', config.eval_env_kwargs)}"
+    try:
+        other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}", details=error.details) from error
+    spaces = [(t.observation, type(t.distribution), t.distribution.num_params) for t in (task, other)]
+    require(spaces[0] == spaces[1], f"{where} have other spaces than training; choose arguments that keep the spaces")
 
 
 def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:

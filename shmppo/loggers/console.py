@@ -62,7 +62,7 @@ class ConsoleDisplay:
             now, news = time.monotonic(), (self._status.stopping, len(self._status.notes))
             due = now >= (self._next_row if finished else self._next_progress)
             if self._view is not None and (force or due or news != self._news):
-                self._view.draw(finished=finished)
+                self._view.draw()
                 self._news = news
                 self._next_row, self._next_progress = now + self._view.row_seconds, now + self._view.progress_seconds
 

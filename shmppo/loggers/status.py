@@ -87,7 +87,7 @@ class RunStatus:
         if self.iteration >= last:
             return None
         if self.ended:
-            return f"stopped after iteration {self.iteration:,} of {last:,}"
+            return f"stopped after iteration {self.iteration:,} of {last:,}{because(self.stop.reason)}"
         if self.stop.signal is None:
             return None
         again = " (press Ctrl-C again to stop at once)" if self.stop.signal == signal.SIGINT else ""
@@ -127,20 +127,15 @@ class RunStatus:
 
     @property
     def info(self) -> dict[str, str]:
-        """The first three means of `info` (--info-keys), by key."""
-        means = [(name, value) for name, value in (self.row or {}).items() if name.startswith(PREFIX)]
-        return {name.removeprefix(PREFIX): number(value) for name, value in means[:3]}
+        """Three means of `info` (--info-keys), by key: the success if there is one, and the first others."""
+        row = self.row or {}
+        means = {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
+        return {name: number(means[name]) for name in sorted(means, key=_not_success)[:3]}
 
     @property
     def evaluated(self) -> str:
-        """Return ± spread of the last evaluation, and a metric of `info`: the success if there is one, or the first."""
-        row = self.evaluation
-        if not row:
-            return ""
-        prefix = f"eval/{PREFIX}"
-        metric = max((name for name in row if name.startswith(prefix)), key=lambda n: n.endswith("success"), default="")
-        shown = f"  {metric.removeprefix(prefix)} {number(row[metric])}" if metric else ""
-        return f"{number(row['eval/return'])} ± {number(row['eval/return_std'])}{shown}"
+        """The last evaluation, see `evaluation_text`."""
+        return evaluation_text(self.evaluation) if self.evaluation else ""
 
     @property
     def title(self) -> str:
@@ -154,6 +149,27 @@ class RunStatus:
     def directory(self) -> str:
         """The run directory, relative to the current directory if that is shorter."""
         return short_path(self.run_dir)
+
+
+def evaluation_text(row: Mapping[str, float]) -> str:
+    """Return the return ± spread of an evaluation, and a metric of `info`: the success if there is one, or the first.
+
+    row: as in eval.csv.
+    """
+    prefix = f"eval/{PREFIX}"
+    metric = min((name for name in row if name.startswith(prefix)), key=_not_success, default="")
+    shown = f"  {metric.removeprefix(prefix)} {number(row[metric])}" if metric else ""
+    return f"{number(row['eval/return'])} ± {number(row['eval/return_std'])}{shown}"
+
+
+def because(reason: str | None) -> str:
+    """Return the end of the sentence that a run has stopped. reason: `stop_reason` of summary.json. None: a signal."""
+    known = {None: "", "signal": "", "error": "", "finished": "", "callback": ", because of the callback"}
+    return known.get(reason, f", because {reason}")
+
+
+def _not_success(name: str) -> bool:
+    return not name.endswith("success")
 
 
 def count(amount: int, noun: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import modules_of, trust_flags
-from shmppo.loggers.status import count
+from shmppo.config.trust import resume_command, trust_of
+from shmppo.loggers.status import because, count, evaluation_text
 from shmppo.loggers.text import clock, number
-from shmppo.utils.commands import program, resume_command
+from shmppo.utils.commands import program
 from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PHASES
 
@@ -41,6 +41,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         run_dir: directory of the run.
     """
     phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary.get("best_value")
+    evaluation = summary["evaluation"]
     info = {name.removeprefix(PREFIX): mean for name, mean in summary["info"].items()}
     missing = [name for name, mean in info.items() if mean is None]
     episodes = count(min(summary["episodes"], 100), "episode") if summary["episodes"] else ""
@@ -50,6 +51,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "return": _return_text(summary),
         "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
         "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
+        "evaluation": evaluation_text(evaluation) if "eval/return" in evaluation else "",
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),
@@ -61,7 +63,8 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
     if config.ranks > 1:
         texts["ranks"] = f"{config.ranks}, in total {config.ranks * config.num_envs} environments"
     if summary["iterations"] < config.iterations:
-        texts["stopped"] = f"after iteration {summary['iterations']:,} of {config.iterations:,}"
+        why = because(summary["stop_reason"])
+        texts["stopped"] = f"after iteration {summary['iterations']:,} of {config.iterations:,}{why}"
     if failed:
         texts["skipped"] = f"{count(failed, 'episode')} that failed, see run.log"
     if best is not None and summary.get("best_checkpoint"):
@@ -88,8 +91,8 @@ def _return_text(summary: dict[str, Any]) -> str:
 def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> list[str]:
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
-    trust = trust_flags(modules_of(config.to_json()))
-    commands = [f"{program('evaluate')} {argument}{trust}"]
+    best = " --checkpoint best" if config.best_by != "return" and summary["best_checkpoint"] else ""
+    commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{program('plot')} {argument}")
     more = ""
@@ -97,7 +100,7 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
         steps = 2 * summary["env_steps"]
         flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
         more = "".join(f" {flag} {steps}" for flag in flags)
-    return [*commands, f"{resume_command(run_dir)}{trust}{more}"]
+    return [*commands, f"{resume_command(run_dir)}{more}"]
 
 
 def _wrap(line: str) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import tracker_name
@@ -54,8 +55,13 @@ class LoggerList:
     """The callback and the loggers of one run."""
 
     def __init__(self, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> None:
+        """Check the callback. Raises ConfigError if it cannot be called with (row) or (row, run)."""
         self._callback: Callable[..., bool | None] | None = callback
-        self._takes_run = callback is not None and accepts(callback, {}, None)
+        self._takes_run = callable(callback) and accepts(callback, {}, None)
+        require(
+            callback is None or self._takes_run or (callable(callback) and accepts(callback, {})),
+            "callback must be a function of (row) or (row, run); to use several, call them in one function",
+        )
         self._loggers = list(loggers)
         self._finished = False
 

@@ -23,8 +23,8 @@ class View(Protocol):
     row_seconds: float
     progress_seconds: float
 
-    def draw(self, *, finished: bool) -> None:
-        """Show the current state. finished: whether an iteration has just finished."""
+    def draw(self) -> None:
+        """Show the current state."""
 
     def close(self) -> None:
         """End the display. What it has shown of finished iterations stays visible."""
@@ -51,24 +51,27 @@ class LineView:
     def __init__(self, status: RunStatus) -> None:
         self._status = status
         self._said: set[str] = set()
+        self._shown = status.iteration
         iterations = count(status.config.last_iteration, "iteration")
         steps = f"{iterations} of {status.config.batch_steps:,} steps"
         again = f", resumed at iteration {status.iteration:,}" if status.iteration else ""
         print(f"{status.directory}: {status.title}, {steps}{again}", flush=True)
 
-    def draw(self, *, finished: bool) -> None:
-        """See `View.draw`."""
+    def draw(self) -> None:
+        """Print what is new: sentences, and the last iteration or else the progress of the running one."""
         status = self._status
         news = [status.stopping] if status.stopping else []
         news += [f"warning: {note}" for note in status.notes]
         news = [text for text in news if text not in self._said]
         self._said.update(news)
-        if finished:
+        if status.iteration > self._shown:
+            self._shown = status.iteration
             news.append(row_line(status))
-        elif not news:
+        elif not news and not status.ended:
             where = f"iteration {status.iteration + 1:,}: " if status.ready else ""
             news.append(where + status.activity)
-        print("\n".join(news), flush=True)
+        if news:
+            print("\n".join(news), flush=True)
 
     def close(self) -> None:
         """See `View.close`."""
@@ -104,7 +107,7 @@ class TerminalView:
         self._live = Live(Group(RunPanel(status), ""), auto_refresh=False)
         self._live.start(refresh=True)
 
-    def draw(self, *, finished: bool) -> None:
+    def draw(self) -> None:
         """See `View.draw`."""
         self._live.refresh()
 
@@ -131,7 +134,7 @@ class NotebookView:
         self._status = status
         self._handle = display.display(self._content(), raw=True, display_id=True)
 
-    def draw(self, *, finished: bool) -> None:
+    def draw(self) -> None:
         """See `View.draw`."""
         self._handle.update(self._content(), raw=True)
 

@@ -23,7 +23,7 @@ acting, so dropout and batch statistics are not allowed. Sequences shorter than 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -34,6 +34,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import input_shape, network_input
 from shmppo.spaces.observations import Leaf
+from shmppo.utils.user_code import describe_error, user_traceback
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
 
@@ -55,16 +56,27 @@ class CustomNetwork(nn.Module):
         self._leaves = leaves
         self._names = [leaf.field for leaf in self._leaves]
         factory = load_object(cast(str, config.network), "--network", nn.Module)
+        shapes = {leaf.field: input_shape(leaf) for leaf in self._leaves}
         try:
-            module = factory({leaf.field: input_shape(leaf) for leaf in self._leaves}, config)
+            module = factory(shapes, config)
         except Exception as error:  # the user's code may raise anything
-            raise ConfigError(f"{self._where} could not be made: {error!r}") from error
+            raise self._raised("could not be made", error, "shapes", shapes) from error
         if not isinstance(module, nn.Module) or not {"features", "state_size"} <= set(dir(module)):
             raise ConfigError(f"{self._where} must return an nn.Module with the attributes features and state_size")
         self.module = module
         self.features = int(cast(int, module.features))
         self.state_size = int(cast(int, module.state_size))
-        self._check(config)
+        if torch.get_default_device().type == "meta":  # only a module with numbers shows whether it is random
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                CustomNetwork(config, leaves)
+        else:
+            self._check(config)
+
+    def _raised(self, what: str, error: Exception, argument: str, shapes: Mapping[str, tuple[int, ...]]) -> ConfigError:
+        """Describe an exception of the user's code: its place, and the shapes in the argument that the code got."""
+        given = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
+        text = f"{self._where} {what}: {describe_error(error)}; correct it ({argument} has {given})"
+        return ConfigError(text, details=user_traceback(error))
 
     def _check(self, config: TrainConfig) -> None:
         """Check the parameters, then the shapes and gradients of one forward pass. Raises ConfigError."""
@@ -77,22 +89,26 @@ class CustomNetwork(nn.Module):
         self._check_parameters(parameters)
         try:
             with torch.enable_grad():
-                stored = [
-                    torch.zeros(_PROBE_STEPS, _PROBE_SEQUENCES, *leaf.shape, dtype=getattr(torch, leaf.dtype))
+                size = _PROBE_STEPS, _PROBE_SEQUENCES
+                stored = [  # vectors are not 0, so that dropout changes them
+                    torch.full((*size, *leaf.shape), int(leaf.kind == "vector"), dtype=getattr(torch, leaf.dtype))
                     for leaf in self._leaves
                 ]
                 features, state = self(stored, torch.zeros(_PROBE_SEQUENCES, self.state_size))
+                again, _ = self(stored, torch.zeros(_PROBE_SEQUENCES, self.state_size))
                 shapes = tuple(features.shape), tuple(state.shape)
                 tensors = list(parameters.values())
                 gradients = torch.autograd.grad(features.sum(), tensors, allow_unused=True) if tensors else ()
         except Exception as error:
-            raise ConfigError(
-                f"{self._where} fails on {_PROBE_STEPS} steps of {_PROBE_SEQUENCES} sequences; correct its forward: "
-                f"{error!r}"
-            ) from error
+            inputs = {leaf.field: (_PROBE_STEPS, _PROBE_SEQUENCES, *input_shape(leaf)) for leaf in self._leaves}
+            raise self._raised("failed in forward", error, "obs", inputs) from error
         expected = (_PROBE_STEPS, _PROBE_SEQUENCES, self.features), (_PROBE_SEQUENCES, self.state_size)
         if shapes != expected:
             raise ConfigError(f"{self._where} returned features and state of shapes {shapes}; they must be {expected}")
+        if not torch.equal(features, again):
+            raise ConfigError(
+                f"{self._where} returned other features for the same input; remove dropout and randomness from forward"
+            )
         unused = [name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None]
         if unused:
             raise ConfigError(

@@ -15,11 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from shmppo.config.trust import Trusted
+from shmppo.envs.schedule import Options
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
 from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult
+from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import torch_threads
 
 Progress = Callable[[int, int], None]
@@ -33,6 +35,8 @@ class Evaluation:
     iteration: int
     """Finished iterations of the policy."""
     episodes: list[EpisodeResult]
+    options: Options | None = None
+    """Options of `reset` (--env-schedule). None: no options."""
 
     @property
     def info(self) -> dict[str, list[float | None]]:
@@ -62,7 +66,7 @@ class Evaluation:
 
 
 def evaluate(
-    run_dir: Path,
+    run_dir: str | Path,
     *,
     checkpoint: str | int | Path = "last",
     episodes: int = 20,
@@ -70,7 +74,7 @@ def evaluate(
     env_kwargs: Mapping[str, Any] = MappingProxyType({}),
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
-    video: Path | None = None,
+    video: str | Path | None = None,
     progress: Progress | None = None,
     trust: Trusted = (),
 ) -> Evaluation:
@@ -97,13 +101,13 @@ def evaluate(
         if number < 1:
             raise ConfigError(f"{flag} is {number}; it must be at least 1")
     # The matrices of one inference batch are so small that more threads only wait for each other.
-    with torch_threads(1), nullcontext() if video is None else VideoRecorder(video) as recorder:
+    with torch_threads(1), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
             progress=progress,
         )  # fmt: skip
-    return Evaluation(trained.iteration, results)
+    return Evaluation(trained.iteration, results, trained.options)
 
 
 def play_episodes(

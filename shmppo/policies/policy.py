@@ -65,7 +65,7 @@ class TrainedPolicy:
 
 
 def load_trained(
-    run_dir: Path,
+    run_dir: str | Path,
     checkpoint: str | int | Path = "last",
     trust: Trusted = (),
     env_kwargs: Mapping[str, Any] = MappingProxyType({}),
@@ -82,6 +82,7 @@ def load_trained(
         ConfigError: if there is no such checkpoint, if it is damaged, if the run names code that is not trusted, or as
             in `trained_from`.
     """
+    run_dir = user_path(run_dir, "run_dir")
     state = load_selected_checkpoint(run_dir, checkpoint)
     fields = from_json(json.loads(state["config"])).to_json()
     check_trust(fields, run_dir, trust)
@@ -167,7 +168,7 @@ class Policy:
         return np.zeros((*([] if batch is None else [batch]), self._actor.states.shape[1]), np.float32)
 
     @torch.inference_mode()
-    def act(self, obs: Any, state: np.ndarray | None, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
+    def act(self, obs: Any, state: np.ndarray | None = None, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
         """Choose an action, or the actions of a batch of n observations with one forward pass per inference batch.
 
         Args:
@@ -175,8 +176,8 @@ class Policy:
                 `gymnasium.vector` returns it. With --prev-action, --prev-reward, or --action-masks, an observation of
                 `shmppo.envs.factory.make_environment(policy.config)`. With --actor-obs, only the parts that the actor
                 sees are read.
-            state: the state that the last call returned, [S], or [n, S] for a batch. At the start of an episode: None
-                or `initial_state()`. In a batch, set the rows of environments whose episode has ended to 0.
+            state: the state that the last call returned, [S], or [n, S] for a batch. At the start of an episode: None,
+                `initial_state()`, or `initial_state(n)`. In a batch, set the rows of environments whose episode has ended to 0.
             deterministic: whether to take the most likely action. Otherwise the action is sampled from the policy.
 
         Returns:
@@ -189,6 +190,8 @@ class Policy:
         """
         needed = self._trained.model.needed_leaves
         leaves = self._trained.task.observation.leaves
+        if isinstance(obs, list) and obs and isinstance(obs[0], dict):
+            raise ValueError("obs is a list; pass one dict of arrays that have n as the first axis")
         given = {i: np.asarray(leaves[i].extract(obs)) for i in needed}
         first = given[needed[0]]
         batch = first.shape[:1] if first.ndim == len(leaves[needed[0]].env_shape) + 1 else ()
@@ -197,8 +200,9 @@ class Policy:
         state = self.initial_state(*batch) if state is None else np.asarray(state)
         if state.dtype.kind not in NUMBERS:
             raise ValueError(f"state has type {state.dtype}; give what act or initial_state has returned")
-        if state.shape != (*batch, self._actor.states.shape[1]):
-            raise ValueError(f"state has shape {state.shape}; give what act or initial_state has returned")
+        if state.shape != (shape := (*batch, self._actor.states.shape[1])):
+            call = f"initial_state({', '.join(map(str, batch))})"
+            raise ValueError(f"state has shape {state.shape}, not {shape}; give what act or {call} has returned")
         for i, value in given.items():
             self._obs[i][:] = leaves[i].to_storage(value, batch)
         if not all(np.isfinite(values).all() for values in (state, *self._obs)):
@@ -219,4 +223,4 @@ def load_policy(
     run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0, trust: Trusted = ()
 ) -> Policy:
     """See `shmppo.load_policy`."""
-    return Policy(load_trained(user_path(run_dir, "run_dir"), checkpoint, trust), seed)
+    return Policy(load_trained(run_dir, checkpoint, trust), seed)

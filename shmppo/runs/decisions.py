@@ -29,7 +29,8 @@ class Decisions:
 
     Attributes:
         metrics: of the last iteration and of the last evaluation.
-        value: value of the metric of --best-by for the current weights. NaN if it is unknown.
+        value: value of the metric of --best-by for the current weights. NaN if it is unknown, or if they were saved as
+            the best checkpoint.
         best_value: its highest value at which a checkpoint was saved.
         best_metric: the metric of --best-by.
         schedule: of --env-schedule; None without this option.
@@ -64,8 +65,8 @@ class Decisions:
 
     @property
     def better(self) -> bool:
-        """Whether the current weights are better than those of the best checkpoint."""
-        return self.value > self.best_value
+        """Whether the current weights are at least as good as those of the best checkpoint, and not saved as such."""
+        return self.value >= self.best_value
 
     def reason_to_stop(self, row: Row) -> str | None:
         """Return the first condition of --stop-when that holds, or None. row: as for `take`."""
@@ -78,9 +79,10 @@ class Decisions:
 
 def _check(config: TrainConfig, flag: str, metric: str) -> None:
     """Raise ConfigError if nothing can be decided from a metric."""
-    known = metric.startswith(("info/", "eval/info/")) or metric in DECISIVE
-    hint = nearest(metric, DECISIVE)
-    require(known, f"{flag} {metric} is not a metric of training or evaluation without times{hint}")
+    info = [key.metric for key in config.reported_info]
+    known = [*DECISIVE, *info, *(f"eval/{name}" for name in info)]
+    advice = "use a column of metrics.csv or eval.csv that is no duration; for info/KEY, add --info-keys KEY"
+    require(metric in known, f"{flag} {metric} is not a metric of this run{nearest(metric, known)}; {advice}")
     require(
         config.eval_every is not None or not metric.startswith("eval/"),
         f"{flag} {metric} needs evaluations; add --eval-every",

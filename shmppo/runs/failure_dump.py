@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import trust_of
 from shmppo.errors import EnvError, WorkerError
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.sampling.worker import ActionLog
 from shmppo.storage.run_directory import FAILED_EPISODE, LOG
+from shmppo.utils.commands import program
 from shmppo.utils.files import short_path, write_json
 from shmppo.utils.rng import episode_seed
 
@@ -73,4 +75,4 @@ def write_failed_episode(
     }
     write_json(run_dir / FAILED_EPISODE, content)
     file = shlex.quote(short_path(run_dir / FAILED_EPISODE))
-    error.add_hint(f"To repeat the episode that failed: python -m shmppo.replay {file}")
+    error.add_hint(f"To repeat the episode that failed: {program('replay')} {file}{trust_of(run_dir)}")

@@ -61,4 +61,4 @@ class RunHandle:
         trained = self._trained()
         with torch_threads(1):
             results = play_episodes(trained, episodes=episodes, seed=trained.config.seed, stochastic=stochastic)
-        return Evaluation(trained.iteration, results)
+        return Evaluation(trained.iteration, results, trained.options)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import resume_command
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
@@ -34,7 +35,6 @@ from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.run_directory import LOG, saving
-from shmppo.utils.commands import resume_command
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
@@ -240,7 +240,7 @@ class Session:
         decisions = self.state.decisions
         best = decisions.better
         if best:
-            decisions.best_value = decisions.value
+            decisions.best_value, decisions.value = decisions.value, math.nan
         content = self.state.to_checkpoint()
         with saving(self.run_dir):
             self.checkpoints.save(content, best=best, name=name)
@@ -262,7 +262,8 @@ class Session:
             ended = state.iteration == config.iterations or stop_reason in config.stop_when
             if ended and state.decisions.best_metric in evaluation:
                 state.decisions.value = evaluation[state.decisions.best_metric]
-        self.outputs.poll_check()
+        # The check has the cores for itself now. Short runs wait less, and after a signal none does.
+        self.outputs.poll_check(0.0 if stop_reason == "signal" else min(2.0, 0.05 * state.phase_seconds.sum()))
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
         if self.checkpoints.saved_at != state.iteration or state.decisions.better:
@@ -307,6 +308,7 @@ class Session:
             "failed_episodes": state.failed_episodes,
             "return_mean_100": state.episodes.return_mean if state.episodes.count else None,
             "info": {name: None if math.isnan(mean) else mean for name, mean in state.episodes.info_means.items()},
+            "evaluation": self.outputs.evaluation,
             "best_by": state.decisions.best_metric,
             "best_value": best if math.isfinite(best := state.decisions.best_value) else None,
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,

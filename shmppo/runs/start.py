@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,7 +77,9 @@ class InitialWeights:
         values = {name: getattr(self.config, name) for name in names}
         flags = [flag_with_value(name, value) for name, value in values.items() if value != getattr(config, name)]
         if flags:
-            return f"that run has another network: add {' '.join(flags)}"
+            env = f"--env {shlex.quote(self.config.env_id)}, "
+            other = env if self.config.env_id != config.env_id else ""
+            return f"that run has {other}another network: add {' '.join(flags)}"
         return (
             f"that run was trained in {self.config.env_id} with other spaces; choose an environment with the same "
             "spaces, or leave --init-from out"

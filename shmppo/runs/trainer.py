@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig, load_config
-from shmppo.config.trust import Trusted, modules_of
-from shmppo.envs.inspection import inspect_task
+from shmppo.config.trust import Trusted, modules_of, resume_command
+from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import build_meta_model
@@ -30,7 +30,6 @@ from shmppo.runs.start import Start, load_initial_weights
 from shmppo.runs.training import train_iterations
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
-from shmppo.utils.commands import resume_command
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
@@ -150,6 +149,7 @@ def _run(
             check_device(config.device)
             loggers = receivers.of_rank(config)
             task = inspect_task(config)
+            inspect_evaluation(config, task)
             model = build_meta_model(config, task.observation, task.distribution)
             config = dataclasses.replace(config, kernel=resolve_kernel(config, model))
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0

@@ -118,7 +118,7 @@ def load_selected_checkpoint(
 
     Args:
         run_dir: directory of the run.
-        which: "last" for the newest checkpoint, "best" for the one with the highest mean return, the number of an
+        which: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number of an
             iteration, or the path of a checkpoint file. A relative path starts at the working directory or at the run
             directory.
         option: the flag that selects another checkpoint, for the error message.
@@ -157,8 +157,8 @@ def _selected_path(run_dir: Path, which: str | int | Path) -> Path:
     if text == "best":
         if not (run_dir / BEST).is_file():
             raise ConfigError(
-                f"{run_dir} has no best checkpoint, because no episode had ended when its checkpoints were saved; use "
-                "--checkpoint last"
+                f"{run_dir} has no best checkpoint, because no checkpoint was saved when the metric of --best-by had a "
+                "value, for example before the first episode ended; use --checkpoint last"
             )
         return run_dir / BEST
     return _path_of_iteration(run_dir, int(text))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
-from shmppo.utils.commands import resume_command
 from shmppo.utils.files import replaced_file, short_path, write_json
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"

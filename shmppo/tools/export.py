@@ -29,6 +29,7 @@ from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.policies.policy import TrainedPolicy, load_trained
+from shmppo.utils.files import user_path
 
 NEEDED = ("onnx", "onnxscript")
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
@@ -83,11 +84,11 @@ class ExportedPolicy(nn.Module):
 
 
 def export(
-    run_dir: Path,
+    run_dir: str | Path,
     *,
     checkpoint: str | int | Path = "last",
     format: str = "onnx",
-    out: Path | None = None,
+    out: str | Path | None = None,
     trust: Trusted = (),
 ) -> Path:
     """Write the policy of a run to a file.
@@ -117,7 +118,7 @@ def export(
     }
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size)
-    path = out or run_dir / f"policy{SUFFIXES[format]}"
+    path = user_path(out or Path(run_dir) / f"policy{SUFFIXES[format]}", "--out")
     metadata = {
         "env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size,
         "inputs": list(inputs),

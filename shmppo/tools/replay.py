@@ -13,10 +13,10 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.utils.files import read_object
+from shmppo.utils.files import read_object, user_path
 
 
-def replay(file: Path, trust: Trusted = ()) -> int:
+def replay(file: str | Path, trust: Trusted = ()) -> int:
     """Reset the environment with the episode's seed and repeat its actions. The last action is the one that failed.
 
     Args:
@@ -30,6 +30,7 @@ def replay(file: Path, trust: Trusted = ()) -> int:
         ConfigError: if the file cannot be read, or if it names code that is not trusted.
         EnvError: if the environment fails again: it raises, or returns an observation or reward that is invalid.
     """
+    file = user_path(file, "file")
     if not file.exists():
         raise ConfigError(f"{file} does not exist; name the failed_episode.json of a run")
     content = read_object(file, "name the failed_episode.json of a run")

@@ -18,7 +18,7 @@ from shmppo.config.checks import require
 from shmppo.config.differences import command
 from shmppo.config.resumable import different_fields
 from shmppo.config.train_config import TrainConfig, from_json, load_config
-from shmppo.config.trust import modules_of, trust_flags
+from shmppo.config.trust import trust_of
 from shmppo.utils.signals import kill_with_parent
 
 POLL_SECONDS = 0.1
@@ -119,7 +119,7 @@ class RunProcess:
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
         if list(self.run_dir.glob("checkpoint*.pt")):
-            return ["--resume", str(self.run_dir), *trust_flags(modules_of(self.config.to_json())).split()]
+            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split()]
         if (self.run_dir / "config.json").is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
         return [*shlex.split(command(self.config))[3:], "--run-dir", str(self.run_dir)]

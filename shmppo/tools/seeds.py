@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -45,7 +45,9 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
     runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}")) for seed in dict.fromkeys(seeds)]
     waiting = deque(run for run in runs if run.finished_iterations < config.last_iteration)
     pool, stop = RunPool[RunProcess](jobs), StopRequest()
-    view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)
+    view = Live(
+        console=Console(quiet=config.quiet), get_renderable=lambda: Group(summary_table(runs), ""), refresh_per_second=1
+    )
     with config_error_if_unwritable(base), stop.by_signals(), view:
         try:
             while pool.running or (waiting and not stop.made):

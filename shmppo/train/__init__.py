@@ -48,7 +48,7 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
     run_dir, changes = parse_resume(arguments)
     from shmppo.runs.startup import startup_line
 
-    with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet="quiet" in changes):
+    with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet=changes["quiet"]):
         from shmppo.runs.trainer import resume
     return _print_summary(resume(run_dir, **changes))
 

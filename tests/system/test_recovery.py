@@ -19,13 +19,13 @@ from conftest import summary_of
 from helpers import Saboteur, long_after
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, WorkerError
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.utils.commands import resume_command
 from shmppo.utils.machine import processor_type
 
 BASE = TrainConfig(
