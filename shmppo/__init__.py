@@ -99,17 +99,8 @@ def resume(
     """
     from shmppo.runs import trainer
 
-    return _uninterrupted(
-        trainer.resume(
-            run_dir,
-            checkpoint=checkpoint,
-            new_run_dir=new_run_dir,
-            callback=callback,
-            loggers=loggers,
-            trust=trust,
-            **changes,
-        )
-    )
+    source: dict[str, Any] = {"checkpoint": checkpoint, "new_run_dir": new_run_dir, "trust": trust}
+    return _uninterrupted(trainer.resume(run_dir, callback=callback, loggers=loggers, **source, **changes))
 
 
 def _uninterrupted(summary: dict[str, Any]) -> dict[str, Any]:
@@ -126,8 +117,8 @@ def load_policy(
 
     Args:
         run_dir: the directory of the run.
-        checkpoint: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number of an
-            iteration, or the path of a checkpoint file.
+        checkpoint: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number
+            of an iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
         trust: names of modules and packages. The run may import code only from these, from `gymnasium.wrappers`, and
             from `shmppo.envs.wrappers`, for example its own environment, wrappers, and network.

@@ -70,18 +70,8 @@ def _evaluate() -> None:
 
     with Console(stderr=True, quiet=options.json).status("starting") as status:
         result = evaluate(
-            options.run_dir,
-            checkpoint=options.checkpoint,
-            episodes=options.episodes,
-            seed=options.seed,
-            env_kwargs=options.env_kwargs,
-            stochastic=options.stochastic,
-            max_steps=options.max_steps,
-            video=options.video,
-            progress=lambda finished, steps: status.update(
-                f"{finished} of {options.episodes} episodes, {steps:,} steps"
-            ),
-            trust=options.trust,
+            **{name: value for name, value in vars(options).items() if name != "json"},
+            progress=lambda ended, steps: status.update(f"{ended} of {options.episodes} episodes, {steps:,} steps"),
         )
     print(json.dumps(as_json(result, options)) if options.json else as_text(result, options))
 

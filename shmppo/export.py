@@ -42,14 +42,7 @@ def _export() -> None:
     options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
     from shmppo.tools.export import export
 
-    path = export(
-        options.run_dir,
-        checkpoint=options.checkpoint,
-        format=options.format,
-        out=options.out,
-        trust=options.trust,
-    )
-    print(path)
+    print(export(**vars(options)))
 
 
 if __name__ == "__main__":

@@ -53,13 +53,8 @@ def _verify() -> bool:
     if len(run_dirs) == 2:
         verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=options.trust)
     else:
-        verdict = verify_run(
-            run_dirs[0],
-            from_iteration=options.from_iteration,
-            iterations=options.iterations,
-            workers=options.workers,
-            trust=options.trust,
-        )
+        given = {name: value for name, value in vars(options).items() if name != "run_dirs"}
+        verdict = verify_run(run_dirs[0], **given)
     print(verdict.text)
     return verdict.equal
 

@@ -43,6 +43,20 @@ class Plain(nn.Module):
         return self.layer(obs["obs"]).relu(), state
 
 
+class Lost(Plain):
+    """Reads a part that the observation lacks."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(obs["image"]), state
+
+
+class Dropping(Plain):
+    """Has dropout."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return nn.functional.dropout(self.layer(obs["obs"])), state
+
+
 class Wide(Plain):
     features = 5
 

@@ -95,7 +95,8 @@ class EvaluationOptions:
     (of the last 100 training episodes), or a column of metrics.csv or eval.csv that is no duration, such as eval/return
     or info/is_success."""
     stop_when: tuple[str, ...] = ()
-    """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example "eval/info/is_success>=0.9"."""
+    """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
+    "eval/info/is_success>=0.9"."""
 
     def check_evaluation(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

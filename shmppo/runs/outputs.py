@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -126,15 +125,10 @@ class Outputs:
         """The verdict of the check of the environment, see `BackgroundCheck`."""
         return "none" if self._check is None else self._check.verdict
 
-    def poll_check(self, seconds: float = 0.0) -> None:
-        """Show the result of the check of the environment, if it ends within this time with a difference."""
-        end = time.monotonic() + seconds
-        while self._check is not None:
-            if reason := self._check.poll():
-                self._status.notes.append(f"not exact: {reason}")  # the check has logged it
-            if self.environment_check != "not finished" or time.monotonic() >= end:
-                break
-            time.sleep(0.02)
+    def poll_check(self) -> None:
+        """Show the result of the check of the environment, if it has just ended with a difference."""
+        if self._check is not None and (reason := self._check.poll()):
+            self._status.notes.append(f"not exact: {reason}")  # the check has logged it
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], pids: list[int], *, last: bool) -> None:
         """Update the console.

@@ -262,8 +262,7 @@ class Session:
             ended = state.iteration == config.iterations or stop_reason in config.stop_when
             if ended and state.decisions.best_metric in evaluation:
                 state.decisions.value = evaluation[state.decisions.best_metric]
-        # The check has the cores for itself now. Short runs wait less, and after a signal none does.
-        self.outputs.poll_check(0.0 if stop_reason == "signal" else min(2.0, 0.05 * state.phase_seconds.sum()))
+        self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.
         if self.checkpoints.saved_at != state.iteration or state.decisions.better:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -77,9 +76,8 @@ class InitialWeights:
         values = {name: getattr(self.config, name) for name in names}
         flags = [flag_with_value(name, value) for name, value in values.items() if value != getattr(config, name)]
         if flags:
-            env = f"--env {shlex.quote(self.config.env_id)}, "
-            other = env if self.config.env_id != config.env_id else ""
-            return f"that run has {other}another network: add {' '.join(flags)}"
+            env = [flag_with_value("env", self.config.env_id)] * (self.config.env_id != config.env_id)
+            return f"that run has another network: add {' '.join(env + flags)}"
         return (
             f"that run was trained in {self.config.env_id} with other spaces; choose an environment with the same "
             "spaces, or leave --init-from out"

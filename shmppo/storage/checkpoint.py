@@ -118,9 +118,9 @@ def load_selected_checkpoint(
 
     Args:
         run_dir: directory of the run.
-        which: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number of an
-            iteration, or the path of a checkpoint file. A relative path starts at the working directory or at the run
-            directory.
+        which: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number of
+            an iteration, or the path of a checkpoint file. A relative path starts at the working directory or at the
+            run directory.
         option: the flag that selects another checkpoint, for the error message.
 
     Raises:

@@ -45,9 +45,7 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
     runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}")) for seed in dict.fromkeys(seeds)]
     waiting = deque(run for run in runs if run.finished_iterations < config.last_iteration)
     pool, stop = RunPool[RunProcess](jobs), StopRequest()
-    view = Live(
-        console=Console(quiet=config.quiet), get_renderable=lambda: Group(summary_table(runs), ""), refresh_per_second=1
-    )
+    view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)
     with config_error_if_unwritable(base), stop.by_signals(), view:
         try:
             while pool.running or (waiting and not stop.made):
@@ -63,8 +61,8 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
         raise ShmppoError(f"{len(failures)} of {len(runs)} runs failed: {'; '.join(failures)}")
 
 
-def summary_table(runs: Sequence[RunProcess]) -> Table:
-    """Return a table with a row per run, and the mean of their returns."""
+def summary_table(runs: Sequence[RunProcess]) -> Group:
+    """Return a table with a row per run, and the mean of their returns, and an end of line."""
     table = Table("run", "iterations", "steps", "return", "weights", box=None, header_style="", show_footer=True)
     last = [(run.rows() or [{"return_mean_100": "nan", "weights_hash": ""}])[-1] for run in runs]
     returns = [float(row["return_mean_100"]) for row in last]
@@ -73,4 +71,4 @@ def summary_table(runs: Sequence[RunProcess]) -> Table:
         state = "failed" if run.failure else row["weights_hash"]
         table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", number(value), state)
     table.columns[0].footer, table.columns[3].footer = "mean", number(fmean(returns))
-    return table
+    return Group(table, "")

@@ -48,7 +48,7 @@ def test_help_names_the_command_and_fits_on_a_terminal(arguments: str, monkeypat
 
 def test_help_of_train_shows_the_common_flags_and_help_all_every_flag() -> None:
     text, complete = help_of("train --help"), help_of("train --help-all")
-    assert len(COMMON) <= 20
+    assert len(COMMON) <= 24
     for name in option_names("train"):
         line = re.compile(rf"^\W{{1,4}}--{name.replace('_', '-')}\b(?!-)", re.MULTILINE)
         assert bool(line.search(text)) == (name in COMMON), name

@@ -160,6 +160,21 @@ def test_lines_show_progress_before_the_first_iteration_ends(
     ]
 
 
+def test_a_due_line_shows_the_last_finished_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(views, "row_line", lambda status: f"row {status.iteration}")
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), ready=True)
+    view = views.LineView(status)
+    for iteration in (1, 2):
+        status.add({"iteration": iteration, "return_mean_100": 0.0, "env_steps": 0}, [], 0)
+    view.draw()
+    view.draw()
+    status.ended = True
+    view.draw()
+    assert capsys.readouterr().out.splitlines()[1:] == ["row 2", "iteration 3: sampling 0 of 512 steps"]
+
+
 @pytest.mark.long  # .ci/run installs the packages
 def test_a_notebook_updates_one_progress_bar(tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")

@@ -62,8 +62,16 @@ def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> No
     assert status.stopping == "stopping after this iteration (press Ctrl-C again to stop at once)"
     status.ended = True
     assert status.stopping == "stopped after iteration 1 of 4"
+    status.stop.make("eval/return>=5")
+    assert status.stopping == "stopped after iteration 1 of 4, because eval/return>=5"
     status.add(row(4), [], 0)
     assert (status.stopping, status.activity) == (None, "finished")
+
+
+def test_the_success_is_shown_before_other_numbers_of_info() -> None:
+    status = new_status()
+    status.add(row(1) | {"info/a": 1.0, "info/b": 2.0, "info/c": 3.0, "info/is_success": 0.5}, [], 0)
+    assert list(status.info.items()) == [("is_success", "0.500"), ("a", "1.000"), ("b", "2.000")]
 
 
 def test_the_remaining_time_is_that_of_the_remaining_iterations(monkeypatch: pytest.MonkeyPatch) -> None:

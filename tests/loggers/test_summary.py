@@ -20,7 +20,7 @@ from shmppo.utils.phase_timer import PHASES
 def summary_of(run_dir: Path, **changes: Any) -> RunSummary:
     content = {
         "run_dir": str(run_dir), "return_mean_100": -0.4123, "env_steps": 2048, "wall_seconds": 61.0, "episodes": 250,
-        "info": {},
+        "info": {}, "evaluation": {},
         "steps_per_second": 33.6, "phase_seconds": dict.fromkeys(PHASES, 1.0), "peak_memory_bytes": 2**28,
         "shared_memory_bytes": 2**20, "weights_sha256": "0123456789abcdef0", "exact": True, "inexact_reasons": [],
         "failed_episodes": 0, "iterations": 35,
@@ -90,7 +90,10 @@ def test_the_text_says_what_to_do_if_no_episode_has_ended(tmp_path: Path) -> Non
 
 
 def test_the_text_says_where_a_run_was_stopped(tmp_path: Path) -> None:
-    assert lines_of(summary_of(tmp_path))["stopped"] == "after iteration 35 of 98"
+    assert lines_of(summary_of(tmp_path))["stopped"] == "after iteration 35 of 98, because of the callback"
+    reached = lines_of(summary_of(tmp_path, stop_reason="eval/info/is_success>=0.9"))
+    assert reached["stopped"] == "after iteration 35 of 98, because eval/info/is_success>=0.9"
+    assert lines_of(summary_of(tmp_path, stop_reason="finished"))["stopped"] == "after iteration 35 of 98"
     assert "stopped" not in lines_of(summary_of(tmp_path, iterations=98))
 
 
@@ -109,6 +112,17 @@ def test_the_next_commands_can_be_pasted(
     commands = commands_of(summary_of(tmp_path / "my runs" / "a"))
     assert shlex.split(commands[0]) == [*program, "my runs/a"]
     assert [shlex.split(command)[2] for command in commands[1:]] == ["shmppo.plot", "shmppo.train"]
+
+
+def test_the_best_checkpoint_and_the_last_evaluation_are_shown(tmp_path: Path) -> None:
+    evaluation = {"eval/return": 1.5, "eval/return_std": 0.5, "eval/info/a": 3.0, "eval/info/is_success": 0.9}
+    summary, config = (
+        summary_of(tmp_path / "a", evaluation=evaluation),
+        TrainConfig(workers=1, best_by="length_mean_100"),
+    )
+    assert lines_of(summary)["evaluation"] == "1.500 ± 0.500  is_success 0.900"
+    assert commands_of(summary, config)[0].endswith("evaluate a --checkpoint best")
+    assert commands_of(summary)[0].endswith("evaluate a")
 
 
 def test_a_long_command_stays_in_one_line(tmp_path: Path) -> None:

@@ -56,6 +56,13 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
     assert "_hparams_/session_start_info" in events.summary_metadata
 
 
+@pytest.mark.parametrize("callback", [[print], object(), lambda a, b, c: None])
+def test_a_callback_that_cannot_be_called_is_refused(callback: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^callback must be a function of \(row\) or \(row, run\); to use several"):
+        train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")), callback=callback)
+    assert not (tmp_path / "run").exists()
+
+
 def test_each_metric_has_one_group() -> None:
     grouped = [name for names in TRACKER_GROUPS.values() for name in names]
     assert len(grouped) == len(set(grouped))

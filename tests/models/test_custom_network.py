@@ -122,8 +122,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"core": "none"}, r"--network networks:leaky has a recurrent state of size 6, but --core none is set; remove"),
     (
         {"network": "networks:Plain", "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}},
-        r"--network networks:Plain could not be made: KeyError\('obs'\)",
+        r"could not be made: KeyError\('obs'\) at .*networks.py:\d+; correct it \(shapes has 'obs/camera' \(1, .*\)$",
     ),
+    (
+        {"network": "networks:Lost", "core": "none"},
+        r"failed in forward: KeyError\('image'\) at .*networks.py:\d+; correct it \(obs has 'obs' \(2, 8, 4\)\)$",
+    ),
+    ({"network": "networks:Dropping", "core": "none"}, r"other features for the same input; remove dropout and random"),
 ]
 
 

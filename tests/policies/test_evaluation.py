@@ -128,6 +128,7 @@ def test_each_checkpoint_can_be_evaluated(run_dir: Path) -> None:
     assert last.iteration == state["iteration"] == 6
     assert evaluate(run_dir, checkpoint=6, episodes=2) == evaluate(run_dir, checkpoint="6", episodes=2) == last
     assert evaluate(run_dir, checkpoint=run_dir / "checkpoint.pt", episodes=2) == last
+    assert evaluate(str(run_dir), episodes=2) == last
     first = evaluate(run_dir, checkpoint="checkpoint-1.pt", episodes=2)
     assert first.iteration < 6
     assert first.returns != last.returns

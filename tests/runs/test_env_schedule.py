@@ -141,10 +141,10 @@ def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(t
     saved = [load_selected_checkpoint(tmp_path / name, "best") for name in summaries]
     with open(tmp_path / "0" / "eval.csv") as file:
         evaluated = {int(row["iteration"]): float(row["eval/info/is_success"]) for row in csv.DictReader(file)}
-    first_best = max(evaluated, key=evaluated.__getitem__)
-    assert min(evaluated) < first_best < iterations, "the metric decides, not the last evaluation"
-    assert {checkpoint["iteration"] for checkpoint in saved} == {first_best}
-    assert best == saved[0]["metrics"]["eval/info/is_success"] == evaluated[first_best]
+    last_best = max(evaluated, key=lambda iteration: (evaluated[iteration], iteration))
+    assert min(evaluated) < last_best, "the metric decides, not the last evaluation"
+    assert {checkpoint["iteration"] for checkpoint in saved} == {last_best}
+    assert best == saved[0]["metrics"]["eval/info/is_success"] == evaluated[last_best]
     result = evaluate(tmp_path / "0", checkpoint="best", episodes=5, stochastic=True)
     assert np.mean(result.info["info/is_success"]) == best
     options = json.loads(load_selected_checkpoint(tmp_path / "0")["reset_options"])
@@ -168,7 +168,9 @@ def test_evaluations_that_a_schedule_may_read_cannot_change(tmp_path: Path) -> N
         ),
         ({"stop_when": ("env_steps>=x",)}, r"--stop-when 'env_steps>=x' ends with x; it must be a number"),
         ({"stop_when": ("eval/returns>=1",)}, r"eval/returns is not a metric .* \(did you mean eval/return\?\)"),
-        ({"stop_when": ("wall_seconds>=1",)}, r"--stop-when wall_seconds is not a metric of .* without times"),
+        ({"stop_when": ("wall_seconds>=1",)}, r"--stop-when wall_seconds is not a metric of .* that is no duration"),
+        ({"stop_when": ("eval/is_success>=1",)}, r"eval/is_success is not .* \(did you mean eval/info/is_success\?\)"),
+        ({"best_by": "info/reward_dst"}, r"--best-by info/reward_dst is not .*; for info/KEY, add --info-keys KEY$"),
         ({"best_by": "state_drift"}, r"--best-by state_drift is not a metric"),
         ({"best_by": "eval/return"}, r"--best-by eval/return needs evaluations; add --eval-every"),
     ],

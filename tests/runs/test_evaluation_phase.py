@@ -137,6 +137,20 @@ def test_sampled_actions_and_other_arguments_of_the_environment(reference: Any, 
         dataclasses.replace(SMALL, eval_env_kwargs={"a": float("nan")})
 
 
+def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) -> None:
+    messages = {
+        "wrong": r"^evaluations with --eval-env-kwargs foo=1: --env .* Counter takes length",
+        "shape": r"^evaluations with --eval-env-kwargs .*dict.* have other spaces than training; choose",
+    }
+    for name, (env, given, changed) in {
+        "wrong": ("environments:Counter", {}, {"foo": 1}),
+        "shape": ("space_environments:Shaped", {"space": "matrix"}, {"space": "dict"}),
+    }.items():
+        with pytest.raises(ConfigError, match=messages[name]):
+            trained(tmp_path / "run", env=env, env_kwargs=given, eval_env_kwargs=changed)
+    assert not (tmp_path / "run").exists()
+
+
 def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: Path) -> None:
     seen: list[dict[str, float]] = []
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))

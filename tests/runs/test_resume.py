@@ -164,8 +164,11 @@ def test_a_change_that_alters_no_schedule_keeps_the_run_exact(case: str, tmp_pat
     assert summary["weights_sha256"] == straight["weights_sha256"]
 
 
+RESUMED = {"checkpoint": "last", "new_run_dir": None, "trust": (), "quiet": False}
+
+
 def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
-    assert parse_resume(["--resume", "a"]) == (Path("a"), {"checkpoint": "last", "new_run_dir": None, "trust": ()})
+    assert parse_resume(["--resume", "a"]) == (Path("a"), RESUMED)
     arguments = "--resume a --checkpoint 4 --run-dir b --total_steps 5 --track tensorboard --no-quiet --keep-every None"
     arguments += " --trust c --trust d.e"
     assert parse_resume(arguments.split())[1] == {

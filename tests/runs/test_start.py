@@ -79,6 +79,10 @@ def test_a_checkpoint_file_can_be_named(source: Path, tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "size": ({"hidden_size": 32}, r"that run has another network: add --hidden-size 16$"),
+    "environment": (
+        {"env": "CartPole-v1", "hidden_size": 32},
+        r"another network: add --env Pendulum-v1 --hidden-size 16$",
+    ),
     "core": ({"core": "gru", "separate_critic": "all"}, "add --core lstm --separate-critic none$"),
     "spaces": ({"env": "CartPole-v1"}, r"trained in Pendulum-v1 with other spaces; choose an environment"),
     "moments": ({"normalize_obs": False}, "was trained with --normalize-obs; add this flag"),
@@ -103,7 +107,8 @@ def test_a_missing_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_line_takes_the_options_of_that_run(source: Path, tmp_path: Path) -> None:
-    checkpoint, resolved = source / "checkpoint.pt", {"keep_every": 2, "hide_obs": (), "kernel": "native"}
+    checkpoint = source / "checkpoint.pt"
+    resolved = {"keep_every": 2, "hide_obs": (), "kernel": "native", "quiet": False}
     for given in (source, checkpoint):
         config = parse_config(["--init-from", str(given), "--learning-rate", "0.5"])
         assert config == dataclasses.replace(BASE, **resolved, init_from=str(given), learning_rate=0.5)

@@ -78,7 +78,7 @@ def test_a_checkpoint_that_was_not_kept_is_refused_with_those_that_were(kept: Pa
     (kept / BEFORE).write_bytes(b"torn")
     messages = {
         3: f"^{kept} has kept no checkpoint of iteration 3, only of 2, 4, 6; choose one of them, or train with --keep",
-        "best": "has no best checkpoint, because no episode had ended",
+        "best": "has no best checkpoint, because no checkpoint was saved when the metric of --best-by had a value",
         "newest": "--checkpoint newest is not a file; name last, best, an iteration, or a checkpoint file$",
         BEFORE: "is damaged or not a checkpoint",
     }

@@ -32,9 +32,10 @@ def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
 INPUTS: dict[str, tuple[Any, Any, str]] = {
     "short": (np.zeros(2), None, r"obs has shape \(2,\), but its space has shape \(3,\)"),
     "batch of other numbers": (np.zeros((4, 2)), None, r"obs has shape \(4, 2\), but its space has shape \(4, 3\)"),
-    "batch with one state": (np.zeros((4, 3)), np.zeros(16), r"state has shape \(16,\); give what act or initial"),
+    "batch with one state": (np.zeros((4, 3)), np.zeros(16), r"state has shape \(16,\), not \(4, 16\); give what act or initial_state\(4\)"),
     "two batch axes": (np.zeros((1, 1, 3)), None, r"obs has shape \(1, 1, 3\), but its space has shape \(3,\)"),
-    "state of another shape": (np.zeros(3), np.zeros(5), r"state has shape \(5,\); give what act or initial_state has"),
+    "state of another shape": (np.zeros(3), np.zeros(5), r"state has shape \(5,\), not \(16,\); give what act or initial_"),
+    "list": ([{"a": 1.0}, {"a": 2.0}], None, "obs is a list; pass one dict of arrays that have n as the first axis"),
     "NaN": (np.full(3, np.nan), None, "obs or state is not finite"),
     "infinite state": (np.zeros(3), np.full(16, np.inf), "obs or state is not finite"),
     "text as state": (np.zeros(3), np.array(["a"] * 16), r"state has type .*; give what act or initial_state has"),
@@ -54,7 +55,7 @@ def test_a_policy_refuses_what_is_no_observation_or_state(case: str, pendulum: P
 
 def test_a_policy_accepts_no_state_at_the_start_of_an_episode(pendulum: Path) -> None:
     policy, obs = load_policy(pendulum), np.array([1.0, 0.0, 0.5])
-    action, state = policy.act(obs, None)
+    action, state = policy.act(obs)
     again, state_again = policy.act(obs, policy.initial_state())
     np.testing.assert_array_equal([*action, *state], [*again, *state_again])
 

@@ -47,6 +47,7 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(jobs: int, tmp_path
         for seed in (1, 2, 3)
     ]
     assert weights(tmp_path, (1, 2, 3)) == [summary["weights_sha256"] for summary in alone]
+    assert done.stdout.endswith("\n")
     rows = [line.split() for line in done.stdout.splitlines() if line.split()]
     assert rows[0] == ["run", "iterations", "steps", "return", "weights"]
     for row, summary, seed in zip(rows[1:4], alone, (1, 2, 3), strict=True):
