@@ -25,7 +25,7 @@ class Plot:
     Without this flag, the plot is an overview of returns, KL, clip fraction, and the time of each phase."""
     label: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """RUN_DIR=NAME, the name of a run in legends. Runs of the same configuration without a name get it too, and runs
-    with the same name become one curve. Give the flag once per run."""
+    with the same name become one curve. Give the flag once per configuration."""
     x: Literal["steps", "seconds"] = "steps"
     """X axis of the metrics: environment steps or seconds of training."""
     out: Path = Path("curves.svg")

@@ -37,9 +37,8 @@ LEGEND_CHARACTERS, TITLE_CHARACTERS = 110, 100
 """Characters in a line of the legend, and in the title of a panel, which has two lines."""
 X_COLUMNS = {"steps": "env_steps", "seconds": "wall_seconds"}
 """Columns of the x axis, by the value of --x."""
-SEEDS_CAPTION = (
-    "Solid: interquartile mean over seeds. Shaded: its 95 % bootstrap interval. Dashed: mean, from 4 seeds on."
-)
+SEEDS_CAPTION = "Solid: interquartile mean over seeds. Shaded: its 95 % bootstrap interval."
+MEAN_CAPTION = " Dashed: mean, from 4 seeds on."
 Groups = dict[str, list[Run]]
 """Runs that differ only in their seed, by the label of their group."""
 
@@ -133,8 +132,8 @@ def plot_curves(
 
         return write_report(groups, out, metrics, X_COLUMNS[x])
     figure = draw_metrics(groups, metrics, X_COLUMNS[x]) if metrics else draw_overview(groups, X_COLUMNS[x])
-    several = any(len(members) > 1 for members in groups.values())
-    save(figure, out, SEEDS_CAPTION if several else "")
+    seeds = max(map(len, groups.values()))
+    save(figure, out, SEEDS_CAPTION * (seeds > 1) + MEAN_CAPTION * (seeds > 3))
 
 
 def draw_metrics(groups: Groups, metrics: Sequence[str], over: str) -> Figure:

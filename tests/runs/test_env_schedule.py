@@ -12,6 +12,7 @@ import pytest
 from conftest import worker_processes
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
+from shmppo.evaluate import EvaluateConfig, as_text
 from shmppo.policies.evaluation import evaluate
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.replay import replay
@@ -147,6 +148,7 @@ def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(t
     assert best == saved[0]["metrics"]["eval/info/is_success"] == evaluated[last_best]
     result = evaluate(tmp_path / "0", checkpoint="best", episodes=5, stochastic=True)
     assert np.mean(result.info["info/is_success"]) == best
+    assert 'reset options of --env-schedule: {"level": ' in as_text(result, EvaluateConfig(tmp_path / "0"))
     options = json.loads(load_selected_checkpoint(tmp_path / "0")["reset_options"])
     assert options[str(iterations)]["level"] >= 4
     verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations)

@@ -109,7 +109,8 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
 
     run = tmp_path / "run"
     environment = f"environments:Faulty-{how}-v0"
-    run_command("shmppo.train", "--env", environment, "--workers", 0, "--run-dir", run, *SMALL)
+    failed = run_command("shmppo.train", "--env", environment, "--workers", 0, "--run-dir", run, *SMALL)
+    assert failed.stderr.count("--trust environments\n") == 2, "of --resume and replay"
     episode = json.loads((run / "failed_episode.json").read_text())
     # Episodes last 7 steps, and the 40th step in all fails: the 5th of the 6th episode.
     assert (episode["episode"], len(episode["actions"])) == (5, 5)

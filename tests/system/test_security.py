@@ -23,6 +23,7 @@ import shmppo.evaluate
 import shmppo.export
 import shmppo.replay
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo.config.trust import resume_command
 from shmppo.train import main as train_main
 
 MODULE = """
@@ -140,6 +141,7 @@ def test_the_next_commands_of_a_run_name_its_module(own: Path, capsys: pytest.Ca
     text = summary_text(config, json.loads((own / "summary.json").read_text()), own)
     assert len(re.findall(r"--resume \S+ --trust own_counter", text)) == 1
     assert len(re.findall(r"evaluate \S+ --trust own_counter", text)) == 1
+    assert resume_command(own).endswith(f"--resume {own} --trust own_counter")
 
 
 def test_an_edited_checkpoint_imports_nothing(own: Path, marker: Path) -> None:
