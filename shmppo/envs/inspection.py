@@ -80,7 +80,8 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
     try:
         other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}", details=error.details) from error
+        text = str(error).replace(" --env-kwargs", " --eval-env-kwargs")
+        raise ConfigError(f"{where}: {text}", details=error.details) from error
     spaces = [(t.observation, type(t.distribution), t.distribution.num_params) for t in (task, other)]
     require(spaces[0] == spaces[1], f"{where} have other spaces than training; choose arguments that keep the spaces")
 
