@@ -19,9 +19,10 @@ from gymnasium import spaces
 from helpers import CORES, DISTRIBUTION, small_network
 
 import shmppo.kernels
-from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.errors import ConfigError
 from shmppo.kernels import kernels, supported_variants
+from shmppo.loggers.summary import summary_text
 from shmppo.models.actor_critic import ActorCritic, parameter_offsets, parameter_views
 from shmppo.models.native import NativeNetwork
 from shmppo.runs.trainer import resume, train
@@ -315,7 +316,11 @@ def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_pa
     with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because {reason}$"):
         resume(tmp_path / "native", stop_at_iteration=2)
     assert kernel_of_run(replace(SMALL, run_dir=str(tmp_path / "torch"))) == "torch"
-    assert resume(tmp_path / "torch", stop_at_iteration=2)["exact"]
+    summary = resume(tmp_path / "torch", stop_at_iteration=2)
+    assert summary["exact"]
+    assert "kernel         torch, which is slower; see --kernel" in summary_text(
+        from_json(summary["config"]), summary, tmp_path
+    )
 
 
 def layer_digest(library: Path | None, variant: str, *, command: tuple[str, ...] = (), **environment: str) -> str:
