@@ -60,7 +60,7 @@ class LoggerList:
         self._takes_run = callable(callback) and accepts(callback, {}, None)
         require(
             callback is None or self._takes_run or (callable(callback) and accepts(callback, {})),
-            "callback must be a function of (row) or (row, run); to use several, call them in one function",
+            "`callback` must be a function of (row) or (row, run); to use several, call them in one function",
         )
         self._loggers = list(loggers)
         self._finished = False

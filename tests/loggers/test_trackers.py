@@ -58,7 +58,7 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
 
 @pytest.mark.parametrize("callback", [[print], object(), lambda a, b, c: None])
 def test_a_callback_that_cannot_be_called_is_refused(callback: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^callback must be a function of \(row\) or \(row, run\); to use several"):
+    with pytest.raises(ConfigError, match=r"^`callback` must be a function of \(row\) or \(row, run\); to use several"):
         train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")), callback=callback)
     assert not (tmp_path / "run").exists()
 

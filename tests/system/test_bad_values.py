@@ -33,7 +33,7 @@ CASES: list[tuple[str, str, str]] = [
     ("train", f"--config {NOBODY}", NO_HOME),
     ("train", f"--resume {NOBODY}", NO_HOME),
     ("train", f"--init-from {NOBODY}", NO_HOME),
-    ("evaluate", NOBODY, "does not exist; name the directory of a run"),
+    ("evaluate", NOBODY, NO_HOME),
     ("evaluate", f"runs/none --checkpoint {NOBODY}", NO_HOME),
     ("verify", NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
     ("verify", LONG, TOO_LONG),
