@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ FLAGS = ["-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-Wno-psabi"]
 VARIANTS = {
     "x86_64": {"avx512": ["-mavx512f", "-mavx2", "-mfma"], "avx2": ["-mavx2", "-mfma"]},
     "aarch64": {"neon": []},
+    "arm64": {"neon": []},
 }
 
 
@@ -23,15 +25,15 @@ class BuildKernels(build_ext):
         build, target = Path(self.build_temp), Path(self.get_ext_fullpath(ext.name))
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        compiler, objects = os.environ.get("CC", "cc"), []
+        compiler, objects = shlex.split(os.environ.get("CC", "cc")), []
         try:
             network, orthonormal = ext.sources
             variants = {**VARIANTS.get(platform.machine(), {}), "generic": []}
             sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
             for source, name, flags in [*sources, (orthonormal, "orthonormal", [])]:
                 objects.append(build / f"{name}.o")
-                subprocess.run([compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
-            subprocess.run([compiler, "-shared", *objects, "-lm", "-o", target], check=True)
+                subprocess.run([*compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
+            subprocess.run([*compiler, "-shared", *objects, "-lm", "-o", target], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"shmppo: the kernels could not be compiled ({error}); torch computes instead", file=sys.stderr)
 

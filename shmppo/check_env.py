@@ -10,9 +10,10 @@ from typing import Annotated
 import tyro
 
 from shmppo.config.checks import require_fields
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import parse
 from shmppo.config.options import TaskOptions
 from shmppo.errors import run_command
+from shmppo.utils.commands import program
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,9 @@ def _without_command(name: str, arguments: list[str]) -> None:
     if name in HELP_FLAGS:
         print(usage())
     elif name == "--version":
-        print(f"shmppo {__version__}")
+        from shmppo.kernels import supported_variants
+
+        print(f"shmppo {__version__}, kernels: {next(iter(supported_variants()), 'not compiled')}")
     elif name.startswith("--tyro-"):
         complete(arguments)
     else:

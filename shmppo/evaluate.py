@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import parse
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
 from shmppo.errors import run_command
 from shmppo.loggers.text import number
+from shmppo.utils.commands import program
 
 if TYPE_CHECKING:
     from shmppo.policies.evaluation import Evaluation
@@ -87,7 +88,7 @@ def as_text(result: Evaluation, options: EvaluateConfig) -> str:
     if result.info:
         text += "\n" + ", ".join(f"{name} {number(mean)}" for name, mean in result.info_means.items())
     if result.options:
-        text += f"\nreset options of --env-schedule: {json.dumps(result.options)}; --env-kwargs do not override them"
+        text += f"\nreset options of --env-schedule: {json.dumps(result.options)}"
     if result.stopped:
         text += (
             f"\n{result.stopped} of {len(result.episodes)} episodes were stopped after {options.max_steps:,} steps "
@@ -109,6 +110,7 @@ def as_json(result: Evaluation, options: EvaluateConfig) -> dict[str, object]:
         "returns": result.returns,
         "lengths": result.lengths,
         "stopped": result.stopped,
+        "options": result.options,
         **{f"{name}_mean": mean for name, mean in result.info_means.items()},
         **result.info,
     }

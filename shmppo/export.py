@@ -9,9 +9,10 @@ from typing import Literal
 
 import tyro
 
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
 from shmppo.errors import run_command
+from shmppo.utils.commands import program
 
 
 @dataclass(frozen=True)

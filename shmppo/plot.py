@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import parse
 from shmppo.errors import ConfigError, run_command
+from shmppo.utils.commands import program
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from types import TracebackType
 
 import tyro
 
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
 from shmppo.errors import EnvError, print_error, run_command
+from shmppo.utils.commands import program
 
 
 @dataclass(frozen=True)

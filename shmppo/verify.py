@@ -8,9 +8,10 @@ from pathlib import Path
 
 import tyro
 
-from shmppo.config.command_line import parse, program
+from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
 from shmppo.errors import ConfigError, run_command
+from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
 

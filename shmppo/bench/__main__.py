@@ -11,8 +11,9 @@ import sys
 
 from shmppo.bench.options import INTERRUPTED, Scaling, Throughput
 from shmppo.config.checks import nearest, require
-from shmppo.config.command_line import HELP_FLAGS, parse, program
+from shmppo.config.command_line import HELP_FLAGS, parse
 from shmppo.errors import run_command
+from shmppo.utils.commands import program
 
 COMMANDS: dict[str, type] = {
     "throughput": Throughput,

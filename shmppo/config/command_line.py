@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import inspect
 import itertools
-import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, Sequence
@@ -41,13 +40,6 @@ class Flag(NamedTuple):
     def positional(self) -> bool:
         """Whether its value is written without a flag."""
         return tyro.conf.Positional in getattr(self.kind, "__metadata__", ())
-
-
-def program(command: str) -> str:
-    """Return a command as the user starts it: `shmppo COMMAND` from the console script, else `python -m …`."""
-    if sys.argv[0].startswith("shmppo "):
-        return f"shmppo {command}"
-    return f"python -m shmppo.{command.replace('-', '_')}"
 
 
 def parse(

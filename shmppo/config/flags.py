@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag, require
-from shmppo.config.command_line import field_texts, given_fields, parse, program
+from shmppo.config.command_line import field_texts, given_fields, parse
 from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.presets import preset_fields
 from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
+from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
 COMMON = (

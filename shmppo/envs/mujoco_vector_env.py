@@ -110,7 +110,8 @@ class MujocoVectorEnv(SyncVectorEnv):
         self._position[:] = after
         rewards[:], terminated[:], truncated[:] = outcome.reward, outcome.terminated, False
         self._stepped.fill(1)
-        rewards[idle] = terminated[idle] = self._stepped[idle] = 0
+        if idle:
+            rewards[idle] = terminated[idle] = self._stepped[idle] = 0
         self._results[:, 0] = rewards
         np.concatenate(self._task.observe(self._batch), axis=1, out=self._results[:, 1:])
         self.obs[0][:] = self._results[:, 1:]

@@ -16,10 +16,8 @@ import numpy as np
 KINDS = {name: kind for kind, name in enumerate(("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay"))}
 ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
 SKIP, SET, ADD = range(3)
-VARIANTS = {"avx512": ("avx512f",), "avx2": ("avx2", "fma"), "neon": (), "generic": ()}
-"""The variants of the kernels, the fastest first, and the features of /proc/cpuinfo that each needs."""
-
-_Floats = ctypes.c_void_p
+VARIANTS = ("avx512", "avx2", "neon", "generic")
+"""The variants of the kernels, the fastest first."""
 
 
 class Rows(ctypes.Structure):
@@ -51,10 +49,9 @@ class Layer(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("into_y", "into_by_x", "writes_state", "trains")),
         *((name, Rows) for name in ("x", "y", "by_x", "by_y")),
         ("state", Rows * 2),
-        *((name, _Floats) for name in ("weight", "bias", "state_weight", "state_bias")),
-        *((name, _Floats) for name in ("by_weight", "by_bias", "by_state_weight", "by_state_bias")),
-        ("packed", _Floats),
-        ("memory", _Floats),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "state_weight", "state_bias")),
+        *((name, ctypes.c_void_p) for name in ("by_weight", "by_bias", "by_state_weight", "by_state_bias")),
+        *((name, ctypes.c_void_p) for name in ("packed", "memory")),
     )
 
 
@@ -67,7 +64,6 @@ class Kernels:
     """The functions of one variant."""
 
     def __init__(self, variant: str) -> None:
-        self.variant = variant
         library = ctypes.CDLL(str(_library_path()))
         size, count = ctypes.c_int64, ctypes.c_int
         self.packed_size = _function(library, f"packed_size_{variant}", size, ctypes.c_void_p)
@@ -98,16 +94,9 @@ def supported_variants() -> list[str]:
     path = _library_path()
     if path is None:
         return []
-    flags = {
-        word
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith(("flags", "Features"))
-        for word in line.split()
-    }
     library = ctypes.CDLL(str(path))
-    return [
-        name for name, needed in VARIANTS.items() if flags.issuperset(needed) and hasattr(library, f"forward_{name}")
-    ]
+    compiled = [name for name in VARIANTS if hasattr(library, f"is_supported_{name}")]
+    return [name for name in compiled if getattr(library, f"is_supported_{name}")()]
 
 
 @functools.cache

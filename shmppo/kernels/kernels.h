@@ -8,7 +8,8 @@
  * Order of summation, the same for each vector width, number of rows, and blocking:
  *   - An output of a matrix product is one chain of fused multiply-adds. It begins with the bias, 0, or the value to add
  *     to, and takes the inputs in ascending order; a recurrent layer takes those of x before those of the state.
- *   - A sum over rows (the gradient of a weight or bias) is such a chain, too, in the order of the rows of a shard.
+ *   - A sum over rows is such a chain, too, in the order of the rows of a shard: that of a product for the gradient of
+ *     a weight, and that of additions for the gradient of a bias.
  *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
  * All other operations are elementwise, and each is rounded as IEEE 754 says. So a row's result depends on nothing but

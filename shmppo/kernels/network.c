@@ -35,37 +35,44 @@ int64_t NAME(memory_size, VARIANT)(const Layer *l, int64_t rows, int64_t sequenc
     }
 }
 
-/* Pack the weights, after they have changed. */
+/* What a kind of layer does. NULL: nothing. */
+static const struct {
+    void (*load)(const Layer *); /* pack the weights */
+    void (*forward)(const Layer *, const Batch *), (*backward)(const Layer *, const Batch *);
+} kinds[] = {
+    [INPUT] = {NULL, input_forward, NULL},
+    [LINEAR] = {linear_load, linear_forward, linear_backward},
+    [LAYER_NORM] = {NULL, norm_forward, norm_backward},
+    [LSTM] = {lstm_load, lstm_forward, lstm_backward},
+    [GRU] = {gru_load, gru_forward, gru_backward},
+    [SCAN] = {NULL, scan_forward, scan_backward},
+    [DELAY] = {delay_load, delay_forward, delay_backward},
+};
+
+/* Must be called after the weights have changed. */
 void NAME(load_weights, VARIANT)(const Layer *layers, int count) {
-    for (const Layer *l = layers; l < layers + count; l++) switch (l->kind) {
-            case LINEAR: linear_load(l); break;
-            case LSTM: lstm_load(l); break;
-            case GRU: gru_load(l); break;
-            case DELAY: delay_load(l); break;
-        }
+    for (const Layer *l = layers; l < layers + count; l++)
+        if (kinds[l->kind].load) kinds[l->kind].load(l);
 }
 
 void NAME(forward, VARIANT)(const Layer *layers, int count, const Batch *batch) {
-    for (const Layer *l = layers; l < layers + count; l++) switch (l->kind) {
-            case INPUT: input_forward(l, batch); break;
-            case LINEAR: linear_forward(l, batch); break;
-            case LAYER_NORM: norm_forward(l, batch); break;
-            case LSTM: lstm_forward(l, batch); break;
-            case GRU: gru_forward(l, batch); break;
-            case SCAN: scan_forward(l, batch); break;
-            case DELAY: delay_forward(l, batch); break;
-        }
+    for (const Layer *l = layers; l < layers + count; l++) kinds[l->kind].forward(l, batch);
 }
 
 void NAME(backward, VARIANT)(const Layer *layers, int count, const Batch *batch) {
-    for (const Layer *l = layers + count - 1; l >= layers; l--) switch (l->kind) {
-            case LINEAR: linear_backward(l, batch); break;
-            case LAYER_NORM: norm_backward(l, batch); break;
-            case LSTM: lstm_backward(l, batch); break;
-            case GRU: gru_backward(l, batch); break;
-            case SCAN: scan_backward(l, batch); break;
-            case DELAY: delay_backward(l, batch); break;
-        }
+    for (const Layer *l = layers + count - 1; l >= layers; l--)
+        if (kinds[l->kind].backward) kinds[l->kind].backward(l, batch);
+}
+
+/* Whether this processor can execute the variant. */
+int NAME(is_supported, VARIANT)(void) {
+#if defined(__AVX512F__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#elif defined(__AVX2__) && defined(__FMA__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return 1;
+#endif
 }
 
 /* The elementwise functions, for tests: exp, tanh, sigmoid. */

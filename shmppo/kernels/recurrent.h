@@ -9,6 +9,27 @@ static void copy_rows(Rows from, int64_t rows, int64_t count, Rows to) {
     for (int64_t r = 0; r < rows; r++) memcpy(to.at + r * to.stride, from.at + r * from.stride, 4 * (size_t)count);
 }
 
+/* What `forward` of an LSTM or a GRU leaves for `backward`. */
+typedef struct {
+    Rows gates;                /* [rows, 4 H] */
+    Rows c, tanh_c;            /* [rows, H], LSTM only */
+    Rows h_before, by_h, by_c; /* for training: [rows, H]; [sequences, H], from the step after */
+    float *scratch;
+} Memory;
+
+static Memory memory_of(const Layer *l, int64_t rows, int64_t sequences) {
+    int64_t H = l->outputs, cells = l->kind == LSTM;
+    Memory m;
+    m.gates = (Rows){l->memory, 4 * H};
+    m.c = (Rows){m.gates.at + rows * 4 * H, H};
+    m.tanh_c = after(m.c, cells * rows);
+    m.h_before = after(m.tanh_c, cells * rows);
+    m.by_h = after(m.h_before, l->trains ? rows : 0);
+    m.by_c = after(m.by_h, l->trains ? sequences : 0);
+    m.scratch = after(m.by_c, l->trains ? cells * sequences : 0).at;
+    return m;
+}
+
 static int64_t lstm_packed(const Layer *l) {
     int64_t H = l->outputs, gates = 4 * H;
     int64_t forward = gates + panels(gates) * PANEL * (l->inputs + H);
@@ -25,30 +46,11 @@ static void lstm_load(const Layer *l) {
     pack(l->weight, l->inputs, 1, gates, l->inputs, packed);
 }
 
-typedef struct {
-    Rows gates, c, tanh_c, h_before; /* [rows, 4 H], then [rows, H] each */
-    Rows by_h, by_c;                 /* [sequences, H], from the step after */
-    float *scratch;
-} LstmMemory;
-
-static LstmMemory lstm_memory(const Layer *l, int64_t rows, int64_t sequences) {
-    int64_t H = l->outputs;
-    LstmMemory m;
-    m.gates = (Rows){l->memory, 4 * H};
-    m.c = (Rows){m.gates.at + rows * 4 * H, H};
-    m.tanh_c = after(m.c, rows);
-    m.h_before = after(m.tanh_c, rows);
-    m.by_h = after(m.h_before, l->trains ? rows : 0);
-    m.by_c = after(m.by_h, l->trains ? sequences : 0);
-    m.scratch = after(m.by_c, l->trains ? sequences : 0).at;
-    return m;
-}
-
 /* i, f, g, o = σ, σ, tanh, σ of W x + U h + b;  c ← f·c + i·g;  h = o·tanh(c)   (Hochreiter and Schmidhuber 1997) */
 static void lstm_forward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = 0;
     const float *packed_x = l->packed + 4 * H, *packed_h = packed_x + panels(4 * H) * PANEL * l->inputs;
-    LstmMemory m = lstm_memory(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch->rows, batch->sequences);
     multiply(l->x, batch->rows, packed_x, l->inputs, 4 * H, l->packed, 0, m.gates);
     for (int t = 0; t < batch->steps; begin += batch->active[t++]) {
         int64_t rows = batch->active[t];
@@ -84,7 +86,7 @@ static void lstm_forward(const Layer *l, const Batch *batch) {
 static void lstm_backward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = batch->rows;
     const float *packed_h = l->packed + 4 * H + panels(4 * H) * PANEL * (l->inputs + H);
-    LstmMemory m = lstm_memory(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch->rows, batch->sequences);
     memset(m.by_h.at, 0, 8 * (size_t)(batch->sequences * H));
     for (int t = batch->steps - 1; t >= 0; t--) {
         int64_t rows = batch->active[t];
@@ -135,30 +137,14 @@ static void gru_load(const Layer *l) {
     pack(l->weight + 2 * H * I, I, 1, H, I, packed);
 }
 
-/* A row of `gates` has 4 H numbers: n, r, z, and the state's part of n, so the gates that read x are adjacent, and those
- * that read h. `backward` replaces them by the derivatives. */
-typedef struct {
-    Rows gates, h_before; /* [rows, 4 H], [rows, H] */
-    Rows by_h;            /* [sequences, H], from the step after */
-    float *scratch;
-} GruMemory;
-
-static GruMemory gru_memory(const Layer *l, int64_t rows, int64_t sequences) {
-    int64_t H = l->outputs;
-    GruMemory m;
-    m.gates = (Rows){l->memory, 4 * H};
-    m.h_before = (Rows){m.gates.at + rows * 4 * H, H};
-    m.by_h = after(m.h_before, l->trains ? rows : 0);
-    m.scratch = after(m.by_h, l->trains ? sequences : 0).at;
-    return m;
-}
-
-/* r, z = σ of W x + U h + b;  n = tanh(W x + b + r·(U h + b'));  h ← n + z·(h − n)   (Cho et al. 2014, as torch.nn.GRU) */
+/* r, z = σ of W x + U h + b;  n = tanh(W x + b + r·(U h + b'));  h ← n + z·(h − n)   (Cho et al. 2014, as torch.nn.GRU)
+ * A row of `gates` has n, r, z, and the state's part of n, so the gates that read x are adjacent, and those that read h.
+ * `backward` replaces them by the derivatives. */
 static void gru_forward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = 0;
     const float *packed = l->packed + 3 * H, *packed_n = packed + panels(2 * H) * PANEL * l->inputs;
     const float *packed_h = packed_n + panels(H) * PANEL * l->inputs;
-    GruMemory m = gru_memory(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch->rows, batch->sequences);
     Rows of_x = {m.gates.at + H, 4 * H};
     multiply(l->x, batch->rows, packed, l->inputs, 2 * H, l->packed, 0, of_x);
     multiply(l->x, batch->rows, packed_n, l->inputs, H, l->packed + 2 * H, 0, m.gates);
@@ -190,7 +176,7 @@ static void gru_backward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, I = l->inputs, begin = batch->rows;
     const float *packed_h = l->packed + 3 * H + PANEL * ((panels(2 * H) + panels(H)) * I + panels(3 * H) * H);
     const float *packed_x = packed_h + panels(H) * PANEL * 3 * H, *packed_n = packed_x + panels(I) * PANEL * 2 * H;
-    GruMemory m = gru_memory(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch->rows, batch->sequences);
     Rows of_x = {m.gates.at + H, 4 * H};
     memset(m.by_h.at, 0, 4 * (size_t)(batch->sequences * H));
     for (int t = batch->steps - 1; t >= 0; t--) {

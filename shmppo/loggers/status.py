@@ -87,7 +87,8 @@ class RunStatus:
         if self.iteration >= last:
             return None
         if self.ended:
-            return f"stopped after iteration {self.iteration:,} of {last:,}{because(self.stop.reason)}"
+            reason = "signal" if self.stop.signal is not None else self.stop.reason
+            return f"stopped after iteration {self.iteration:,} of {last:,}{because(reason)}"
         if self.stop.signal is None:
             return None
         again = " (press Ctrl-C again to stop at once)" if self.stop.signal == signal.SIGINT else ""
@@ -163,9 +164,11 @@ def evaluation_text(row: Mapping[str, float]) -> str:
 
 
 def because(reason: str | None) -> str:
-    """Return the end of the sentence that a run has stopped. reason: `stop_reason` of summary.json. None: a signal."""
-    known = {None: "", "signal": "", "error": "", "finished": "", "callback": ", because of the callback"}
-    return known.get(reason, f", because {reason}")
+    """Return the end of the sentence that a run has stopped. reason: `stop_reason` of summary.json. None: unknown."""
+    if reason in (None, "error", "finished"):
+        return ""
+    texts = {"signal": "of a signal", "callback": "of the callback"}
+    return f", because {texts.get(reason, reason)}"
 
 
 def _not_success(name: str) -> bool:

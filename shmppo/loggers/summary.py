@@ -51,7 +51,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "return": _return_text(summary),
         "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
         "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
-        "evaluation": evaluation_text(evaluation) if "eval/return" in evaluation else "",
+        "evaluation": _evaluation_text(evaluation, summary["iterations"]),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),
@@ -75,6 +75,14 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         texts["workers"] = f"{summary['worker_restarts']} restarted after a failure"
     lines = [wrapped for name, text in texts.items() if text for wrapped in _wrap(f"{name:<15}{text}")]
     return "\n".join([*lines, "next", *(f"  {command}" for command in _next_commands(config, summary, run_dir))])
+
+
+def _evaluation_text(row: dict[str, float], iterations: int) -> str:
+    """Describe the last evaluation. iterations: finished ones at the end of the run."""
+    if "eval/return" not in row:
+        return ""
+    older = "" if row["iteration"] == iterations else f"  (after iteration {row['iteration']:,.0f})"
+    return evaluation_text(row) + older
 
 
 def _return_text(summary: dict[str, Any]) -> str:

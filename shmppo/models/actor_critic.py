@@ -54,7 +54,7 @@ class Trunk(nn.Module):
         self.encoders = nn.ModuleList(encoders_of(config, leaves) if shared is None else ())
         self.encoded: int = shared.encoded if shared else sum(encoder.features for encoder in self.encoder_list)
         self.core: nn.Module | None = None
-        self.core_name, self.parts, self.part_size = config.core, 0, 0
+        self.parts = self.part_size = 0
         if config.core != "none":
             core_type = CORES[config.core]
             self.parts = core_type.parts

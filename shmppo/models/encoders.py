@@ -140,7 +140,6 @@ class Mlp(nn.Module):
 
     Attributes:
         activation: see --activation.
-        normalized: whether there are LayerNorms.
         features: units of the last layer.
     """
 
@@ -151,7 +150,6 @@ class Mlp(nn.Module):
         self.activation = config.activation
         self.linears = nn.ModuleList(orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) if layer_norm else nn.Identity() for width in widths[1:])
-        self.normalized = layer_norm
         self.features = widths[-1]
 
     @property

@@ -38,16 +38,20 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     return None
 
 
+def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:
+    """Return whether the kernels compute a network, otherwise torch does."""
+    return config.kernel != "torch" and why_not_native(config, model) is None
+
+
 def resolve_kernel(config: TrainConfig, model: ActorCritic) -> Literal["native", "torch"]:
     """Return what computes a network, "native" or "torch".
 
     Raises:
         ConfigError: if --kernel native cannot compute it.
     """
-    reason = why_not_native(config, model)
-    if config.kernel == "native" and reason is not None:
-        raise ConfigError(f"--kernel native cannot be used, because {reason}")
-    return "native" if reason is None and config.kernel != "torch" else "torch"
+    if config.kernel == "native" and not uses_kernels(config, model):
+        raise ConfigError(f"--kernel native cannot be used, because {why_not_native(config, model)}")
+    return "native" if uses_kernels(config, model) else "torch"
 
 
 class NativeNetwork:

@@ -20,7 +20,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.encoders import leaf_statistics
-from shmppo.models.native import NativeNetwork, why_not_native
+from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.parallel.columns import LossCoefficients
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.losses import (
@@ -151,7 +151,7 @@ class ShardGradients:
         self._network: GradientNetwork
         if network is not None:
             self._network = network
-        elif config.kernel != "torch" and why_not_native(config, model) is None:
+        elif uses_kernels(config, model):
             self._network = NativeGradients(config, model, buffers)
         else:
             self._network = TorchNetwork.of_buffers(config, model, buffers)

@@ -5,6 +5,7 @@ Decisions read only metrics that depend on nothing but the configuration, so cra
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from shmppo.envs.schedule import load_schedule
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import DECISIVE
 from shmppo.loggers.trackers import Row
+
+log = logging.getLogger(__name__)
 
 _CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
 
@@ -56,12 +59,20 @@ class Decisions:
             require(not math.isnan(limit), f"{where} ends with {number}; it must be a number")
             _check(config, "--stop-when", metric)
             self._conditions.append((text, metric, comparison, limit))
+        self._unknown = {self.best_metric, *(metric for _, metric, _, _ in self._conditions)}
 
     def take(self, row: Row) -> None:
         """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
         new = decisive(row)
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         self.value = new.get(self.best_metric, math.nan)
+        for metric in list(self._unknown):
+            ended = row.get("eval/episodes" if metric.startswith("eval/") else "episodes", 0)
+            if math.isfinite(row.get(metric, math.nan)):
+                self._unknown.remove(metric)
+            elif ended and "info/" in metric:
+                log.warning("%s decides, but the info of no episode has had it", metric)
+                self._unknown.remove(metric)
 
     @property
     def better(self) -> bool:

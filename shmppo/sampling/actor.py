@@ -20,7 +20,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.encoders import leaf_statistics, normalize_array
-from shmppo.models.native import NativeNetwork, why_not_native
+from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.models.native_layers import Statistics
 from shmppo.spaces.distributions import Distribution
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
@@ -114,7 +114,7 @@ class Actor:
         statistics = leaf_statistics(spec.normalized_slices, self._obs_mean, self._obs_scale, config.normalize_obs)
         self._inputs = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
         self._network: NativeNetwork | TorchActing
-        if config.kernel != "torch" and why_not_native(config, model) is None:
+        if uses_kernels(config, model):
             state = np.zeros((count, model.state_size), np.float32)
             self._network = NativeNetwork(
                 model, self._inputs, statistics, row_count=count, sequences=count, state=state

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from shmppo.config.checks import flag, require
-from shmppo.config.command_line import given_fields, parse, program
+from shmppo.config.command_line import given_fields, parse
 from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
+from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
 INTERRUPTED = "interrupted; continue the search with the same command"

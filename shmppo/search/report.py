@@ -10,7 +10,6 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
-from shmppo.config.command_line import program
 from shmppo.config.differences import differences
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
@@ -19,6 +18,7 @@ from shmppo.plotting.curves import short
 from shmppo.search.options import SearchOptions
 from shmppo.search.study import SearchStudy
 from shmppo.search.view import STATES, trial_value
+from shmppo.utils.commands import program
 from shmppo.utils.files import replaced_file, short_path, write_json
 
 

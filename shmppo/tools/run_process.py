@@ -108,10 +108,10 @@ class RunProcess:
         """Environment steps of the run so far."""
         return self.finished_iterations * self.config.batch_steps
 
-    def rows(self) -> list[dict[str, str]]:
-        """Return the complete rows of metrics.csv."""
+    def rows(self, table: str = "metrics.csv") -> list[dict[str, str]]:
+        """Return the complete rows of metrics.csv or eval.csv."""
         try:
-            with open(self.run_dir / "metrics.csv", newline="") as file:
+            with open(self.run_dir / table, newline="") as file:
                 return [row for row in csv.DictReader(file) if None not in row.values()]
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -62,13 +62,25 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
 
 
 def summary_table(runs: Sequence[RunProcess]) -> Group:
-    """Return a table with a row per run, and the mean of their returns, and an end of line."""
-    table = Table("run", "iterations", "steps", "return", "weights", box=None, header_style="", show_footer=True)
-    last = [(run.rows() or [{"return_mean_100": "nan", "weights_hash": ""}])[-1] for run in runs]
-    returns = [float(row["return_mean_100"]) for row in last]
-    for run, row, value in zip(runs, last, returns, strict=True):
+    """Return a table with a row per run and their means, and an end of line."""
+    last = [_last_rows(run) for run in runs]
+    metrics = [name for name in last[0] if name in ("return_mean_100", "eval/return") or name.endswith("success")]
+    titles = ["return" if name == "return_mean_100" else name for name in metrics]
+    table = Table("run", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
+    for run, row in zip(runs, last, strict=True):
         iterations = f"{run.finished_iterations:,} of {run.config.last_iteration:,}"
-        state = "failed" if run.failure else row["weights_hash"]
-        table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", number(value), state)
-    table.columns[0].footer, table.columns[3].footer = "mean", number(fmean(returns))
+        state = "failed" if run.failure else row.get("weights_hash", "")
+        values = (number(float(row.get(name, "nan"))) for name in metrics)
+        table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", *values, state)
+    table.columns[0].footer = "mean"
+    for column, name in zip(table.columns[3:], metrics, strict=False):
+        column.footer = number(fmean(float(row.get(name, "nan")) for row in last))
     return Group(table, "")
+
+
+def _last_rows(run: RunProcess) -> dict[str, str]:
+    """Return the last rows of metrics.csv and eval.csv."""
+    merged = {"return_mean_100": "nan"}
+    for table in ("metrics.csv", "eval.csv"):
+        merged |= (run.rows(table) or [{}])[-1]
+    return merged

@@ -148,6 +148,8 @@ def test_the_console_script_is_named_as_it_was_typed(tmp_path: Path, monkeypatch
     assert commands_of(summary_of(tmp_path / "a"))[0] == "bin/shmppo evaluate a"
     monkeypatch.setenv("PATH", str(script.parent))
     assert commands_of(summary_of(tmp_path / "a"))[0] == "shmppo evaluate a"
+    monkeypatch.setattr(sys, "orig_argv", ["/venv/bin/python", "-m", "shmppo", "train"])
+    assert commands_of(summary_of(tmp_path / "a"))[0] == "/venv/bin/python -m shmppo evaluate a"
 
 
 def test_a_run_of_several_ranks_is_resumed_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

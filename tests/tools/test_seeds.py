@@ -39,7 +39,7 @@ def weights(directory: Path, seeds: Sequence[int]) -> list[str]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(jobs: int, tmp_path: Path) -> None:
-    words = command("--seeds", "1", "2", "3", "--jobs", str(jobs))
+    words = command("--seeds", "1", "2", "3", "--jobs", str(jobs), "--eval-every", "8")
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     alone = [
@@ -49,11 +49,13 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(jobs: int, tmp_path
     assert weights(tmp_path, (1, 2, 3)) == [summary["weights_sha256"] for summary in alone]
     assert done.stdout.endswith("\n")
     rows = [line.split() for line in done.stdout.splitlines() if line.split()]
-    assert rows[0] == ["run", "iterations", "steps", "return", "weights"]
+    assert rows[0] == ["run", "iterations", "steps", "return", "eval/return", "weights"]
     for row, summary, seed in zip(rows[1:4], alone, (1, 2, 3), strict=True):
         assert row[:5] == [f"run-s{seed}", "8", "of", "8", "1,024"]
         assert float(row[5]) == pytest.approx(summary["return_mean_100"], rel=1e-2)
-        assert summary["weights_sha256"].startswith(row[6])
+        evaluation = summary_of(tmp_path / f"run-s{seed}")["evaluation"]
+        assert float(row[6]) == pytest.approx(evaluation["eval/return"], rel=1e-2)
+        assert summary["weights_sha256"].startswith(row[7])
     assert float(rows[4][1]) == pytest.approx(sum(summary["return_mean_100"] for summary in alone) / 3, rel=1e-2)
 
 
