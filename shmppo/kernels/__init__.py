@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.errors import ConfigError
+
 KINDS = {name: kind for kind, name in enumerate(("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay"))}
 ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
 SKIP, SET, ADD = range(3)
@@ -95,7 +97,11 @@ def supported_variants() -> list[str]:
     if path is None:
         return []
     library = ctypes.CDLL(str(path))
-    compiled = [name for name in VARIANTS if hasattr(library, f"is_supported_{name}")]
+    compiled = [name for name in VARIANTS if hasattr(library, f"forward_{name}")]
+    expected = ctypes.sizeof(Layer) + ctypes.sizeof(Batch)
+    sizes = [getattr(library, f"structure_bytes_{name}", None) for name in compiled]
+    if any(size is None or size() != expected for size in sizes):
+        raise ConfigError("the compiled kernels are of another version of shmppo; install it again")
     return [name for name in compiled if getattr(library, f"is_supported_{name}")()]
 
 

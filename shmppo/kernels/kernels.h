@@ -45,14 +45,14 @@ typedef struct {
     int32_t kind, activation;
     int32_t inputs, outputs;
     int32_t into_y;       /* SET or ADD (LINEAR) */
-    int32_t into_by_x;    /* SKIP, SET, or ADD */
+    int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LSTM, GRU); the others SET */
     int32_t writes_state; /* whether `state` gets the state after the last step of a batch with one step */
     int32_t trains;       /* whether `backward` will be called */
     Rows x, y;
     Rows by_x, by_y;    /* derivatives of the loss; `backward` overwrites by_y */
     Rows state[2];      /* [sequences, …]: before the first step */
     const float *weight, *bias, *state_weight, *state_bias; /* as torch has them: [outputs, inputs] */
-    float *by_weight, *by_bias, *by_state_weight, *by_state_bias; /* gradients of shard 0 */
+    float *by_weight, *by_bias, *by_state_weight, *by_state_bias; /* gradients of shard 0; SCAN: see there */
     float *packed; /* [packed_size]: weights in the order in which products read them */
     float *memory; /* [memory_size]: what `forward` leaves for `backward`, and temporary values */
 } Layer;

@@ -62,8 +62,13 @@ enum { PARTS = 16 };
 
 /* The sum of a row's products a·b in the order that kernels.h states; b NULL: of a. */
 static float sum_units(const float *a, const float *b, int64_t count) {
-    float part[PARTS] = {0};
-    for (int64_t i = 0; i < count; i++) part[i % PARTS] = b ? fmaf(a[i], b[i], part[i % PARTS]) : part[i % PARTS] + a[i];
+    Vector sums[PARTS / LANES] = {0};
+    FOR_VECTORS(i, count) { /* the missing units of the last vector are 0 */
+        Vector *sum = &sums[i / LANES % (PARTS / LANES)], v = load_part(a + i, count - i);
+        *sum = b ? fma_(v, load_part(b + i, count - i), *sum) : *sum + v;
+    }
+    float part[PARTS];
+    memcpy(part, sums, sizeof part);
     for (int half = PARTS / 2; half; half /= 2)
         for (int i = 0; i < half; i++) part[i] += part[i + half];
     return part[0];

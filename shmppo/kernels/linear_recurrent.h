@@ -85,29 +85,29 @@ static void delay_load(const Layer *l) {
 }
 
 static void delay_forward(const Layer *l, const Batch *batch) {
-    int64_t K = l->inputs, D = l->outputs / K, begin = 0;
-    copy_rows(l->state[0], batch->sequences, l->outputs, (Rows){l->memory, l->outputs});
+    int64_t K = l->inputs, width = l->outputs, D = width / K, begin = 0;
+    copy_rows(l->state[0], batch->sequences, width, (Rows){l->memory, width});
     for (int t = 0; t < batch->steps; begin += batch->active[t++]) {
         int64_t rows = batch->active[t];
-        float *y = l->y.at + begin * l->outputs;
+        float *y = l->y.at + begin * width;
         for (int64_t r = 0; r < rows * K; r++) {
             float x = l->x.at[(begin + r / K) * l->x.stride + r % K];
             for (int64_t d = 0; d < D; d++) y[r * D + d] = x * l->bias[d];
         }
-        const float *m = t ? y - batch->active[t - 1] * l->outputs : l->memory;
+        const float *m = t ? y - batch->active[t - 1] * width : l->memory;
         multiply((Rows){(float *)m, D}, rows * K, l->packed, D, D, y, D, (Rows){y, D});
     }
-    if (l->writes_state) copy_rows(l->y, batch->rows, l->outputs, l->state[0]);
+    if (l->writes_state) copy_rows(l->y, batch->rows, width, l->state[0]);
 }
 
 static void delay_backward(const Layer *l, const Batch *batch) {
-    int64_t K = l->inputs, D = l->outputs / K, begin = batch->rows;
-    memset(l->memory, 0, 4 * (size_t)(batch->sequences * l->outputs));
+    int64_t K = l->inputs, width = l->outputs, D = width / K, begin = batch->rows;
+    memset(l->memory, 0, 4 * (size_t)(batch->sequences * width));
     for (int t = batch->steps - 1; t >= 0; t--) {
         int64_t rows = batch->active[t];
         begin -= rows;
-        float *by_y = l->by_y.at + begin * l->outputs;
-        for (int64_t i = 0; i < rows * l->outputs; i++) by_y[i] += l->memory[i];
+        float *by_y = l->by_y.at + begin * width;
+        for (int64_t i = 0; i < rows * width; i++) by_y[i] += l->memory[i];
         for (int64_t r = 0; r < rows * K; r++)
             l->by_x.at[(begin + r / K) * l->by_x.stride + r % K] = sum_units(by_y + r * D, l->bias, D);
         if (t) multiply((Rows){by_y, D}, rows * K, l->packed + panels(D) * PANEL * D, D, D, NULL, 0, (Rows){l->memory, D});

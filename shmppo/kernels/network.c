@@ -13,7 +13,7 @@
 int64_t NAME(packed_size, VARIANT)(const Layer *l) {
     int64_t D = l->inputs ? l->outputs / l->inputs : 0;
     switch (l->kind) {
-        case LINEAR: return PANEL * (panels(l->outputs) * l->inputs + panels(l->inputs) * l->outputs);
+        case LINEAR: return PANEL * (panels(l->outputs) * l->inputs + (l->trains ? panels(l->inputs) * l->outputs : 0));
         case LSTM: return lstm_packed(l);
         case GRU: return gru_packed(l);
         case DELAY: return 2 * PANEL * panels(D) * D;
@@ -63,6 +63,9 @@ void NAME(backward, VARIANT)(const Layer *layers, int count, const Batch *batch)
     for (const Layer *l = layers + count - 1; l >= layers; l--)
         if (kinds[l->kind].backward) kinds[l->kind].backward(l, batch);
 }
+
+/* Bytes of the structures, which the Python side must have, too. */
+int NAME(structure_bytes, VARIANT)(void) { return sizeof(Layer) + sizeof(Batch); }
 
 /* Whether this processor can execute the variant. */
 int NAME(is_supported, VARIANT)(void) {

@@ -65,7 +65,8 @@ INLINE void part_of_panel(int64_t rows, int64_t width, const float *a, int64_t b
 /* C [rows, columns] = start + A·B with packed B. A has its rows in `a`, the inputs of a row are adjacent. */
 static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns, const float *start,
                      int64_t start_stride, Rows c) {
-    for (int64_t k = 0; k < depth; k += BLOCK) {
+    int64_t k = 0;
+    do { /* once at least: a product of no inputs is `start` */
         int64_t inputs = depth - k < BLOCK ? depth - k : BLOCK;
         for (int64_t first = 0; first < rows; first += ROW_BLOCK) {
             int64_t end = first + ROW_BLOCK < rows ? first + ROW_BLOCK : rows;
@@ -81,7 +82,8 @@ static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, i
                 }
             }
         }
-    }
+        k += BLOCK;
+    } while (k < depth);
 }
 
 /* C [m, n] = Aᵀ·B, summed over some rows of A [rows, m] and B [rows, n] in the order of `chosen` [count]. `scratch` has

@@ -1,8 +1,13 @@
 /* Vectors of LANES floats, for the processor that the compiler's options name. Only the fused multiply-add needs
  * intrinsics; all else are the vector extensions of GCC and Clang. */
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
+#error "every operation must be rounded as IEEE 754 says"
+#endif
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -10,7 +15,7 @@ enum { LANES = 16, TILE_ROWS = 8, TILE_VECTORS = 2 };
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 enum { LANES = 8, TILE_ROWS = 6, TILE_VECTORS = 2 };
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(GENERIC_LANES)
 #include <arm_neon.h>
 enum { LANES = 4, TILE_ROWS = 6, TILE_VECTORS = 4 };
 #else
@@ -52,7 +57,7 @@ INLINE Vector fma_(Vector a, Vector b, Vector c) {
     return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
     return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(GENERIC_LANES)
     return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     for (int i = 0; i < LANES; i++) c[i] = fmaf(a[i], b[i], c[i]);

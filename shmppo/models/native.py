@@ -20,6 +20,7 @@ from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.encoders import Mlp, network_input
 from shmppo.models.native_layers import LayerBuilder, Statistics, as_rows
 from shmppo.spaces.distributions import MASKED
+from shmppo.utils.torch_utils import aligned_zeros
 
 
 def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
@@ -108,7 +109,7 @@ class NativeNetwork:
                 ("packed", self._kernels.packed_size(ctypes.addressof(layer))),
                 ("memory", self._kernels.memory_size(ctypes.addressof(layer), *sizes)),
             ):
-                memory = np.zeros(size, np.float32)
+                memory = aligned_zeros(size).numpy()
                 setattr(layer, name, memory.ctypes.data)
                 self._builder.kept.append(memory)
         self._layers = (Layer * len(self._builder.layers))(*self._builder.layers)

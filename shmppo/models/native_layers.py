@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ Statistics = Sequence[tuple[np.ndarray, np.ndarray] | None]
 def as_rows(obs: np.ndarray) -> np.ndarray:
     """Return a view [rows, size] of stored vectors."""
     view: np.ndarray = obs.view()
-    view.shape = (-1, obs.shape[-1])
+    view.shape = (math.prod(obs.shape[:-1]), obs.shape[-1])
     return view
 
 

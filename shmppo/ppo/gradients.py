@@ -12,6 +12,7 @@ parameters of the network. Per step there are A action dimensions, O policy para
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,7 +76,7 @@ class NativeGradients:
 
     def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
         self._model, self._gradients = model, buffers.shard_results.gradients
-        self._obs = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in buffers.rollout.obs]
+        self._obs = [leaf.reshape(math.prod(leaf.shape[:2]), *leaf.shape[2:]) for leaf in buffers.rollout.obs]
         published = buffers.published
         self._statistics = leaf_statistics(
             model.observation.normalized_slices, published.obs_mean, published.obs_scale, config.normalize_obs
@@ -97,8 +98,9 @@ class NativeGradients:
         self._network.load()
 
     def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if len(index) > self._row_count or len(state) > self._sequences:
-            self._allocate(max(len(index), self._row_count) * 5 // 4, max(len(state), self._sequences) * 5 // 4)
+        needed, sizes = (len(index), len(state)), (self._row_count, self._sequences)
+        if needed[0] > sizes[0] or needed[1] > sizes[1]:
+            self._allocate(*(n * 5 // 4 if n > size else size for n, size in zip(needed, sizes, strict=True)))
             self.load()
         self._network.state[: len(state)] = state
         self._network.forward(active, index)

@@ -70,7 +70,7 @@ class TorchActing:
         )
 
     def load(self) -> None:
-        """Nothing to do: the weights of the model do not change during a rollout."""
+        """Nothing to do: the modules read the current weights."""
 
     def forward(self) -> None:
         """Compute one step of all own environments."""
