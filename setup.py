@@ -27,10 +27,10 @@ class BuildKernels(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         compiler, objects = shlex.split(os.environ.get("CC", "cc")), []
         try:
-            network, orthonormal = ext.sources
+            network, float64 = ext.sources
             variants = {**VARIANTS.get(platform.machine(), {}), "generic": []}
             sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
-            for source, name, flags in [*sources, (orthonormal, "orthonormal", [])]:
+            for source, name, flags in [*sources, (float64, "float64", [])]:
                 objects.append(build / f"{name}.o")
                 subprocess.run([*compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
             subprocess.run([*compiler, "-shared", *objects, "-lm", "-o", target], check=True)
@@ -43,7 +43,7 @@ setup(
     ext_modules=[
         Extension(
             "shmppo.kernels.network",
-            [str(KERNELS / name) for name in ("network.c", "orthonormal.c")],
+            [str(KERNELS / name) for name in ("network.c", "float64.c")],
             optional=True,
         )
     ],

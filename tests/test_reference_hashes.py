@@ -52,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
         "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True,
         "anneal_clip": True, "lr_schedule": "kl-adaptive",
     },
-    "penalty": {"env": "Pendulum-v1", "objective": "penalty", "optimizer": "rmsprop", "warmup_steps": 300},
+    "penalty": {"env": "Pendulum-v1", "objective": "penalty", "optimizer": "sgd", "warmup_steps": 300},
     "per-dimension": {
         "env": "Hopper-v5", "ratio": "per-dimension", "dual_clip": 3.0, "target_kl": 0.05, "log_std_min": -1.0,
     },

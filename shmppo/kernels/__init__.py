@@ -111,13 +111,7 @@ def kernels(variant: str | None = None) -> Kernels:
     return Kernels(variant or supported_variants()[0])
 
 
-def orthonormalize(matrix: np.ndarray) -> None:
-    """Replace the columns of a float64 matrix by orthonormal ones, see orthonormal.c.
-
-    Args:
-        matrix: [rows, columns], with rows >= columns.
-    """
-    size, address = ctypes.c_int64, ctypes.c_void_p
-    function = _function(ctypes.CDLL(str(_library_path())), "orthonormalize", None, address, size, size, address)
-    products = np.empty(matrix.shape[1])
-    function(matrix.ctypes.data, *matrix.shape, products.ctypes.data)
+@functools.cache
+def float64_function(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of float64.c. result, arguments: its types."""
+    return _function(ctypes.CDLL(str(_library_path())), name, result, *arguments)

@@ -78,10 +78,17 @@ int NAME(is_supported, VARIANT)(void) {
 #endif
 }
 
-/* The elementwise functions, for tests: exp, tanh, sigmoid. */
+/* exp (0 below −87), tanh, sigmoid, log, softplus of each number */
 void NAME(apply_function, VARIANT)(int function, const float *x, float *y, int64_t count) {
     FOR_VECTORS(i, count) {
-        Vector v = load_part(x + i, count - i);
-        store_part(y + i, function == 0 ? v_exp(v) : function == 1 ? v_tanh(v) : v_sigmoid(v), count - i);
+        Vector v = load_part(x + i, count - i), result;
+        switch (function) {
+            case 0: result = (Vector)((Bits)v_exp(v) & ~(v < -87.0f)); break;
+            case 1: result = v_tanh(v); break;
+            case 2: result = v_sigmoid(v); break;
+            case 3: result = v_log(v); break;
+            default: result = v_softplus(v);
+        }
+        store_part(y + i, result, count - i);
     }
 }

@@ -112,6 +112,23 @@ INLINE Vector v_tanh(Vector x) {
 /* Error 1.5e-7 for x > −87; below, the result stays near 1.6e-38. */
 INLINE Vector v_sigmoid(Vector x) { return 1.0f / (1.0f + v_exp(-x)); }
 
+/* log for normal x > 0. With x = m·2ᵉ, √½ ≤ m < √2, and s = (m − 1)/(m + 1): e·ln 2 + 2·(s + s³/3 + s⁵/5 + s⁷/7 + s⁹/9).
+ * Error 1.8e-7. */
+INLINE Vector v_log(Vector x) {
+    Bits exponent = ((Bits)x - 0x3F3504F3) >> 23; /* the bits of √½ */
+    Vector m = (Vector)((Bits)x - (exponent << 23)), e = __builtin_convertvector(exponent, Vector);
+    Vector s = (m - 1.0f) / (m + 1.0f), t = s * s;
+    Vector p = fma_(fma_(fma_(all(2.0f / 9), t, all(2.0f / 7)), t, all(2.0f / 5)), t, all(2.0f / 3));
+    Vector result = fma_(e, all(0.693359375f), fma_(e, all(-2.12194440e-4f), fma_(p, s * t, s + s)));
+    return choose(x == x, result, x);
+}
+
+/* log(1 + exp(x)). Error 2.7e-7. */
+INLINE Vector v_softplus(Vector x) {
+    Vector positive = at_least(x, 0.0f), y = v_exp(choose(x > 0.0f, -x, x)), u = 1.0f + y;
+    return positive + (v_log(u) - ((u - 1.0f) - y) / u);
+}
+
 INLINE Vector activate(Vector v, int activation) {
     if (activation == TANH) return v_tanh(v);
     return activation == RELU ? at_least(v, 0.0f) : v;

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.kernels import orthonormalize, supported_variants
+from shmppo.kernels import supported_variants
+from shmppo.kernels.functions import orthonormalize
 from shmppo.spaces.observations import Leaf
 
 MIN_SIDES = {"nature": 36, "a3c": 20}

@@ -10,12 +10,12 @@ Axes: L steps, J sequences, H hidden units, K signals, D coefficients per signal
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-
-from shmppo.utils.torch_utils import torch_threads
 
 SIGNALS = 8
 
@@ -30,7 +30,7 @@ def memory_size(hidden: int, window: int) -> int:
     return SIGNALS * memory_order(hidden, window)
 
 
-def delay_network(order: int, theta: float) -> tuple[Tensor, Tensor]:
+def delay_network(order: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the matrices of the delay network for steps of length 1 (Voelker et al. 2019, eq. 2; zero-order hold).
 
     Args:
@@ -40,14 +40,37 @@ def delay_network(order: int, theta: float) -> tuple[Tensor, Tensor]:
     Returns:
         Ā [D, D] and B̄ [D], float64.
     """
-    i = torch.arange(order, dtype=torch.float64)
-    row, column = i[:, None], i[None, :]
-    sign = torch.where(row < column, -1.0, (-1.0) ** (row - column + 1))
-    continuous = torch.zeros(order + 1, order + 1, dtype=torch.float64)
+    i = np.arange(order)
+    row, column = i[:, np.newaxis], i[np.newaxis, :]
+    sign = np.where(row < column, -1.0, (-1.0) ** (row - column + 1))
+    continuous = np.zeros((order + 1, order + 1))
     continuous[:order, :order] = (2 * row + 1) * sign / theta
     continuous[:order, order] = (2 * i + 1) * (-1.0) ** i / theta
-    discrete = torch.linalg.matrix_exp(continuous)  # [[A, B], [0, 0]] gives [[Ā, B̄], [0, 1]]
+    discrete = _matrix_exp(continuous)  # [[A, B], [0, 0]] gives [[Ā, B̄], [0, 1]]
     return discrete[:order, :order], discrete[:order, order]
+
+
+def _matrix_exp(matrix: np.ndarray) -> np.ndarray:
+    """Return the exponential of a float64 matrix: its series after halvings, then squares.
+
+    The one of torch multiplies matrices with functions that depend on the processor.
+    """
+    halvings = max(0, math.frexp(np.abs(matrix).sum(1).max())[1] + 1)
+    result = term = np.eye(len(matrix))
+    for k in range(1, 20):
+        term = _product(term, matrix / (2.0**halvings * k))
+        result = result + term
+    for _ in range(halvings):
+        result = _product(result, result)
+    return result
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the product of two matrices, summed in ascending order."""
+    result = np.zeros_like(a)
+    for k in range(len(a)):
+        result += a[:, k, np.newaxis] * b[k]
+    return result
 
 
 class DelayMemory(nn.Module):
@@ -66,11 +89,10 @@ class DelayMemory(nn.Module):
         """Compute the constants. order: D. window: θ, in steps."""
         super().__init__()
         self.order = order
-        with torch_threads(1):  # every process needs the same bits
-            transition, into = delay_network(order, float(max(window, 2)))
+        transition, into = delay_network(order, float(max(window, 2)))
         # Processes do not share buffers, and checkpoints need not contain constants.
-        self.register_buffer("transition", transition.float().contiguous(), persistent=False)
-        self.register_buffer("into", into.float().contiguous(), persistent=False)
+        self.register_buffer("transition", torch.tensor(transition, dtype=torch.float32), persistent=False)
+        self.register_buffer("into", torch.tensor(into, dtype=torch.float32), persistent=False)
 
     def forward(self, signals: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the memories after each step, always in the precision of the state.

@@ -131,9 +131,8 @@ class NativeNetwork:
 
     def load(self) -> None:
         """Pack the current weights. Call it whenever they have changed."""
-        with torch.no_grad():
-            for module, factors, _ in self._builder.scans:
-                torch.cat(module.factors(), out=torch.from_numpy(factors))
+        for scan in self._builder.scans:
+            scan.load()
         if self._model.log_std is not None:
             self.params[:, self._model.policy_head.out_features :] = self._model.log_std.detach().numpy()
         self._kernels.load_weights(self._layers, len(self._layers))
@@ -178,12 +177,10 @@ class NativeNetwork:
             if log_std is not None:
                 own_rows = order[bounds[i] : bounds[i + 1]]
                 self._gradient(shard, log_std)[:] = self.by_params[own_rows, columns].sum(axis=0)
-            for module, _, by_factors in self._builder.scans:
-                parameters = [module.log_decay, module.log_phase]
-                with torch.enable_grad():
-                    product = torch.dot(torch.cat(module.factors()), torch.from_numpy(by_factors[i]))
-                for parameter, gradient in zip(parameters, torch.autograd.grad(product, parameters), strict=True):
-                    self._gradient(shard, parameter)[:] = gradient.numpy()
+            for scan in self._builder.scans:
+                parameters = scan.log_decay, scan.log_phase
+                for parameter, gradient in zip(parameters, scan.gradients(i), strict=True):
+                    self._gradient(shard, parameter)[:] = gradient
 
     def _gradient(self, shard: int, parameter: Tensor) -> np.ndarray:
         """Return where `backward` writes the gradient of a parameter."""

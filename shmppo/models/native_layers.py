@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, SKIP, Layer, Rows, rows
+from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
 from shmppo.models.encoders import Mlp
 from shmppo.models.lmu import SIGNALS, Lmu
@@ -27,6 +28,32 @@ def as_rows(obs: np.ndarray) -> np.ndarray:
     return view
 
 
+class Scan:
+    """The factors of a layer of the core `lru`.
+
+    Attributes:
+        factors: [3 H], see `lru_factors`.
+        by_factors: [shards, 3 H], the derivatives of the loss.
+    """
+
+    def __init__(self, layer: LruLayer, shards: int) -> None:
+        self.log_decay, self.log_phase = layer.log_decay, layer.log_phase
+        self.factors = np.zeros(3 * layer.hidden, np.float32)
+        self.by_factors = np.zeros((shards, 3 * layer.hidden), np.float32)
+        self._derivatives = np.zeros((5, layer.hidden), np.float32)
+
+    def load(self) -> None:
+        """Compute the factors from the current parameters."""
+        parameters = self.log_decay.detach().numpy(), self.log_phase.detach().numpy()
+        lru_factors(*parameters, self.factors, self._derivatives)
+
+    def gradients(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradients of a shard, those of log_decay and of log_phase, [H] each."""
+        by_real, by_imaginary, by_gamma = self.by_factors[shard].reshape(3, -1)
+        d = self._derivatives
+        return by_real * d[0] + by_imaginary * d[1] + by_gamma * d[2], by_real * d[3] + by_imaginary * d[4]
+
+
 class LayerBuilder:
     """Appends layers in the order of the forward pass, and allocates their outputs.
 
@@ -35,7 +62,7 @@ class LayerBuilder:
         kept: memory that only the addresses in layers refer to.
         conversions: leaves whose network input Python writes, with their index and the memory to write.
         offsets: offset of each parameter in a row of `gradients`, by its id.
-        scans: layers of the core `lru`, with the memory of their factors, and of the derivatives of these by shard.
+        scans: layers of the core `lru`.
     """
 
     def __init__(self, model: ActorCritic, row_count: int, state: np.ndarray, gradients: np.ndarray | None) -> None:
@@ -49,7 +76,7 @@ class LayerBuilder:
         self.layers: list[Layer] = []
         self.kept: list[np.ndarray] = []
         self.conversions: list[tuple[Leaf, int, np.ndarray]] = []
-        self.scans: list[tuple[LruLayer, np.ndarray, np.ndarray]] = []
+        self.scans: list[Scan] = []
         self._row_count, self._state, self._gradients = row_count, state, gradients
         self.offsets = dict(zip(map(id, model.parameters()), parameter_offsets(model)[0], strict=True))
         self._derivatives: dict[int, np.ndarray] = {}  # of outputs, by their address
@@ -171,10 +198,11 @@ class LayerBuilder:
         return x
 
     def _lru_layer(self, layer: LruLayer, x: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
-        factors = np.zeros(3 * layer.hidden, np.float32)
-        by_factors = np.zeros((1 if self._gradients is None else len(self._gradients), len(factors)), np.float32)
-        self.scans.append((layer, factors, by_factors))
+        scan = Scan(layer, 1 if self._gradients is None else len(self._gradients))
+        self.scans.append(scan)
         inputs, memory = self.linear(x, layer.into), self._new(2 * layer.hidden)
-        self._add("scan", inputs, memory, weight=factors.ctypes.data, by_weight=by_factors.ctypes.data, **fields)
+        self._add(
+            "scan", inputs, memory, weight=scan.factors.ctypes.data, by_weight=scan.by_factors.ctypes.data, **fields
+        )
         y = self.linear(x, layer.from_input)
         return self.linear(memory, layer.from_state, "tanh", out=y, into=ADD)

@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.kernels.functions import exp
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.encoders import leaf_statistics
 from shmppo.models.native import NativeNetwork, uses_kernels
@@ -238,9 +239,9 @@ class ShardGradients:
             log_prob = np.add.reduce(log_prob, 1, keepdims=True)
         # Set log ρ of burn-in steps to 0 before the exponential. Afterwards, 0 times an infinite ρ would be NaN.
         log_ratios = (log_prob - targets[:, 3:]) * weights[:, np.newaxis]
-        ratios = np.exp(log_ratios)
+        ratios = exp(log_ratios)
         log_ratio = np.add.reduce(log_ratios, 1)
-        ratio = ratios[:, 0] if config.ratio == "joint" else np.exp(log_ratio)
+        ratio = ratios[:, 0] if config.ratio == "joint" else exp(log_ratio)
         objective, by_log_prob = self._objective(ratios, advantages, coefficients.clip_range)
         by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
         value_clip = coefficients.clip_range if config.value_clip else None

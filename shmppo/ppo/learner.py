@@ -16,6 +16,7 @@ from torch import nn
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
+from shmppo.kernels.functions import norm as l2_norm
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
@@ -264,7 +265,7 @@ class Learner:
         """
         gradient = self._flat.grad
         assert gradient is not None
-        norm = float(torch.linalg.vector_norm(gradient))
+        norm = l2_norm(gradient.numpy())
         if not np.isfinite(norm):
             raise TrainingError(
                 epoch,

@@ -19,6 +19,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from shmppo.kernels.functions import exp, log, sigmoid, softplus, tanh
+
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)
 QUADRATURE_POINTS = 32  # of the Gauss-Hermite rule for the entropy of a squashed Gaussian
@@ -104,14 +106,14 @@ class DiagonalGaussian:
 
     def sample(self, params: np.ndarray, noise: np.ndarray) -> np.ndarray:
         mean, log_std = self._parts(params)
-        return mean + np.exp(log_std) * noise
+        return mean + exp(log_std) * noise
 
     def mode(self, params: np.ndarray) -> np.ndarray:
         return params[..., : self.action_size]
 
     def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
         mean, log_std = self._parts(params)
-        z = (actions - mean) * np.exp(-log_std)
+        z = (actions - mean) * exp(-log_std)
         return -0.5 * (z * z) - log_std - _HALF_LOG_2PI
 
     def entropy(self, params: np.ndarray) -> np.ndarray:
@@ -121,13 +123,13 @@ class DiagonalGaussian:
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # Σ_d log(σ_q/σ_p) + (σ_p² + (μ_p − μ_q)²) / (2 σ_q²) − ½
         (mean_p, log_p), (mean_q, log_q) = self._parts(p), self._parts(q)
-        spread = np.exp(2 * log_p) + np.square(mean_p - mean_q)
-        return np.add.reduce(log_q - log_p + 0.5 * spread * np.exp(-2 * log_q) - 0.5, -1)
+        spread = exp(2 * log_p) + np.square(mean_p - mean_q)
+        return np.add.reduce(log_q - log_p + 0.5 * spread * exp(-2 * log_q) - 0.5, -1)
 
     def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         # ∂/∂μ = (a − μ) / σ², ∂/∂log σ = (a − μ)² / σ² − 1
         mean, log_std = self._parts(params)
-        inverse = np.exp(-log_std)
+        inverse = exp(-log_std)
         z = (actions - mean) * inverse
         gradient = np.empty_like(params)
         by_mean, by_log_std = self._parts(gradient)
@@ -143,8 +145,8 @@ class DiagonalGaussian:
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # ∂/∂μ_q = (μ_q − μ_p) / σ_q², ∂/∂log σ_q = 1 − (σ_p² + (μ_p − μ_q)²) / σ_q²
         (mean_p, log_p), (mean_q, log_q) = self._parts(p), self._parts(q)
-        difference, precision = mean_q - mean_p, np.exp(-2 * log_q)
-        spread = np.exp(2 * log_p) + np.square(difference)
+        difference, precision = mean_q - mean_p, exp(-2 * log_q)
+        spread = exp(2 * log_p) + np.square(difference)
         return np.concatenate([difference * precision, 1 - spread * precision], -1)
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
@@ -175,6 +177,7 @@ class SquashedGaussian(DiagonalGaussian):
         high = np.where(self._bounded, self._high, 1.0).astype(np.float64)
         self._middle, self._half = (low + high) / 2, (high - low) / 2
         self._log_half = np.log(self._half).astype(np.float32)
+        # The eigenvalues behind these depend on the processor, but not their float32 values.
         points, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_POINTS)
         self._points = points.astype(np.float32)
         self._weights = (weights / weights.sum()).astype(np.float32)
@@ -186,15 +189,15 @@ class SquashedGaussian(DiagonalGaussian):
         # H(a) = H(u) + E log|da/du|. Gauss-Hermite quadrature gives the expectation; its error is below 0.002 for
         # standard deviations up to e.
         points = np.swapaxes(self._quadrature(params), -1, -2)  # [..., points, A]
-        expected = np.swapaxes(self._log_derivative(points), -1, -2) @ self._weights
+        expected = np.add.reduce(self._log_derivative(points) * self._weights[:, np.newaxis], -2)
         return super().entropy(params) + np.add.reduce(np.where(self._bounded, expected, 0), -1)
 
     def entropy_grad(self, params: np.ndarray) -> np.ndarray:
         # ∂ log|da/du| / ∂u = −2 tanh(u), at u = μ + σ · point
-        by_point = -2 * np.tanh(self._quadrature(params)) * self._weights  # [..., A, points]
+        by_point = -2 * tanh(self._quadrature(params)) * self._weights  # [..., A, points]
         gradient = super().entropy_grad(params)
         by_mean, by_log_std = self._parts(gradient)
-        std = np.exp(self._parts(params)[1])
+        std = exp(self._parts(params)[1])
         by_mean += np.where(self._bounded, np.add.reduce(by_point, -1), 0)
         by_log_std += np.where(self._bounded, np.add.reduce(by_point * self._points, -1) * std, 0)
         return gradient
@@ -202,20 +205,17 @@ class SquashedGaussian(DiagonalGaussian):
     def _quadrature(self, params: np.ndarray) -> np.ndarray:
         """Return the values of u at the points of the quadrature, [..., A, points]."""
         mean, log_std = self._parts(params)
-        return mean[..., np.newaxis] + np.exp(log_std)[..., np.newaxis] * self._points
+        return mean[..., np.newaxis] + exp(log_std)[..., np.newaxis] * self._points
 
     def _log_derivative(self, u: np.ndarray) -> np.ndarray:
         """Return log|da/du| = log(half range · (1 − tanh² u)) for u [..., A].
 
         The form used is log(half range) + 2 · (log 2 − u − softplus(−2u)), which stays accurate for large |u|.
         """
-        return self._log_half + 2 * (_LOG_2 - u - _softplus(-2 * u))
+        return self._log_half + 2 * (_LOG_2 - u - softplus(-2 * u))
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
-        # A vectorized tanh may round differently by position, and the position of an environment in this call depends
-        # on the number of workers. Hence one call per number.
-        squashed = np.array([math.tanh(u) for u in actions.reshape(-1).tolist()]).reshape(actions.shape)
-        return super().to_env(np.where(self._bounded, self._middle + self._half * squashed, actions))
+        return super().to_env(np.where(self._bounded, self._middle + self._half * tanh(actions), actions))
 
     def best_action(self, params: Tensor) -> Tensor:
         u = params[..., : self.action_size]
@@ -246,25 +246,25 @@ class Categorical:
 
     def entropy(self, params: np.ndarray) -> np.ndarray:
         log_p = _log_softmax(params)
-        return -np.add.reduce(np.exp(log_p) * log_p, -1)
+        return -np.add.reduce(exp(log_p) * log_p, -1)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # Σ_a p(a) (log p(a) − log q(a))
         log_p = _log_softmax(p)
-        return np.add.reduce(np.exp(log_p) * (log_p - _log_softmax(q)), -1)
+        return np.add.reduce(exp(log_p) * (log_p - _log_softmax(q)), -1)
 
     def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         # ∂/∂logit_b = 1[a = b] − p(b)
-        return ((actions == np.arange(self.num_params, dtype=np.float32)) - np.exp(_log_softmax(params))) * upstream
+        return ((actions == np.arange(self.num_params, dtype=np.float32)) - exp(_log_softmax(params))) * upstream
 
     def entropy_grad(self, params: np.ndarray) -> np.ndarray:
         # −p(b) (log p(b) + H)
         log_p = _log_softmax(params)
-        p = np.exp(log_p)
+        p = exp(log_p)
         return -p * (log_p - np.add.reduce(p * log_p, -1, keepdims=True))
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        return np.exp(_log_softmax(q)) - np.exp(_log_softmax(p))
+        return exp(_log_softmax(q)) - exp(_log_softmax(p))
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
@@ -292,25 +292,25 @@ class Bernoulli:
         return (params > 0).astype(np.float32)
 
     def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return -_softplus(params * (1 - 2 * actions))
+        return -softplus(params * (1 - 2 * actions))
 
     def entropy(self, params: np.ndarray) -> np.ndarray:
-        return np.add.reduce(_softplus(params) - params * _sigmoid(params), -1)
+        return np.add.reduce(softplus(params) - params * sigmoid(params), -1)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        ones = _sigmoid(p) * (_softplus(-q) - _softplus(-p))
-        zeros = _sigmoid(-p) * (_softplus(q) - _softplus(p))
+        ones = sigmoid(p) * (softplus(-q) - softplus(-p))
+        zeros = sigmoid(-p) * (softplus(q) - softplus(p))
         return np.add.reduce(ones + zeros, -1)
 
     def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
-        return (actions - _sigmoid(params)) * upstream
+        return (actions - sigmoid(params)) * upstream
 
     def entropy_grad(self, params: np.ndarray) -> np.ndarray:
-        p = _sigmoid(params)
+        p = sigmoid(params)
         return -params * p * (1 - p)
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        return _sigmoid(q) - _sigmoid(p)
+        return sigmoid(q) - sigmoid(p)
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))
@@ -322,18 +322,8 @@ class Bernoulli:
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return log softmax over the last axis."""
     shifted = logits - np.maximum.reduce(logits, -1, keepdims=True)
-    shifted -= np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
+    shifted -= log(np.add.reduce(exp(shifted), -1, keepdims=True))
     return shifted
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(−x)), in a form that does not overflow."""
-    return 0.5 * np.tanh(0.5 * x) + 0.5
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    """Return log(1 + exp(x)), in a form that does not overflow."""
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def mask_logits(params: Tensor, mask: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shmppo.bench import throughput
 from shmppo.errors import ConfigError
-from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, delay_network, memory_order, memory_size
+from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, _matrix_exp, delay_network, memory_order, memory_size
 from shmppo.runs.trainer import train
 
 INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
@@ -96,7 +96,7 @@ def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None
 def test_the_memory_holds_a_slow_signal_of_the_whole_window() -> None:
     """The coefficients of Legendre polynomials reconstruct u(t − δ) for every delay δ up to θ."""
     order, theta = 12, 40
-    transition, into = delay_network(order, theta)
+    transition, into = map(torch.from_numpy, delay_network(order, theta))
     assert torch.linalg.eigvals(transition).abs().max() < 1
     signal = torch.sin(2 * torch.pi * torch.arange(200, dtype=torch.float64) / 50)
     memory = torch.zeros(order, dtype=torch.float64)
@@ -110,6 +110,13 @@ def test_the_memory_holds_a_slow_signal_of_the_whole_window() -> None:
             values.append(((2 * n + 1) * x * values[n] - n * values[n - 1]) / (n + 1))
         decoded = float(torch.tensor(values, dtype=torch.float64) @ memory)
         assert decoded == pytest.approx(float(signal[199 - delay]), abs=0.1)
+
+
+@pytest.mark.parametrize(("size", "scale"), [(1, 0.0), (3, 0.1), (5, 3.0), (40, 1.0)])
+def test_the_exponential_of_a_matrix(size: int, scale: float) -> None:
+    matrix = np.random.default_rng(size).normal(0, scale, (size, size))
+    expected = torch.linalg.matrix_exp(torch.from_numpy(matrix)).numpy()
+    np.testing.assert_allclose(_matrix_exp(matrix), expected, rtol=1e-11, atol=1e-12 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("hidden", "window", "order"), [(1, 1, 2), (3, 40, 2), (16, 5, 5), (128, 64, 64), (16, 64, 8)])

@@ -15,7 +15,7 @@ from test_reference_hashes import CASES, SMALL
 from shmppo import TrainConfig, train
 
 EMULATOR = shutil.which("qemu-x86_64")
-NAMES = ("lstm", "gru", "feed-forward", "per-dimension")
+NAMES = ("lstm", "gru", "feed-forward", "per-dimension", "lru", "lmu", "squashed", "binary")
 
 
 def hashes() -> list[str]:

@@ -1,0 +1,61 @@
+"""Functions of arrays with the same bits on each processor. Without compiled kernels, NumPy or torch computes them.
+
+The elementwise functions take arrays of any shape. Those of float64 arrays, which only tests have, are NumPy's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from shmppo.kernels import float64_function, kernels, supported_variants
+
+
+def _elementwise(number: int, fallback: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Return the function with this number in network.c of each element, or the fallback of x."""
+    if x.dtype != np.float32 or not supported_variants():
+        return fallback(x)
+    source = np.ascontiguousarray(x)
+    result = np.empty(x.shape, np.float32)
+    kernels().apply_function(number, source.ctypes.data, result.ctypes.data, source.size)
+    return result
+
+
+exp = functools.partial(_elementwise, 0, np.exp)
+tanh = functools.partial(_elementwise, 1, np.tanh)
+sigmoid = functools.partial(_elementwise, 2, lambda x: 0.5 * np.tanh(0.5 * x) + 0.5)
+log = functools.partial(_elementwise, 3, np.log)
+softplus = functools.partial(_elementwise, 4, lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+"""log(1 + exp(x))."""
+
+
+def norm(x: np.ndarray) -> float:
+    """Return the L2 norm of a contiguous float32 array."""
+    if not supported_variants():
+        return float(np.sqrt(np.square(x, dtype=np.float64).sum()))
+    function = float64_function("norm", ctypes.c_double, ctypes.c_void_p, ctypes.c_int64)
+    length: float = function(x.ctypes.data, x.size)
+    return length
+
+
+def orthonormalize(matrix: np.ndarray) -> None:
+    """Replace the columns of a float64 matrix by orthonormal ones, see float64.c. It needs compiled kernels.
+
+    Args:
+        matrix: [rows, columns], with rows >= columns.
+    """
+    size, address = ctypes.c_int64, ctypes.c_void_p
+    products = np.empty(matrix.shape[1])
+    function = float64_function("orthonormalize", None, address, size, size, address)
+    function(matrix.ctypes.data, *matrix.shape, products.ctypes.data)
+
+
+def lru_factors(log_decay: np.ndarray, log_phase: np.ndarray, factors: np.ndarray, derivatives: np.ndarray) -> None:
+    """Write the factors of a layer `lru`, [3 H], and their derivatives, [5, H], see float64.c."""
+    address = ctypes.c_void_p
+    function = float64_function("lru_factors", None, address, address, ctypes.c_int64, address, address)
+    addresses = [array.ctypes.data for array in (log_decay, log_phase, factors, derivatives)]
+    function(*addresses[:2], len(log_decay), *addresses[2:])
