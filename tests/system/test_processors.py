@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from test_reference_hashes import CASES, SMALL
+from test_reference_hashes import CASES, OF_THIS_PROCESSOR, SMALL
 
 from shmppo import TrainConfig, train
 
 EMULATOR = shutil.which("qemu-x86_64")
-NAMES = ("lstm", "gru", "feed-forward", "per-dimension", "lru", "lmu", "squashed", "binary")
+NAMES = [name for name in CASES if name not in OF_THIS_PROCESSOR]
 
 
 def hashes() -> list[str]:
