@@ -23,7 +23,7 @@ VALUES: dict[str, str] = {
     "minibatches": "1,2,3,5", "grad-shards": "1,2,3", "env-block": "1,3", "gamma": "0,0.9,1", "gae-lambda": "0,0.5,1",
     "objective": "clip,penalty", "ratio": "joint,per-dimension", "clip": "0.01,0.2,3", "dual-clip": "1.5",
     "desired-kl": "1e-5,0.1", "target-kl": "1e-6,0.1", "value-coef": "0,2", "entropy-coef": "0,0.1",
-    "optimizer": "adam,adamw,sgd,rmsprop", "learning-rate": "1e-8,3e-3,0.1", "max-grad-norm": "1e-3,100",
+    "optimizer": "adam,adamw,sgd", "learning-rate": "1e-8,3e-3,0.1", "max-grad-norm": "1e-3,100",
     "lr-schedule": "linear,constant,kl-adaptive", "advantage-norm": "minibatch,global,none", "log-std-init": "-2,0.5",
     "clip-reward": "0.5", "episode-seeding": "episode,once", "autocast": "none,bf16", "seed": "0,12345",
     "eval-every": "2", "kl-profile-every": "1", "checkpoint-every": "1,2", "keep-every": "1",

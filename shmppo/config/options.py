@@ -273,8 +273,8 @@ class ObjectiveOptions:
 class OptimizerOptions:
     """The optimizer and its learning rate."""
 
-    optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
-    """Optimizer of torch. sgd has no momentum. rmsprop averages squared gradients over about 100 steps (α = 0.99)."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """Optimizer of torch. sgd has no momentum."""
     learning_rate: float = 1e-3
     """Learning rate at the start."""
     lr_schedule: Literal["linear", "constant", "kl-adaptive"] = "linear"
@@ -286,7 +286,7 @@ class OptimizerOptions:
     anneal_steps: int | None = None
     """Environment steps after which annealed values reach 0. None: --total-steps."""
     adam_eps: float = 1e-5
-    """Epsilon of adam, adamw, and rmsprop."""
+    """Epsilon of adam and adamw."""
     weight_decay: float = 0.0
     """Weight decay of all parameters. adamw decouples it from the gradient. The other optimizers add it to the gradient
     (L2 penalty)."""

@@ -74,9 +74,7 @@ def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim
         return torch.optim.Adam([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
     if config.optimizer == "adamw":
         return torch.optim.AdamW([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
-    if config.optimizer == "sgd":
-        return torch.optim.SGD([parameter], lr=rate, weight_decay=decay)
-    return torch.optim.RMSprop([parameter], lr=rate, eps=eps, weight_decay=decay)
+    return torch.optim.SGD([parameter], lr=rate, weight_decay=decay)
 
 
 class Learner:

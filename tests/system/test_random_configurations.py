@@ -55,7 +55,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "desired_kl": NUMBER,
     "lr_schedule": st.sampled_from(["linear", "constant", "kl-adaptive"]),
     "warmup_steps": st.integers(-1, 200),
-    "optimizer": st.sampled_from(["adam", "adamw", "sgd", "rmsprop"]),
+    "optimizer": st.sampled_from(["adam", "adamw", "sgd"]),
     "weight_decay": NUMBER,
     "log_std_min": st.none() | NUMBER,
     "clip_reward": st.none() | NUMBER,

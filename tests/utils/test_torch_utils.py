@@ -19,7 +19,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
     "adamw": {"weight_decay": 0.01},
     "sgd": {"weight_decay": 0.01},
-    "rmsprop": {"weight_decay": 0.01},
 }
 
 
