@@ -11,6 +11,7 @@ Use it before a change of the hot path is merged. The flags of `JOBS` must exist
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,11 +43,13 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """Check out a commit in a temporary directory."""
+    """Check out a commit in a temporary directory, and compile its kernels if it has some."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "checkout"
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(path), commit], cwd=ROOT, check=True)
         try:
+            if (path / "setup.py").exists():
+                subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=path, check=True)
             yield path
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(path)], cwd=ROOT, check=True)
