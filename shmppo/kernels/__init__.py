@@ -20,6 +20,7 @@ ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
 SKIP, SET, ADD = range(3)
 VARIANTS = ("avx512", "avx2", "neon", "generic")
 """The variants of the kernels, the fastest first."""
+NOT_COMPILED = f"{Path(__file__).parent} has no compiled kernels; install shmppo with a C compiler"
 
 
 class Rows(ctypes.Structure):
@@ -107,7 +108,9 @@ def supported_variants() -> list[str]:
 
 @functools.cache
 def kernels(variant: str | None = None) -> Kernels:
-    """Return the kernels of a variant, of the fastest one if None."""
+    """Return the kernels of a variant, of the fastest one if None. Raises ConfigError without a compiled library."""
+    if not supported_variants():
+        raise ConfigError(NOT_COMPILED)
     return Kernels(variant or supported_variants()[0])
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.kernels import Batch, Layer, kernels, supported_variants
+from shmppo.kernels import NOT_COMPILED, Batch, Layer, kernels, supported_variants
 from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.encoders import Mlp, network_input
 from shmppo.models.native_layers import LayerBuilder, Statistics, as_rows
@@ -26,7 +26,7 @@ from shmppo.utils.torch_utils import aligned_zeros
 def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     """Return why the kernels cannot compute a network, as the end of "because …". None: they can."""
     if not supported_variants():
-        return "the kernels were not compiled when shmppo was installed; install it again with a C compiler"
+        return NOT_COMPILED
     if config.device != "cpu":
         return f"the kernels do not run on --device {config.device}"
     if config.autocast != "none":
@@ -41,7 +41,7 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
 
 def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:
     """Return whether the kernels compute a network, otherwise torch does."""
-    return config.kernel != "torch" and why_not_native(config, model) is None
+    return config.kernel == "native" or (config.kernel == "auto" and why_not_native(config, model) is None)
 
 
 def resolve_kernel(config: TrainConfig, model: ActorCritic) -> Literal["native", "torch"]:
@@ -50,8 +50,8 @@ def resolve_kernel(config: TrainConfig, model: ActorCritic) -> Literal["native",
     Raises:
         ConfigError: if --kernel native cannot compute it.
     """
-    if config.kernel == "native" and not uses_kernels(config, model):
-        raise ConfigError(f"--kernel native cannot be used, because {why_not_native(config, model)}")
+    if config.kernel == "native" and (reason := why_not_native(config, model)) is not None:
+        raise ConfigError(f"--kernel native cannot be used, because {reason}")
     return "native" if uses_kernels(config, model) else "torch"
 
 

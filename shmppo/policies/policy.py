@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -100,6 +100,8 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
         ConfigError: if the environment cannot be created, or if its spaces are not those of the training.
     """
     config = from_json(json.loads(state["config"])).with_env_kwargs(env_kwargs)
+    if config.kernel == "native":  # this machine may have no kernels
+        config = replace(config, kernel="auto")
     task = inspect_task(config)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", state["learner"]["model"], shapes)

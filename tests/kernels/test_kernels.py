@@ -28,7 +28,9 @@ from shmppo.models.actor_critic import ActorCritic, parameter_offsets, parameter
 from shmppo.models.lru import LruLayer
 from shmppo.models.native import NativeNetwork
 from shmppo.models.native_layers import Scan
+from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
+from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import observation_spec
 
 DIGEST = Path(__file__).with_name("layer_digest.py")
@@ -353,8 +355,8 @@ def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_pa
     with pytest.raises(ConfigError, match=r"^--kernel belongs to the run and cannot change when the run is resumed, "):
         resume(tmp_path / "native", kernel="torch", stop_at_iteration=2)
     request.getfixturevalue("not_compiled")
-    reason = "the kernels were not compiled when shmppo was installed; install it again with a C compiler"
-    with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because {reason}$"):
+    reason = "has no compiled kernels; install shmppo with a C compiler"
+    with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because .*kernels {reason}$"):
         resume(tmp_path / "native", stop_at_iteration=2)
     assert kernel_of_run(replace(SMALL, run_dir=str(tmp_path / "torch"))) == "torch"
     summary = resume(tmp_path / "torch", stop_at_iteration=2)
@@ -362,6 +364,22 @@ def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_pa
     assert "kernel         torch, which is slower; see --kernel" in summary_text(
         from_json(summary["config"]), summary, tmp_path
     )
+
+
+def test_a_worker_never_computes_a_native_run_with_torch(not_compiled: Any) -> None:
+    """It would, if it imported a copy of shmppo without kernels, such as the source tree in its directory."""
+    config, model = small_network("lstm", 1)
+    obs = np.zeros((3, model.observation.leaves[0].input_size), np.float32)
+    Actor(replace(config, kernel="auto"), model, DISTRIBUTION, [obs], low=0)
+    with pytest.raises(ConfigError, match=r"has no compiled kernels; install shmppo with a C compiler$"):
+        Actor(replace(config, kernel="native"), model, DISTRIBUTION, [obs], low=0)
+
+
+def test_a_policy_of_a_native_run_acts_without_a_library(tmp_path: Path, request: Any) -> None:
+    assert kernel_of_run(replace(SMALL, run_dir=str(tmp_path / "run"))) == "native"
+    returns = evaluate(tmp_path / "run", episodes=2).returns
+    request.getfixturevalue("not_compiled")
+    assert evaluate(tmp_path / "run", episodes=2).returns == returns
 
 
 def layer_digest(library: Path | None, variant: str, *, command: tuple[str, ...] = (), **environment: str) -> str:
