@@ -20,7 +20,8 @@ ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
 SKIP, SET, ADD = range(3)
 VARIANTS = ("avx512", "avx2", "neon", "generic")
 """The variants of the kernels, the fastest first."""
-NOT_COMPILED = f"{Path(__file__).parent} has no compiled kernels; install shmppo with a C compiler"
+
+_DIRECTORY = Path(__file__).parent
 
 
 class Rows(ctypes.Structure):
@@ -87,7 +88,7 @@ def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> 
 
 def _library_path() -> Path | None:
     """Return the compiled library beside this file, or None if the installation had no compiler."""
-    paths = (Path(__file__).with_name("network" + suffix) for suffix in machinery.EXTENSION_SUFFIXES)
+    paths = (_DIRECTORY / f"network{suffix}" for suffix in machinery.EXTENSION_SUFFIXES)
     return next((path for path in paths if path.exists()), None)
 
 
@@ -102,7 +103,7 @@ def supported_variants() -> list[str]:
     expected = ctypes.sizeof(Layer) + ctypes.sizeof(Batch)
     sizes = [getattr(library, f"structure_bytes_{name}", None) for name in compiled]
     if any(size is None or size() != expected for size in sizes):
-        raise ConfigError("the compiled kernels are of another version of shmppo; install it again")
+        raise ConfigError(f"the library in {_DIRECTORY} is of another version of shmppo; run `pip install -e .` again")
     return [name for name in compiled if getattr(library, f"is_supported_{name}")()]
 
 
@@ -110,7 +111,7 @@ def supported_variants() -> list[str]:
 def kernels(variant: str | None = None) -> Kernels:
     """Return the kernels of a variant, of the fastest one if None. Raises ConfigError without a compiled library."""
     if not supported_variants():
-        raise ConfigError(NOT_COMPILED)
+        raise ConfigError(f"{_DIRECTORY} has no compiled kernels; run `pip install -e .` with a C compiler")
     return Kernels(variant or supported_variants()[0])
 
 

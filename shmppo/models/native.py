@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.kernels import NOT_COMPILED, Batch, Layer, kernels, supported_variants
+from shmppo.kernels import Batch, Layer, kernels, supported_variants
 from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.encoders import Mlp, network_input
 from shmppo.models.native_layers import LayerBuilder, Statistics, as_rows
@@ -26,7 +26,7 @@ from shmppo.utils.torch_utils import aligned_zeros
 def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     """Return why the kernels cannot compute a network, as the end of "because …". None: they can."""
     if not supported_variants():
-        return NOT_COMPILED
+        return "they were not compiled; run `pip install -e .` with a C compiler"
     if config.device != "cpu":
         return f"the kernels do not run on --device {config.device}"
     if config.autocast != "none":

@@ -355,8 +355,8 @@ def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_pa
     with pytest.raises(ConfigError, match=r"^--kernel belongs to the run and cannot change when the run is resumed, "):
         resume(tmp_path / "native", kernel="torch", stop_at_iteration=2)
     request.getfixturevalue("not_compiled")
-    reason = "has no compiled kernels; install shmppo with a C compiler"
-    with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because .*kernels {reason}$"):
+    reason = "they were not compiled; run `pip install -e .` with a C compiler"
+    with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because {reason}$"):
         resume(tmp_path / "native", stop_at_iteration=2)
     assert kernel_of_run(replace(SMALL, run_dir=str(tmp_path / "torch"))) == "torch"
     summary = resume(tmp_path / "torch", stop_at_iteration=2)
@@ -371,7 +371,7 @@ def test_a_worker_never_computes_a_native_run_with_torch(not_compiled: Any) -> N
     config, model = small_network("lstm", 1)
     obs = np.zeros((3, model.observation.leaves[0].input_size), np.float32)
     Actor(replace(config, kernel="auto"), model, DISTRIBUTION, [obs], low=0)
-    with pytest.raises(ConfigError, match=r"has no compiled kernels; install shmppo with a C compiler$"):
+    with pytest.raises(ConfigError, match=r"has no compiled kernels; run `pip install -e .` with a C compiler$"):
         Actor(replace(config, kernel="native"), model, DISTRIBUTION, [obs], low=0)
 
 

@@ -115,12 +115,20 @@ def test_the_next_commands_can_be_pasted(
 
 
 def test_the_best_checkpoint_and_the_last_evaluation_are_shown(tmp_path: Path) -> None:
-    evaluation = {"eval/return": 1.5, "eval/return_std": 0.5, "eval/info/a": 3.0, "eval/info/is_success": 0.9}
+    evaluation = {
+        "iteration": 35,
+        "eval/return": 1.5,
+        "eval/return_std": 0.5,
+        "eval/info/a": 3.0,
+        "eval/info/is_success": 0.9,
+    }
     summary, config = (
         summary_of(tmp_path / "a", evaluation=evaluation),
         TrainConfig(workers=1, best_by="length_mean_100"),
     )
     assert lines_of(summary)["evaluation"] == "1.500 ± 0.500  is_success 0.900"
+    older = summary_of(tmp_path / "a", evaluation=evaluation | {"iteration": 30})
+    assert lines_of(older)["evaluation"] == "1.500 ± 0.500  is_success 0.900  (after iteration 30)"
     assert commands_of(summary, config)[0].endswith("evaluate a --checkpoint best")
     assert commands_of(summary)[0].endswith("evaluate a")
 

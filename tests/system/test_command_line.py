@@ -18,6 +18,7 @@ from shmppo.config.command_line import field_texts
 from shmppo.config.flags import flags_type, parse_config, parse_resume, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.kernels import supported_variants
 from shmppo.search.options import parse_search
 
 
@@ -207,7 +208,9 @@ def script(*arguments: str, directory: Path | None = None) -> subprocess.Complet
 def test_the_package_is_a_command() -> None:
     result = run_module("shmppo")
     assert (result.returncode, result.stdout) == (0, cli.usage() + "\n")
-    assert run_module("shmppo", "--version").stdout == f"shmppo {shmppo.__version__}\n"
+    assert (
+        run_module("shmppo", "--version").stdout == f"shmppo {shmppo.__version__}, kernels: {supported_variants()[0]}\n"
+    )
     result = run_module("shmppo", "no-such-command")
     assert (result.returncode, result.stdout) == (2, "")
     assert "error: shmppo has no command no-such-command" in result.stderr
@@ -223,11 +226,11 @@ def test_every_command_has_a_module_and_help(name: str) -> None:
     module = f"shmppo.{name.replace('-', '_')}"
     result = run_module(module, "--help")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"usage: python -m {module} ")
+    assert result.stdout.startswith(f"usage: {sys.executable} -m {module} ")
     same = run_module("shmppo", name, "--help")
     assert (same.returncode, same.stderr) == (0, "")
     words = [
-        output.replace(f"python -m {module}", f"shmppo {name}").replace("\\\n", "").split()
+        output.replace(f"-m {module}", f"-m shmppo {name}").replace("\\\n", "").split()
         for output in (result.stdout, same.stdout)
     ]
     assert words[0] == words[1]

@@ -50,7 +50,7 @@ NOT_RUN = (
 """Beginnings of commands that install packages or need more machines. .ci/run runs those of the README."""
 MEASURED = "*Measured at commit"
 """Beginning of a line with the command of an experiment, which has flags of its own."""
-OTHER_FLAGS = {"--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
+OTHER_FLAGS = {"--version", "--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
 """Flags that are no options, and those of other programs that pages name."""
 SHORT = ("--stop-at-iteration", "3", "--workers", "0", "--quiet")
 """Flags that make a training command of the docs short. The last of two equal flags counts."""
