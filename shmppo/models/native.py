@@ -26,7 +26,7 @@ from shmppo.utils.torch_utils import aligned_zeros
 def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     """Return why the kernels cannot compute a network, as the end of "because …". None: they can."""
     if not supported_variants():
-        return "they were not compiled; run `pip install -e .` with a C compiler"
+        return "the kernels were not compiled; run `pip install -e .` with a C compiler"
     if config.device != "cpu":
         return f"the kernels do not run on --device {config.device}"
     if config.autocast != "none":

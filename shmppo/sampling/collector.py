@@ -132,7 +132,6 @@ class Collector:
         self._own = slice(columns.start, columns.stop)
         begun = np.max([carry.episode[self._own] for carry in buffers.carries], axis=0) + 1
         self._envs = make_vector_env(config, task, columns.start, columns.stop, begun.tolist())
-        torch.set_flush_denormal(False)  # a library of the environment may have switched this on when it was loaded
         count, steps = len(columns), config.rollout_steps
         self._actor = Actor(config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps)
         self._rollout = own_columns(buffers.rollout, self._own)

@@ -64,7 +64,8 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
 def summary_table(runs: Sequence[RunProcess]) -> Group:
     """Return a table with a row per run and their means, and an end of line."""
     last = [_last_rows(run) for run in runs]
-    metrics = [name for name in last[0] if name in ("return_mean_100", "eval/return") or name.endswith("success")]
+    known = dict.fromkeys(name for row in last for name in row)
+    metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
     titles = ["return" if name == "return_mean_100" else name for name in metrics]
     table = Table("run", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
     for run, row in zip(runs, last, strict=True):

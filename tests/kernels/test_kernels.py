@@ -355,7 +355,7 @@ def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_pa
     with pytest.raises(ConfigError, match=r"^--kernel belongs to the run and cannot change when the run is resumed, "):
         resume(tmp_path / "native", kernel="torch", stop_at_iteration=2)
     request.getfixturevalue("not_compiled")
-    reason = "they were not compiled; run `pip install -e .` with a C compiler"
+    reason = "the kernels were not compiled; run `pip install -e .` with a C compiler"
     with pytest.raises(ConfigError, match=f"^--kernel native cannot be used, because {reason}$"):
         resume(tmp_path / "native", stop_at_iteration=2)
     assert kernel_of_run(replace(SMALL, run_dir=str(tmp_path / "torch"))) == "torch"
