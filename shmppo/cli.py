@@ -106,7 +106,7 @@ def main() -> int:
     name = arguments[0] if arguments else "--help"
     if name not in COMMANDS:
         return run_command(lambda: _without_command(name, arguments))
-    sys.argv = [f"shmppo {name}", *arguments[1:]]
+    sys.argv[1:] = arguments[1:]
     sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
     code: int = load(COMMANDS[name].main)()
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,12 @@ from public_helpers import (  # noqa: F401 (pytest finds fixtures here, and test
     worker_processes,
 )
 
+import shmppo.kernels
 from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
+from shmppo.kernels import kernels, supported_variants
 from shmppo.parallel.shared_buffers import Field, SharedBuffers, allocate, run_fields
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
@@ -90,3 +93,18 @@ def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> 
     train(dataclasses.replace(config, workers=2, stop_at_iteration=stop, run_dir=str(root / "stopped")))
     hashes["resumed"] = resume(root / "stopped", workers=3)["weights_sha256"]
     assert len(set(hashes.values())) == 1, hashes
+
+
+@pytest.fixture
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """As if the installation had no compiler, in this process."""
+
+    def forget() -> None:
+        supported_variants.cache_clear()
+        kernels.cache_clear()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shmppo.kernels, "_library_path", lambda: None)
+        forget()
+        yield patch
+    forget()

@@ -209,3 +209,9 @@ def torch_distribution(distribution: Distribution, params: Tensor) -> torch.dist
         return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
     mean, log_std = params.split(distribution.action_size, -1)
     return torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+
+
+def assert_near(found: Any, expected: Any, tolerance: float) -> None:
+    """Assert that the largest difference is small, relative to the largest number."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected)
+    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import suppress
 from typing import Any, cast
 
@@ -42,8 +41,6 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
         mujoco.set_mju_user_warning(log.warning)
     env = _make_unwrapped(config, render_mode)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_flush_denormal(False)  # a library of the environment may have switched this on when it was loaded
     check_single_agent(env, config.env_id)
     for text in config.wrappers:
         env = _wrap(env, text)

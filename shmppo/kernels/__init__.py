@@ -99,11 +99,10 @@ def supported_variants() -> list[str]:
     if path is None:
         return []
     library = ctypes.CDLL(str(path))
-    compiled = [name for name in VARIANTS if hasattr(library, f"forward_{name}")]
-    expected = ctypes.sizeof(Layer) + ctypes.sizeof(Batch)
-    sizes = [getattr(library, f"structure_bytes_{name}", None) for name in compiled]
-    if any(size is None or size() != expected for size in sizes):
+    structure_bytes = getattr(library, "structure_bytes_generic", None)
+    if structure_bytes is None or structure_bytes() != ctypes.sizeof(Layer) + ctypes.sizeof(Batch):
         raise ConfigError(f"the library in {_DIRECTORY} is of another version of shmppo; run `pip install -e .` again")
+    compiled = [name for name in VARIANTS if hasattr(library, f"is_supported_{name}")]
     return [name for name in compiled if getattr(library, f"is_supported_{name}")()]
 
 

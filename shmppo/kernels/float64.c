@@ -1,5 +1,5 @@
-/* What is computed in float64, with the same bits on each processor: without fused operations, and without functions of
- * the C library whose results depend on its version. */
+/* Functions in float64 whose results are the same on each processor, because they consist of operations that IEEE 754
+ * rounds, in a fixed order. */
 #include <math.h>
 #include <stdint.h>
 
@@ -35,7 +35,7 @@ double norm(const float *x, int64_t count) {
 /* x rounded to an integer, for |x| < 2⁵¹ */
 static double nearest(double x) { return x + 6755399441055744.0 - 6755399441055744.0; }
 
-/* exp, for |x| < 700: x = n·ln 2 + r, and 13 terms of the series of exp(r) */
+/* exp, for x < 700: x = n·ln 2 + r, and 13 terms of the series of exp(r) */
 static double exponential(double x) {
     double n = nearest(x * 1.4426950408889634), sum = 1.0;
     double r = x - n * 0.6931471803691238 - n * 1.9082149292705877e-10;

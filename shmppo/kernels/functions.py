@@ -1,6 +1,8 @@
-"""Functions of arrays with the same bits on each processor. Without compiled kernels, NumPy or torch computes them.
+"""Functions of arrays, computed by the compiled kernels, with the same bits on each x86-64 processor with AVX2.
 
-The elementwise functions take arrays of any shape. Those of float64 arrays, which only tests have, are NumPy's.
+Without compiled kernels, NumPy computes the elementwise functions and the norm. The elementwise functions take arrays
+of any shape; for float64, which only tests use, they are those of NumPy. `exp` is 0 below −87 and infinite above 87,
+`log` needs positive normal numbers, and `softplus` is log(1 + exp(x)).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from shmppo.kernels import float64_function, kernels, supported_variants
 
 
 def _elementwise(number: int, fallback: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """Return the function with this number in network.c of each element, or the fallback of x."""
+    """Apply a function of network.c, given by its number, to each element. Without kernels, apply the fallback."""
     if x.dtype != np.float32 or not supported_variants():
         return fallback(x)
     source = np.ascontiguousarray(x)
@@ -29,7 +31,6 @@ tanh = functools.partial(_elementwise, 1, np.tanh)
 sigmoid = functools.partial(_elementwise, 2, lambda x: 0.5 * np.tanh(0.5 * x) + 0.5)
 log = functools.partial(_elementwise, 3, np.log)
 softplus = functools.partial(_elementwise, 4, lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
-"""log(1 + exp(x))."""
 
 
 def norm(x: np.ndarray) -> float:
@@ -42,7 +43,7 @@ def norm(x: np.ndarray) -> float:
 
 
 def orthonormalize(matrix: np.ndarray) -> None:
-    """Replace the columns of a float64 matrix by orthonormal ones, see float64.c. It needs compiled kernels.
+    """Replace the columns of a float64 matrix by orthonormal ones. It needs compiled kernels.
 
     Args:
         matrix: [rows, columns], with rows >= columns.
@@ -54,7 +55,10 @@ def orthonormalize(matrix: np.ndarray) -> None:
 
 
 def lru_factors(log_decay: np.ndarray, log_phase: np.ndarray, factors: np.ndarray, derivatives: np.ndarray) -> None:
-    """Write the factors of a layer `lru`, [3 H], and their derivatives, [5, H], see float64.c."""
+    """Write the factors of a layer `lru`, [3 H], and their derivatives, [5, H]; float64.c defines them.
+
+    It needs compiled kernels.
+    """
     address = ctypes.c_void_p
     function = float64_function("lru_factors", None, address, address, ctypes.c_int64, address, address)
     addresses = [array.ctypes.data for array in (log_decay, log_phase, factors, derivatives)]

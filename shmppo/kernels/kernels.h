@@ -8,8 +8,8 @@
  * Order of summation, the same for each vector width, number of rows, and blocking:
  *   - An output of a matrix product is one chain of fused multiply-adds. It begins with the bias, 0, or the value to add
  *     to, and takes the inputs in ascending order; a recurrent layer takes those of x before those of the state.
- *   - A sum over rows is such a chain, too, in the order of the rows of a shard: that of a product for the gradient of
- *     a weight, and that of additions for the gradient of a bias.
+ *   - The gradient of a weight is such a chain over the rows of a shard, in their order. That of a bias is a chain of
+ *     additions over the same rows.
  *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
  * All other operations are elementwise, and each is rounded as IEEE 754 says. So a row's result depends on nothing but
@@ -45,14 +45,14 @@ typedef struct {
     int32_t kind, activation;
     int32_t inputs, outputs;
     int32_t into_y;       /* SET or ADD (LINEAR) */
-    int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LSTM, GRU); the others SET */
+    int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LSTM, GRU); LAYER_NORM, SCAN, and DELAY always SET */
     int32_t writes_state; /* whether `state` gets the state after the last step of a batch with one step */
     int32_t trains;       /* whether `backward` will be called */
     Rows x, y;
     Rows by_x, by_y;    /* derivatives of the loss; `backward` overwrites by_y */
     Rows state[2];      /* [sequences, …]: before the first step */
     const float *weight, *bias, *state_weight, *state_bias; /* as torch has them: [outputs, inputs] */
-    float *by_weight, *by_bias, *by_state_weight, *by_state_bias; /* gradients of shard 0; SCAN: see there */
+    float *by_weight, *by_bias, *by_state_weight, *by_state_bias; /* gradients of shard 0 (SCAN: see scan_backward) */
     float *packed; /* [packed_size]: weights in the order in which products read them */
     float *memory; /* [memory_size]: what `forward` leaves for `backward`, and temporary values */
 } Layer;

@@ -78,12 +78,12 @@ int NAME(is_supported, VARIANT)(void) {
 #endif
 }
 
-/* exp (0 below −87), tanh, sigmoid, log, softplus of each number */
+/* exp (0 below −87, infinite above 87), tanh, sigmoid, log, softplus of each number */
 void NAME(apply_function, VARIANT)(int function, const float *x, float *y, int64_t count) {
     FOR_VECTORS(i, count) {
         Vector v = load_part(x + i, count - i), result;
         switch (function) {
-            case 0: result = (Vector)((Bits)v_exp(v) & ~(v < -87.0f)); break;
+            case 0: result = choose(v > 87.0f, all(INFINITY), choose(v < -87.0f, all(0.0f), v_exp(v))); break;
             case 1: result = v_tanh(v); break;
             case 2: result = v_sigmoid(v); break;
             case 3: result = v_log(v); break;

@@ -11,9 +11,10 @@ static void copy_rows(Rows from, int64_t rows, int64_t count, Rows to) {
 
 /* What `forward` of an LSTM or a GRU leaves for `backward`. */
 typedef struct {
-    Rows gates;                /* [rows, 4 H] */
-    Rows c, tanh_c;            /* [rows, H], LSTM only */
-    Rows h_before, by_h, by_c; /* for training: [rows, H]; [sequences, H], from the step after */
+    Rows gates;      /* [rows, 4 H] */
+    Rows c, tanh_c;  /* [rows, H], LSTM only */
+    Rows h_before;   /* [rows, H], only for training, as what follows */
+    Rows by_h, by_c; /* [sequences, H], derivatives from the step after; by_c: LSTM only */
     float *scratch;
 } Memory;
 

@@ -123,7 +123,7 @@ INLINE Vector v_log(Vector x) {
     return choose(x == x, result, x);
 }
 
-/* log(1 + exp(x)). Error 2.7e-7. */
+/* log(1 + exp(x)). Error 2.7e-7 for x > −87; below, the result stays near 1.6e-38. */
 INLINE Vector v_softplus(Vector x) {
     Vector positive = at_least(x, 0.0f), y = v_exp(choose(x > 0.0f, -x, x)), u = 1.0f + y;
     return positive + (v_log(u) - ((u - 1.0f) - y) / u);

@@ -87,8 +87,7 @@ class RunStatus:
         if self.iteration >= last:
             return None
         if self.ended:
-            reason = "signal" if self.stop.signal is not None else self.stop.reason
-            return f"stopped after iteration {self.iteration:,} of {last:,}{because(reason)}"
+            return f"stopped after iteration {self.iteration:,} of {last:,}{because(self.stop.reason)}"
         if self.stop.signal is None:
             return None
         again = " (press Ctrl-C again to stop at once)" if self.stop.signal == signal.SIGINT else ""

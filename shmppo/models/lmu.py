@@ -51,9 +51,9 @@ def delay_network(order: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix_exp(matrix: np.ndarray) -> np.ndarray:
-    """Return the exponential of a float64 matrix: its series after halvings, then squares.
+    """Return the exponential of a float64 matrix, by scaling and squaring.
 
-    The one of torch multiplies matrices with functions that depend on the processor.
+    `torch.linalg.matrix_exp` gives other bits on other processors, because its products do.
     """
     halvings = max(0, math.frexp(np.abs(matrix).sum(1).max())[1] + 1)
     result = term = np.eye(len(matrix))

@@ -40,7 +40,7 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
 
 
 def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:
-    """Return whether the kernels compute a network, otherwise torch does."""
+    """Return whether the kernels compute a network. Otherwise torch does."""
     return config.kernel == "native" or (config.kernel == "auto" and why_not_native(config, model) is None)
 
 

@@ -36,6 +36,7 @@ from shmppo.ppo.losses import (
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
 from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.spaces.distributions import Distribution
+from shmppo.utils.torch_utils import keep_denormals
 
 
 class GradientNetwork(Protocol):
@@ -82,26 +83,23 @@ class NativeGradients:
         self._statistics = leaf_statistics(
             model.observation.normalized_slices, published.obs_mean, published.obs_scale, config.normalize_obs
         )
-        self._allocate(1, 1)
+        self._allocate((1, 1))
 
-    def _allocate(self, row_count: int, sequences: int) -> None:
-        self._row_count, self._sequences = row_count, sequences
+    def _allocate(self, capacity: tuple[int, ...]) -> None:
+        """Allocate the memory. capacity: most rows and sequences of a batch."""
+        self._capacity, (rows, sequences) = capacity, capacity
         self._network = NativeNetwork(
-            self._model,
-            self._obs,
-            self._statistics,
-            row_count=row_count,
-            sequences=sequences,
-            gradients=self._gradients,
+            self._model, self._obs, self._statistics, row_count=rows, sequences=sequences, gradients=self._gradients
         )
 
     def load(self) -> None:
         self._network.load()
 
     def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        needed, sizes = (len(index), len(state)), (self._row_count, self._sequences)
-        if needed[0] > sizes[0] or needed[1] > sizes[1]:
-            self._allocate(*(n * 5 // 4 if n > size else size for n, size in zip(needed, sizes, strict=True)))
+        needed = len(index), len(state)
+        capacity = tuple(n * 5 // 4 if n > most else most for n, most in zip(needed, self._capacity, strict=True))
+        if capacity != self._capacity:
+            self._allocate(capacity)
             self.load()
         self._network.state[: len(state)] = state
         self._network.forward(active, index)
@@ -165,6 +163,7 @@ class ShardGradients:
         Gradients and loss terms are sums over the valid steps of a shard, divided by the valid steps of the minibatch
         over all ranks, so their sum over shards and ranks is the mean over the minibatch.
         """
+        keep_denormals()
         self._network.load()
         for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
             self._compute(epoch, minibatch, batch)

@@ -25,7 +25,7 @@ from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advanta
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
-from shmppo.utils.torch_utils import bare_optimizer_step, without_dynamo
+from shmppo.utils.torch_utils import bare_optimizer_step, keep_denormals, without_dynamo
 
 if TYPE_CHECKING:
     from shmppo.sampling.pool import Pool
@@ -172,6 +172,7 @@ class Learner:
             TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
                 MAX_FIRST_LOG_RATIO. The invalid minibatch has not changed the weights.
         """
+        keep_denormals()
         config, timer, every = self.config, pool.timer, self.config.kl_profile_every
         recorder = self._kl_recorder if every is not None and self._iteration % every == 0 else None
         if recorder is not None:

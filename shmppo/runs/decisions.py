@@ -71,7 +71,7 @@ class Decisions:
             if math.isfinite(row.get(metric, math.nan)):
                 self._unknown.remove(metric)
             elif ended and "info/" in metric:
-                log.warning("%s decides, but the info of no episode has had it", metric)
+                log.warning("--stop-when or --best-by needs %s, but no episode so far has it in its info", metric)
                 self._unknown.remove(metric)
 
     @property

@@ -248,7 +248,7 @@ class Session:
     def finish(self) -> dict[str, Any]:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
-        reasons = self.process_group.gather_objects(self._stop_reason())
+        reasons = self.process_group.gather_objects(self.stop.reason or "finished")
         stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
         # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
         if (
@@ -275,12 +275,6 @@ class Session:
         summary = self._summary(inexact, stop_reason)
         self.outputs.finish(summary)
         return RunSummary(summary)
-
-    def _stop_reason(self) -> str:
-        """Why this rank has stopped, without an error."""
-        if self.stop.signal is not None:
-            return "signal"
-        return self.stop.reason or "finished"
 
     def _summary(self, inexact_reasons: list[str], stop_reason: str, error: str | None = None) -> dict[str, Any]:
         """Return the content of summary.json, as of the last finished iteration.

@@ -23,7 +23,7 @@ from shmppo.models.encoders import leaf_statistics, normalize_array
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.models.native_layers import Statistics
 from shmppo.spaces.distributions import Distribution
-from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
+from shmppo.utils.torch_utils import aligned_rows, aligned_zeros, keep_denormals
 
 
 class TorchActing:
@@ -131,6 +131,7 @@ class Actor:
             obs_mean: [D].
             obs_scale: [D], 1 / standard deviation.
         """
+        keep_denormals()
         self._network.load()
         self._obs_mean[:], self._obs_scale[:] = obs_mean, obs_scale
 

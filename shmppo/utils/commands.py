@@ -13,11 +13,11 @@ from shmppo.utils.files import short_path
 
 def program(command: str) -> str:
     """Return how the user starts a command: through the console script or the interpreter, as it was typed."""
-    typed = sys.orig_argv
+    script, typed = Path(sys.argv[0]), sys.orig_argv
+    if script.stem == "shmppo":
+        name = "shmppo" if shutil.which("shmppo") == os.path.abspath(script) else short_path(script)
+        return f"{shlex.quote(name)} {command}"
     python = shlex.quote(typed[0]) if typed and Path(typed[0]).name.startswith("python") else "python"
-    if not sys.argv[0].startswith("shmppo "):
-        return f"{python} -m shmppo.{command.replace('-', '_')}"
-    if "-m" in typed:
+    if script.parts[-2:] == ("shmppo", "__main__.py"):
         return f"{python} -m shmppo {command}"
-    script = "shmppo" if shutil.which("shmppo") == os.path.abspath(typed[1]) else short_path(Path(typed[1]))
-    return f"{shlex.quote(script)} {command}"
+    return f"{python} -m shmppo.{command.replace('-', '_')}"

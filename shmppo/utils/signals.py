@@ -22,7 +22,7 @@ class StopRequest:
 
     Attributes:
         made: whether the request has been made, by a signal or by `make`.
-        reason: why `make` was called. None: it was not.
+        reason: "signal", or the reason given to `make`. None: the request has not been made.
         signal: the signal that made the request. None: no signal did.
     """
 
@@ -33,7 +33,7 @@ class StopRequest:
 
     def make(self, reason: str) -> None:
         """Request the stop."""
-        self.made, self.reason = True, reason
+        self.made, self.reason = True, self.reason or reason
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
@@ -51,7 +51,7 @@ class StopRequest:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.made:
             raise KeyboardInterrupt
-        self.made, self.signal = True, number
+        self.made, self.reason, self.signal = True, "signal", number
         log.info("received signal %d; stopping after this iteration", number)
 
 

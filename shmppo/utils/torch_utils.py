@@ -27,6 +27,11 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def keep_denormals() -> None:
+    """Compute with denormal numbers in this thread: a library of an environment may have set them to be 0."""
+    torch.set_flush_denormal(False)
+
+
 def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a tensor of zeros whose memory starts at a multiple of ALIGNMENT."""
     size = math.prod(shape)

@@ -27,14 +27,13 @@ def option_names(command: str) -> list[str]:
 
 def help_of(arguments: str) -> str:
     """The text that `shmppo ARGUMENTS` prints."""
-    before, path, output = (sys.argv, sys.orig_argv), list(sys.path), io.StringIO()
+    before, path, output = sys.argv, list(sys.path), io.StringIO()
     sys.argv = ["shmppo", *arguments.split()]
-    sys.orig_argv = ["python", *sys.argv]
     try:
         with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             assert cli.main() == 0
     finally:
-        (sys.argv, sys.orig_argv), sys.path[:] = before, path
+        sys.argv, sys.path[:] = before, path
     return output.getvalue()
 
 

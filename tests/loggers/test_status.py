@@ -62,7 +62,7 @@ def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> No
     assert status.stopping == "stopping after this iteration (press Ctrl-C again to stop at once)"
     status.ended = True
     assert status.stopping == "stopped after iteration 1 of 4, because of a signal"
-    status.stop.signal = None
+    status.stop = StopRequest()
     status.stop.make("eval/return>=5")
     assert status.stopping == "stopped after iteration 1 of 4, because eval/return>=5"
     status.add(row(4), [], 0)

@@ -177,11 +177,3 @@ def test_without_a_recurrent_core_no_state_is_stored() -> None:
     for t in range(10):
         assert starts.next_step == t  # every step is a sequence
         starts.update(t, np.array([t == 3, False]), np.zeros((2, 0), np.float32), stored)
-
-
-def test_an_environment_cannot_change_how_numbers_are_rounded() -> None:
-    """Without workers, environments and the update share a thread."""
-    small = torch.full((1,), 1e-40)
-    _, _, collector = make_collectors(dataclasses.replace(CONFIG, env="environments:Flushing"))
-    collector(0, 5)
-    assert float(small * 1) > 0

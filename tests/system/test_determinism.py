@@ -128,3 +128,14 @@ def test_minibatches_with_fewer_sequences_than_shards_are_possible(tmp_path: Pat
         )  # fmt: skip
         hashes.add(train(config)["weights_sha256"])
     assert len(hashes) == 1
+
+
+def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> None:
+    """Gradients of 1e-21 have squares that are denormal numbers, which Adam divides by."""
+    fields: dict[str, Any] = {"max_grad_norm": 1e-20, "adam_eps": 1e-30, "hidden_size": 8, "encoder_sizes": (8,)}
+    hashes = set()
+    for env, workers in (("Counter", 0), ("Flushing", 0), ("Flushing", 2)):
+        run_dir = str(tmp_path / f"{env}{workers}")
+        config = TrainConfig(env=f"environments:{env}", workers=workers, run_dir=run_dir, **(SMALL | fields))
+        hashes.add(train(dataclasses.replace(config, stop_at_iteration=2))["weights_sha256"])
+    assert len(hashes) == 1

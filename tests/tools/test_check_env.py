@@ -22,7 +22,7 @@ FOUND = {
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["shmppo check-env", *arguments])
+    monkeypatch.setattr(sys, "argv", ["shmppo", *arguments])
     return check_env.main()
 
 
