@@ -55,9 +55,13 @@ def orthonormalize(matrix: np.ndarray) -> None:
 
 
 def lru_factors(log_decay: np.ndarray, log_phase: np.ndarray, factors: np.ndarray, derivatives: np.ndarray) -> None:
-    """Write the factors of a layer `lru`, [3 H], and their derivatives, [5, H]; float64.c defines them.
+    """Write the factors of a layer `lru`. It needs compiled kernels.
 
-    It needs compiled kernels.
+    Args:
+        log_decay: [H].
+        log_phase: [H].
+        factors: [3 H], an output.
+        derivatives: [5, H], an output; float64.c says of what.
     """
     address = ctypes.c_void_p
     function = float64_function("lru_factors", None, address, address, ctypes.c_int64, address, address)

@@ -49,7 +49,7 @@ static const struct {
     [DELAY] = {delay_load, delay_forward, delay_backward},
 };
 
-/* Must be called after the weights have changed. */
+/* Pack the weights. To be called whenever they have changed. */
 void NAME(load_weights, VARIANT)(const Layer *layers, int count) {
     for (const Layer *l = layers; l < layers + count; l++)
         if (kinds[l->kind].load) kinds[l->kind].load(l);
@@ -64,7 +64,7 @@ void NAME(backward, VARIANT)(const Layer *layers, int count, const Batch *batch)
         if (kinds[l->kind].backward) kinds[l->kind].backward(l, batch);
 }
 
-/* Bytes of the structures, which the Python side must have, too. */
+/* Size of the structures. Python compares it with its own, to find a library of another version. */
 int NAME(structure_bytes, VARIANT)(void) { return sizeof(Layer) + sizeof(Batch); }
 
 /* Whether this processor can execute the variant. */

@@ -66,7 +66,7 @@ INLINE void part_of_panel(int64_t rows, int64_t width, const float *a, int64_t b
 static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns, const float *start,
                      int64_t start_stride, Rows c) {
     int64_t k = 0;
-    do { /* once at least: a product of no inputs is `start` */
+    do { /* at least once, because a product without inputs is `start` */
         int64_t inputs = depth - k < BLOCK ? depth - k : BLOCK;
         for (int64_t first = 0; first < rows; first += ROW_BLOCK) {
             int64_t end = first + ROW_BLOCK < rows ? first + ROW_BLOCK : rows;

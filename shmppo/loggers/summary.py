@@ -78,7 +78,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
 
 
 def _evaluation_text(row: dict[str, float], iterations: int) -> str:
-    """Describe the last evaluation. iterations: finished ones at the end of the run."""
+    """Describe the last evaluation; name its iteration if others followed. iterations: of the run so far."""
     if "eval/return" not in row:
         return ""
     older = "" if row["iteration"] == iterations else f"  (after iteration {row['iteration']:,.0f})"

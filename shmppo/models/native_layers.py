@@ -32,8 +32,8 @@ class Scan:
     """The factors of a layer of the core `lru`.
 
     Attributes:
-        factors: [3 H], see `lru_factors`.
-        by_factors: [shards, 3 H], the derivatives of the loss.
+        factors: [3 H]: Re λ, Im λ, and γ.
+        by_factors: [shards, 3 H], the derivatives of the loss with respect to them.
     """
 
     def __init__(self, layer: LruLayer, shards: int) -> None:
@@ -48,7 +48,7 @@ class Scan:
         lru_factors(*parameters, self.factors, self._derivatives)
 
     def gradients(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradients of a shard, those of log_decay and of log_phase, [H] each."""
+        """Return the gradients of a shard with respect to log_decay and to log_phase, [H] each."""
         by_real, by_imaginary, by_gamma = self.by_factors[shard].reshape(3, -1)
         d = self._derivatives
         return by_real * d[0] + by_imaginary * d[1] + by_gamma * d[2], by_real * d[3] + by_imaginary * d[4]

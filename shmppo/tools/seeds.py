@@ -62,7 +62,7 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
 
 
 def summary_table(runs: Sequence[RunProcess]) -> Group:
-    """Return a table with a row per run and their means, and an end of line."""
+    """Return a table with a row per run and a row of means, followed by an empty line."""
     last = [_last_rows(run) for run in runs]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
@@ -80,7 +80,7 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
 
 
 def _last_rows(run: RunProcess) -> dict[str, str]:
-    """Return the last rows of metrics.csv and eval.csv."""
+    """Return the last row of metrics.csv, extended by that of eval.csv if there is one."""
     merged = {"return_mean_100": "nan"}
     for table in ("metrics.csv", "eval.csv"):
         merged |= (run.rows(table) or [{}])[-1]

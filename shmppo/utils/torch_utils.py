@@ -28,7 +28,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def keep_denormals() -> None:
-    """Compute with denormal numbers in this thread: a library of an environment may have set them to be 0."""
+    """Compute with denormal numbers in this thread, where a library of an environment may have replaced them by 0."""
     torch.set_flush_denormal(False)
 
 
