@@ -12,7 +12,11 @@ from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-fno-fast-math", "-ffp-contract=off", "-Wno-psabi"]
 VARIANTS = {
-    "x86_64": {"avx512": ["-mavx512f", "-mavx2", "-mfma"], "avx2": ["-mavx2", "-mfma"]},
+    "x86_64": {
+        "avx512bf16": ["-mavx512f", "-mavx2", "-mfma", "-mavx512bf16"],
+        "avx512": ["-mavx512f", "-mavx2", "-mfma"],
+        "avx2": ["-mavx2", "-mfma"],
+    },
     "aarch64": {"neon": []},
     "arm64": {"neon": []},
 }

@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError
 KINDS = {name: kind for kind, name in enumerate(("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay"))}
 ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
 SKIP, SET, ADD = range(3)
-VARIANTS = ("avx512", "avx2", "neon", "generic")
+VARIANTS = ("avx512bf16", "avx512", "avx2", "neon", "generic")
 """The variants of the kernels, the fastest first."""
 
 _DIRECTORY = Path(__file__).parent
@@ -50,7 +50,7 @@ class Layer(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kind", "activation", "inputs", "outputs")),
-        *((name, ctypes.c_int32) for name in ("into_y", "into_by_x", "writes_state", "trains")),
+        *((name, ctypes.c_int32) for name in ("bf16", "into_y", "into_by_x", "writes_state", "trains")),
         *((name, Rows) for name in ("x", "y", "by_x", "by_y")),
         ("state", Rows * 2),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "state_weight", "state_bias")),

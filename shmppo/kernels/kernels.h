@@ -10,6 +10,8 @@
  *     to, and takes the inputs in ascending order; a recurrent layer takes those of x before those of the state.
  *   - The gradient of a weight is such a chain over the rows of a shard, in their order. That of a bias is a chain of
  *     additions over the same rows.
+ *   - With bfloat16, a chain takes its inputs in pairs, the second of a pair first. The inputs and the sums that are
+ *     smaller than the smallest normal number are 0. This is what the instruction VDPBF16PS computes.
  *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
  * All other operations are elementwise, and each is rounded as IEEE 754 says. So a row's result depends on nothing but
@@ -44,6 +46,7 @@ typedef struct {
 typedef struct {
     int32_t kind, activation;
     int32_t inputs, outputs;
+    int32_t bf16;         /* whether matrix products round their inputs to bfloat16 (LINEAR, LSTM, GRU) */
     int32_t into_y;       /* SET or ADD (LINEAR) */
     int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LSTM, GRU); LAYER_NORM, SCAN, and DELAY always SET */
     int32_t writes_state; /* whether `state` gets the state after the last step of a batch with one step */

@@ -40,22 +40,22 @@ static void activate_rows_backward(const Layer *l, int64_t rows) {
 }
 
 static void linear_load(const Layer *l) {
-    float *backward = pack(l->weight, 1, l->inputs, l->inputs, l->outputs, l->packed);
-    if (l->trains && l->into_by_x) pack(l->weight, l->inputs, 1, l->outputs, l->inputs, backward);
+    float *backward = pack(l->weight, 1, l->inputs, l->inputs, l->outputs, l->bf16, l->packed);
+    if (l->trains && l->into_by_x) pack(l->weight, l->inputs, 1, l->outputs, l->inputs, l->bf16, backward);
 }
 
 static void linear_forward(const Layer *l, const Batch *batch) {
     const float *start = l->into_y == ADD ? l->y.at : l->bias;
-    multiply(l->x, batch->rows, l->packed, l->inputs, l->outputs, start, l->into_y == ADD ? l->y.stride : 0, l->y);
+    multiply(l->x, batch->rows, l->packed, l->inputs, l->outputs, start, l->into_y == ADD ? l->y.stride : 0, l->bf16, l->y);
     activate_rows(l, batch->rows);
 }
 
 static void linear_backward(const Layer *l, const Batch *batch) {
     activate_rows_backward(l, batch->rows);
-    gradients(batch, l->by_y, l->x, l->outputs, l->inputs, l->by_weight, l->by_bias, l->memory);
+    gradients(batch, l->by_y, l->x, l->outputs, l->inputs, l->bf16, l->by_weight, l->by_bias, l->memory);
     if (l->into_by_x)
         multiply(l->by_y, batch->rows, l->packed + panels(l->outputs) * PANEL * l->inputs, l->outputs, l->inputs,
-                 l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->by_x);
+                 l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->bf16, l->by_x);
 }
 
 enum { PARTS = 16 };

@@ -80,8 +80,8 @@ static void scan_backward(const Layer *l, const Batch *batch) {
  * The rows of y are adjacent, with the K memories side by side. */
 static void delay_load(const Layer *l) {
     int64_t D = l->outputs / l->inputs;
-    float *packed = pack(l->weight, 1, D, D, D, l->packed);
-    if (l->trains) pack(l->weight, D, 1, D, D, packed);
+    float *packed = pack(l->weight, 1, D, D, D, 0, l->packed);
+    if (l->trains) pack(l->weight, D, 1, D, D, 0, packed);
 }
 
 static void delay_forward(const Layer *l, const Batch *batch) {
@@ -95,7 +95,7 @@ static void delay_forward(const Layer *l, const Batch *batch) {
             for (int64_t d = 0; d < D; d++) y[r * D + d] = x * l->bias[d];
         }
         const float *m = t ? y - batch->active[t - 1] * width : l->memory;
-        multiply((Rows){(float *)m, D}, rows * K, l->packed, D, D, y, D, (Rows){y, D});
+        multiply((Rows){(float *)m, D}, rows * K, l->packed, D, D, y, D, 0, (Rows){y, D});
     }
     if (l->writes_state) copy_rows(l->y, batch->rows, width, l->state[0]);
 }
@@ -110,6 +110,6 @@ static void delay_backward(const Layer *l, const Batch *batch) {
         for (int64_t i = 0; i < rows * width; i++) by_y[i] += l->memory[i];
         for (int64_t r = 0; r < rows * K; r++)
             l->by_x.at[(begin + r / K) * l->by_x.stride + r % K] = sum_units(by_y + r * D, l->bias, D);
-        if (t) multiply((Rows){by_y, D}, rows * K, l->packed + panels(D) * PANEL * D, D, D, NULL, 0, (Rows){l->memory, D});
+        if (t) multiply((Rows){by_y, D}, rows * K, l->packed + panels(D) * PANEL * D, D, D, NULL, 0, 0, (Rows){l->memory, D});
     }
 }

@@ -70,6 +70,9 @@ int NAME(structure_bytes, VARIANT)(void) { return sizeof(Layer) + sizeof(Batch);
 /* Whether this processor can execute the variant. */
 int NAME(is_supported, VARIANT)(void) {
 #if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+    if (!__builtin_cpu_supports("avx512bf16")) return 0;
+#endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #elif defined(__AVX2__) && defined(__FMA__)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

@@ -40,11 +40,11 @@ static int64_t lstm_packed(const Layer *l) {
 static void lstm_load(const Layer *l) {
     int64_t H = l->outputs, gates = 4 * H;
     for (int64_t i = 0; i < gates; i++) l->packed[i] = l->bias[i] + l->state_bias[i];
-    float *packed = pack(l->weight, 1, l->inputs, l->inputs, gates, l->packed + gates);
-    packed = pack(l->state_weight, 1, H, H, gates, packed);
+    float *packed = pack(l->weight, 1, l->inputs, l->inputs, gates, l->bf16, l->packed + gates);
+    packed = pack(l->state_weight, 1, H, H, gates, l->bf16, packed);
     if (!l->trains) return;
-    packed = pack(l->state_weight, H, 1, gates, H, packed);
-    pack(l->weight, l->inputs, 1, gates, l->inputs, packed);
+    packed = pack(l->state_weight, H, 1, gates, H, l->bf16, packed);
+    pack(l->weight, l->inputs, 1, gates, l->inputs, l->bf16, packed);
 }
 
 /* i, f, g, o = σ, σ, tanh, σ of W x + U h + b;  c ← f·c + i·g;  h = o·tanh(c)   (Hochreiter and Schmidhuber 1997) */
@@ -52,13 +52,13 @@ static void lstm_forward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = 0;
     const float *packed_x = l->packed + 4 * H, *packed_h = packed_x + panels(4 * H) * PANEL * l->inputs;
     Memory m = memory_of(l, batch->rows, batch->sequences);
-    multiply(l->x, batch->rows, packed_x, l->inputs, 4 * H, l->packed, 0, m.gates);
+    multiply(l->x, batch->rows, packed_x, l->inputs, 4 * H, l->packed, 0, l->bf16, m.gates);
     for (int t = 0; t < batch->steps; begin += batch->active[t++]) {
         int64_t rows = batch->active[t];
         Rows h_before = before_step(l, batch, 0, l->y, begin, t), c_before = before_step(l, batch, 1, m.c, begin, t);
         Rows gates = after(m.gates, begin);
         if (l->trains) copy_rows(h_before, rows, H, after(m.h_before, begin));
-        multiply(h_before, rows, packed_h, H, 4 * H, gates.at, gates.stride, gates);
+        multiply(h_before, rows, packed_h, H, 4 * H, gates.at, gates.stride, l->bf16, gates);
         for (int64_t r = 0; r < rows; r++) {
             float *gate = gates.at + r * gates.stride, *c = m.c.at + (begin + r) * H;
             float *tanh_c = m.tanh_c.at + (begin + r) * H, *y = l->y.at + (begin + r) * l->y.stride;
@@ -111,13 +111,13 @@ static void lstm_backward(const Layer *l, const Batch *batch) {
                 store_part(by_c + u, of_c * f, count);
             }
         }
-        if (t) multiply(gates, rows, packed_h, 4 * H, H, NULL, 0, m.by_h);
+        if (t) multiply(gates, rows, packed_h, 4 * H, H, NULL, 0, l->bf16, m.by_h);
     }
-    gradients(batch, m.gates, l->x, 4 * H, l->inputs, l->by_weight, l->by_bias, m.scratch);
-    gradients(batch, m.gates, m.h_before, 4 * H, H, l->by_state_weight, l->by_state_bias, m.scratch);
+    gradients(batch, m.gates, l->x, 4 * H, l->inputs, l->bf16, l->by_weight, l->by_bias, m.scratch);
+    gradients(batch, m.gates, m.h_before, 4 * H, H, l->bf16, l->by_state_weight, l->by_state_bias, m.scratch);
     if (l->into_by_x)
         multiply(m.gates, batch->rows, packed_h + panels(H) * PANEL * 4 * H, 4 * H, l->inputs,
-                 l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->by_x);
+                 l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->bf16, l->by_x);
 }
 
 static int64_t gru_packed(const Layer *l) {
@@ -129,13 +129,13 @@ static int64_t gru_packed(const Layer *l) {
 static void gru_load(const Layer *l) {
     int64_t H = l->outputs, I = l->inputs;
     for (int64_t i = 0; i < 3 * H; i++) l->packed[i] = l->bias[i] + (i < 2 * H ? l->state_bias[i] : 0.0f);
-    float *packed = pack(l->weight, 1, I, I, 2 * H, l->packed + 3 * H);
-    packed = pack(l->weight + 2 * H * I, 1, I, I, H, packed);
-    packed = pack(l->state_weight, 1, H, H, 3 * H, packed);
+    float *packed = pack(l->weight, 1, I, I, 2 * H, l->bf16, l->packed + 3 * H);
+    packed = pack(l->weight + 2 * H * I, 1, I, I, H, l->bf16, packed);
+    packed = pack(l->state_weight, 1, H, H, 3 * H, l->bf16, packed);
     if (!l->trains) return;
-    packed = pack(l->state_weight, H, 1, 3 * H, H, packed);
-    packed = pack(l->weight, I, 1, 2 * H, I, packed);
-    pack(l->weight + 2 * H * I, I, 1, H, I, packed);
+    packed = pack(l->state_weight, H, 1, 3 * H, H, l->bf16, packed);
+    packed = pack(l->weight, I, 1, 2 * H, I, l->bf16, packed);
+    pack(l->weight + 2 * H * I, I, 1, H, I, l->bf16, packed);
 }
 
 /* r, z = σ of W x + U h + b;  n = tanh(W x + b + r·(U h + b'));  h ← n + z·(h − n)   (Cho et al. 2014, as torch.nn.GRU)
@@ -147,14 +147,14 @@ static void gru_forward(const Layer *l, const Batch *batch) {
     const float *packed_h = packed_n + panels(H) * PANEL * l->inputs;
     Memory m = memory_of(l, batch->rows, batch->sequences);
     Rows of_x = {m.gates.at + H, 4 * H};
-    multiply(l->x, batch->rows, packed, l->inputs, 2 * H, l->packed, 0, of_x);
-    multiply(l->x, batch->rows, packed_n, l->inputs, H, l->packed + 2 * H, 0, m.gates);
+    multiply(l->x, batch->rows, packed, l->inputs, 2 * H, l->packed, 0, l->bf16, of_x);
+    multiply(l->x, batch->rows, packed_n, l->inputs, H, l->packed + 2 * H, 0, l->bf16, m.gates);
     copy_rows((Rows){(float *)l->state_bias + 2 * H, 0}, batch->rows, H, (Rows){m.gates.at + 3 * H, 4 * H});
     for (int t = 0; t < batch->steps; begin += batch->active[t++]) {
         int64_t rows = batch->active[t];
         Rows h_before = before_step(l, batch, 0, l->y, begin, t), of_h = after(of_x, begin);
         if (l->trains) copy_rows(h_before, rows, H, after(m.h_before, begin));
-        multiply(h_before, rows, packed_h, H, 3 * H, of_h.at, of_h.stride, of_h);
+        multiply(h_before, rows, packed_h, H, 3 * H, of_h.at, of_h.stride, l->bf16, of_h);
         for (int64_t j = 0; j < rows; j++) {
             float *gate = m.gates.at + (begin + j) * 4 * H, *y = l->y.at + (begin + j) * l->y.stride;
             const float *before = h_before.at + j * h_before.stride;
@@ -199,12 +199,12 @@ static void gru_backward(const Layer *l, const Batch *batch) {
                 store_part(by_h + u, total * z, count);
             }
         }
-        if (t) multiply(after(of_x, begin), rows, packed_h, 3 * H, H, m.by_h.at, H, m.by_h);
+        if (t) multiply(after(of_x, begin), rows, packed_h, 3 * H, H, m.by_h.at, H, l->bf16, m.by_h);
     }
-    gradients(batch, of_x, l->x, 2 * H, I, l->by_weight, l->by_bias, m.scratch);
-    gradients(batch, m.gates, l->x, H, I, l->by_weight + 2 * H * I, l->by_bias + 2 * H, m.scratch);
-    gradients(batch, of_x, m.h_before, 3 * H, H, l->by_state_weight, l->by_state_bias, m.scratch);
+    gradients(batch, of_x, l->x, 2 * H, I, l->bf16, l->by_weight, l->by_bias, m.scratch);
+    gradients(batch, m.gates, l->x, H, I, l->bf16, l->by_weight + 2 * H * I, l->by_bias + 2 * H, m.scratch);
+    gradients(batch, of_x, m.h_before, 3 * H, H, l->bf16, l->by_state_weight, l->by_state_bias, m.scratch);
     if (!l->into_by_x) return;
-    multiply(of_x, batch->rows, packed_x, 2 * H, I, l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->by_x);
-    multiply(m.gates, batch->rows, packed_n, H, I, l->by_x.at, l->by_x.stride, l->by_x);
+    multiply(of_x, batch->rows, packed_x, 2 * H, I, l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->bf16, l->by_x);
+    multiply(m.gates, batch->rows, packed_n, H, I, l->by_x.at, l->by_x.stride, l->bf16, l->by_x);
 }

@@ -65,6 +65,37 @@ INLINE Vector fma_(Vector a, Vector b, Vector c) {
 #endif
 }
 
+/* Two numbers rounded to bfloat16, ties to even, in the bits of one float: the first in the lower half. */
+INLINE float pair(float first, float second) {
+    float numbers[2] = {first, second}, result;
+    uint32_t bits[2];
+    memcpy(bits, numbers, sizeof bits);
+    for (int i = 0; i < 2; i++) bits[i] = numbers[i] == numbers[i] ? bits[i] + 0x7FFF + (bits[i] >> 16 & 1) : 0x7FC00000;
+    bits[0] = bits[0] >> 16 | (bits[1] & 0xFFFF0000);
+    memcpy(&result, bits, sizeof result);
+    return result;
+}
+
+INLINE Vector without_subnormals(Vector v) {
+    Bits subnormal = ((Bits)v & 0x7FFFFFFF) < 0x00800000;
+    return (Vector)((Bits)v & ~(subnormal & 0x7FFFFFFF));
+}
+
+INLINE Vector bf16_product(Bits a, Bits b, Vector c) {
+    return without_subnormals(fma_(without_subnormals((Vector)a), without_subnormals((Vector)b), c));
+}
+
+/* a₀·b₀ + (a₁·b₁ + c) with pairs of bfloat16, as kernels.h says */
+INLINE Vector pair_fma(Vector a, Vector b, Vector c) {
+#if defined(__AVX512BF16__)
+    return (Vector)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#else
+    const Bits upper = (Bits){0} - 0x10000;
+    c = bf16_product((Bits)a & upper, (Bits)b & upper, without_subnormals(c));
+    return bf16_product((Bits)a << 16, (Bits)b << 16, c);
+#endif
+}
+
 INLINE Vector choose(Bits condition, Vector a, Vector b) {
     return (Vector)((condition & (Bits)a) | (~condition & (Bits)b));
 }

@@ -29,8 +29,6 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
         return "the kernels were not compiled; run `pip install -e .` with a C compiler"
     if config.device != "cpu":
         return f"the kernels do not run on --device {config.device}"
-    if config.autocast != "none":
-        return f"the kernels have no --autocast {config.autocast}"
     for trunk in model.trunk_list:
         if not isinstance(trunk, Trunk):
             return "the kernels cannot compute --network"
@@ -78,6 +76,7 @@ class NativeNetwork:
         sequences: int,
         state: np.ndarray | None = None,
         gradients: np.ndarray | None = None,
+        bf16: bool = False,
         variant: str | None = None,
     ) -> None:
         """Allocate the memory.
@@ -90,6 +89,7 @@ class NativeNetwork:
             state: memory for `state`; batches of one step then update it. None: own memory, which is only read.
             gradients: float32 [G, P'], contiguous, where `backward` writes the gradients of the parameters. None: there
                 is no `backward`.
+            bf16: whether the matrix products of the trunks round their inputs to bfloat16.
             variant: of the kernels. None: the fastest one.
         """
         self._model, self._obs, self._gradients = model, obs, gradients
@@ -102,7 +102,7 @@ class NativeNetwork:
         self.by_params, self.by_values = np.zeros_like(self.params), np.zeros_like(self.values)
         self._one_step = np.array([sequences], np.int32)
         self._builder = LayerBuilder(model, row_count, self.state, gradients)
-        self._build(statistics, writes_state=state is not None)
+        self._build(statistics, writes_state=state is not None, bf16=bf16)
         for layer in self._builder.layers:
             sizes = row_count, sequences
             for name, size in (
@@ -114,7 +114,7 @@ class NativeNetwork:
                 self._builder.kept.append(memory)
         self._layers = (Layer * len(self._builder.layers))(*self._builder.layers)
 
-    def _build(self, statistics: Statistics, writes_state: bool) -> None:
+    def _build(self, statistics: Statistics, writes_state: bool, bf16: bool) -> None:
         """Append all layers."""
         model, builder, features = self._model, self._builder, []
         begin, encoded = 0, None
@@ -123,6 +123,8 @@ class NativeNetwork:
                 encoded = builder.encoder(trunk, seen, self._obs, statistics)
             features.append(builder.core(trunk, encoded, begin, writes_state))
             begin += trunk.state_size
+        for layer in builder.layers:
+            layer.bf16 = bf16
         builder.output(self.params, self.by_params)
         builder.output(self.values, self.by_values)
         builder.linear(features[0], model.policy_head, out=self.params[:, : model.policy_head.out_features])

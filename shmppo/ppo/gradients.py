@@ -36,6 +36,7 @@ from shmppo.ppo.losses import (
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
 from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.spaces.distributions import Distribution
+from shmppo.utils.partition import partition
 from shmppo.utils.torch_utils import keep_denormals
 
 
@@ -78,6 +79,7 @@ class NativeGradients:
 
     def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
         self._model, self._gradients = model, buffers.shard_results.gradients
+        self._bf16 = config.autocast == "bf16"
         self._obs = [leaf.reshape(math.prod(leaf.shape[:2]), *leaf.shape[2:]) for leaf in buffers.rollout.obs]
         published = buffers.published
         self._statistics = leaf_statistics(
@@ -89,7 +91,13 @@ class NativeGradients:
         """Allocate the memory. capacity: most rows and sequences of a batch."""
         self._capacity, (rows, sequences) = capacity, capacity
         self._network = NativeNetwork(
-            self._model, self._obs, self._statistics, row_count=rows, sequences=sequences, gradients=self._gradients
+            self._model,
+            self._obs,
+            self._statistics,
+            row_count=rows,
+            sequences=sequences,
+            gradients=self._gradients,
+            bf16=self._bf16,
         )
 
     def load(self) -> None:
@@ -167,6 +175,11 @@ class ShardGradients:
         self._network.load()
         for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
             self._compute(epoch, minibatch, batch)
+
+    def reduce(self, part: int = 0, parts: int = 1) -> None:
+        """Add the gradients of all shards in order, for a part of the parameters."""
+        total, own = self._results.total, partition(self._results.total.size, parts, part)
+        np.add.reduce(self._results.gradients[:, own.start : own.stop], 0, out=total[own.start : own.stop])
 
     def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Do this for shards whose sequences are one batch."""

@@ -22,18 +22,31 @@ from shmppo.kernels import ADD, KINDS, SET, SKIP, Batch, Kernels, Layer, Rows, r
 SIZES = ((1, 1), (3, 2), (17, 33), (32, 64), (67, 5), (270, 49))
 """Inputs and outputs of layers."""
 SHARDS = 3
+LOG = 3
 LENGTHS = ((1,), (1,) * 7, (5, 3, 3, 1), (41, 40, 39, 30, 2))
 """Lengths of the sequences of a batch, the longest first."""
 
 
 def run(
-    kernels: Kernels, kind: str, sizes: tuple[int, int], lengths: tuple[int, ...], option: int, trains: bool
+    kernels: Kernels,
+    kind: str,
+    sizes: tuple[int, int],
+    lengths: tuple[int, ...],
+    option: int,
+    trains: bool,
+    bf16: bool = False,
+    scale: float = 1.0,
 ) -> list[np.ndarray]:
-    """Run one layer. Return all that it writes. option: decides the activation and what is done with the results."""
+    """Run one layer, and return all that it writes.
+
+    Args:
+        option: decides the activation and what is done with the results.
+        scale: of all numbers that the layer reads.
+    """
     generator = np.random.default_rng([*sizes, *lengths])
 
     def numbers(*shape: int) -> np.ndarray:  # sums and products of integers are the same on each processor
-        return (generator.integers(-999, 1000, shape) * np.float32(1 / 999)).astype(np.float32)
+        return (generator.integers(-999, 1000, shape) * np.float32(scale / 999)).astype(np.float32)
 
     inputs, outputs = sizes
     inputs = {"input": outputs, "layer_norm": outputs, "scan": 2 * outputs, "delay": 8}.get(kind, inputs)
@@ -55,7 +68,7 @@ def run(
     width = 3 * unit if kind == "scan" else max(array.size for array in values.values()) + 5
     results = {f"by_{name}": np.full((SHARDS + 1, width), 7, np.float32) for name in shapes}
     layer = Layer(
-        kind=KINDS[kind], activation=option % 3, inputs=inputs, outputs=outputs, trains=trains,
+        kind=KINDS[kind], activation=option % 3, inputs=inputs, outputs=outputs, trains=trains, bf16=bf16,
         into_y=ADD if kind == "linear" and option == 1 else SET,
         into_by_x=(SET, ADD, SKIP)[option] if kind in ("linear", "lstm", "gru") else SET, writes_state=len(active) == 1,
         x=rows(x), y=rows(y), by_x=rows(by_x), by_y=rows(by_y),
@@ -92,10 +105,15 @@ def main(library: str, variant: str) -> None:
             for array in run(kernels, *case, number % 3, trains):
                 assert np.isfinite(array).all(), case
                 digest.update(array.tobytes())
+        if case[0] not in ("linear", "lstm", "gru"):
+            continue
+        for scale in (1, 1e-19, 1e-38):  # products and numbers below the smallest normal one
+            for array in run(kernels, *case, number % 3, True, True, scale):
+                digest.update(array.tobytes())
     x = np.linspace(-100, 100, 1003, dtype=np.float32)
     for function in range(5):
-        y = np.zeros_like(x)
-        kernels.apply_function(function, x.ctypes.data, y.ctypes.data, len(x))
+        y, allowed = np.zeros_like(x), np.abs(x) + 0.01 if function == LOG else x
+        kernels.apply_function(function, allowed.ctypes.data, y.ctypes.data, len(x))
         digest.update(y.tobytes())
     print(digest.hexdigest())
 

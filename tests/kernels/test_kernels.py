@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from helpers import CORES, DISTRIBUTION, assert_near, small_network
 import shmppo.kernels
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.errors import ConfigError
-from shmppo.kernels import supported_variants
+from shmppo.kernels import KINDS, SET, Batch, Layer, kernels, rows, supported_variants
 from shmppo.loggers.summary import summary_text
 from shmppo.models.actor_critic import ActorCritic, parameter_offsets, parameter_views
 from shmppo.models.native import NativeNetwork
@@ -31,7 +32,11 @@ from shmppo.spaces.observations import observation_spec
 
 DIGEST = Path(__file__).with_name("layer_digest.py")
 COMPILE = ["gcc", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-psabi"]
-FLAGS = {"avx512": ["-mavx512f", "-mavx2", "-mfma"], "avx2": ["-mavx2", "-mfma"]}
+FLAGS = {
+    "avx512bf16": ["-mavx512f", "-mavx2", "-mfma", "-mavx512bf16"],
+    "avx512": ["-mavx512f", "-mavx2", "-mfma"],
+    "avx2": ["-mavx2", "-mfma"],
+}
 STORED, SHARDS = 40, 3  # stored observations, and shards of a batch
 MEAN, SCALE = np.full(67, 0.1, np.float32), np.full(67, 4.0, np.float32)  # the largest observations are limited
 
@@ -113,13 +118,15 @@ def computed(case: Case, network: NativeNetwork, gradients: np.ndarray) -> list[
     return [*outputs, gradients[1:].copy()]
 
 
-def make_network(case: Case, variant: str | None, rows: int, sequences: int) -> tuple[NativeNetwork, np.ndarray]:
+def make_network(
+    case: Case, variant: str | None, rows: int, sequences: int, bf16: bool = False
+) -> tuple[NativeNetwork, np.ndarray]:
     """A network and the memory of its gradients."""
     gradients = np.zeros((SHARDS + 1, parameter_offsets(case.model)[1]), np.float32)
     gradients[0] = 7
     made = NativeNetwork(
         case.model, [case.obs], [(MEAN, SCALE)], row_count=rows, sequences=sequences, gradients=gradients,
-        variant=variant,
+        bf16=bf16, variant=variant,
     )  # fmt: skip
     return made, gradients
 
@@ -164,6 +171,53 @@ def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
     for own, of_shard in zip(results[0][2], gradients, strict=True):
         for found, wanted in zip(parameter_views(torch.from_numpy(own), case.model), of_shard, strict=True):
             assert_near(found, wanted, 1e-5)
+
+
+@pytest.mark.parametrize(("core", "layers", "separate", "seed"), CASES)
+def test_bf16_gives_the_same_bits_in_all_variants_and_changes_little(
+    core: str, layers: int, separate: str, seed: int
+) -> None:
+    case = make_case(core, layers, separate, seed)
+    R, J = len(case.index), len(case.lengths)
+    results = [computed(case, *make_network(case, variant, R, J, bf16=True)) for variant in supported_variants()]
+    for other in results[1:]:
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(results[0], other, strict=True))
+    exact = computed(case, *make_network(case, None, R, J))
+    for found, wanted in zip(results[0], exact, strict=True):
+        assert np.linalg.norm(found - wanted) <= 0.1 * np.linalg.norm(wanted)
+    has_products = any(True for trunk in case.model.trunk_list for _ in trunk.parameters())
+    assert np.array_equal(results[0][0], exact[0]) != has_products
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bf16_products_are_those_of_rounded_inputs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    R, inputs, outputs = (int(n) for n in rng.integers(1, 300, 3))
+    shapes = (R, inputs), (outputs, inputs), (outputs,), (R, outputs)
+    x, weight, bias, by_y = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    y, by_x, by_weight, by_bias = (np.zeros_like(array) for array in (by_y, x, weight, bias))
+    layer = Layer(
+        kind=KINDS["linear"], inputs=inputs, outputs=outputs, bf16=1, into_y=SET, into_by_x=SET, trains=1,
+        x=rows(x), y=rows(y),
+        by_x=rows(by_x), by_y=rows(by_y), weight=weight.ctypes.data, bias=bias.ctypes.data,
+        by_weight=by_weight.ctypes.data, by_bias=by_bias.ctypes.data,
+    )  # fmt: skip
+    native = kernels()
+    packed = np.zeros(native.packed_size(ctypes.addressof(layer)), np.float32)
+    memory = np.zeros(native.memory_size(ctypes.addressof(layer), R, 1), np.float32)
+    layer.packed, layer.memory = packed.ctypes.data, memory.ctypes.data
+    active, order, bounds = np.array([R], np.int32), np.arange(R), np.array([0, R])
+    batch = Batch(
+        rows=R, steps=1, sequences=R, active=active.ctypes.data, shards=1, order=order.ctypes.data,
+        bounds=bounds.ctypes.data,
+    )  # fmt: skip
+    native.load_weights(ctypes.byref(layer), 1)
+    native.forward(ctypes.byref(layer), 1, ctypes.byref(batch))
+    native.backward(ctypes.byref(layer), 1, ctypes.byref(batch))
+    x, weight, by_y = (torch.from_numpy(array).bfloat16().double().numpy() for array in (x, weight, by_y))
+    assert_near(y, x @ weight.T + bias, 1e-6)
+    assert_near(by_x, by_y @ weight, 1e-6)
+    assert_near(by_weight, by_y.T @ x, 1e-6)
 
 
 @pytest.mark.parametrize(("core", "layers"), CORES)
@@ -215,7 +269,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"the kernels have no convolutions; use --encoder mlp",
     ),
     ({"network": "networks:leaky"}, r"the kernels cannot compute --network"),
-    ({"autocast": "bf16"}, r"the kernels have no --autocast bf16"),
 ]
 
 
