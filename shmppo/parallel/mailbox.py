@@ -134,6 +134,10 @@ class ComputeGradients(NamedTuple):
     minibatch: int
 
 
+class ReduceGradients(NamedTuple):
+    """Command: add the gradients of all shards for the worker's part of the parameters."""
+
+
 class RefreshStates(NamedTuple):
     """Command: recompute the stored states of the worker's environments."""
 
@@ -144,8 +148,8 @@ class Evaluate(NamedTuple):
     iteration: int
 
 
-Command = Collect | ComputeGradients | RefreshStates | Evaluate
-_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, RefreshStates, Evaluate)
+Command = Collect | ComputeGradients | ReduceGradients | RefreshStates | Evaluate
+_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, ReduceGradients, RefreshStates, Evaluate)
 
 
 @dataclass(frozen=True)
@@ -295,7 +299,7 @@ class WorkerMailbox:
         command_type = _KINDS[kind]
         command: Command = command_type(*arguments[: len(command_type._fields)])
         # After a minibatch, the next command usually follows within a millisecond.
-        self._in_update = isinstance(command, ComputeGradients)
+        self._in_update = isinstance(command, (ComputeGradients, ReduceGradients))
         return command
 
     def _has_command(self) -> bool:

@@ -8,8 +8,8 @@ only the declared writer writes.
 The ownership rule: in each phase every element has one writer, and no process reads what another may write. The fields
 of `Control` are the exception.
 
-Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, REFRESH between
-two epochs (with --refresh-states), and EVALUATE after an update (with --eval-every).
+Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN and REDUCE for
+each minibatch, REFRESH between two epochs (with --refresh-states), and EVALUATE after an update (with --eval-every).
 
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
 environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat
@@ -40,6 +40,7 @@ from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.torch_utils import ALIGNMENT
 
 LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the shard"
+PART_OWNER = "process of the part"
 OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
 
@@ -156,9 +157,8 @@ class Minibatches:
 class ShardResults:
     """The results of the gradient computation for each shard of a minibatch."""
 
-    gradients: np.ndarray = _shared(
-        SHARD_OWNER, "LEARN", "f4", "G P", "gradients; the learner then sums them into the first"
-    )
+    gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
+    total: np.ndarray = _shared(PART_OWNER, "REDUCE", "f4", "P", "their sum; the learner then scales it")
     loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 5", "the shard's part of `LossTerms`")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 

@@ -100,7 +100,7 @@ class Learner:
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
         self._flat = nn.Parameter(weights)
-        self._flat.grad, *self._other_shards = torch.from_numpy(buffers.shard_results.gradients).unbind(0)
+        self._flat.grad = torch.from_numpy(buffers.shard_results.total)
         self._all_reduce = GradientAllReduce(process_group, self._flat.numel(), len(LossTerms._fields))
         self.kl_profile: KLProfile | None = None
         self._kl_recorder: KLRecorder | None = None
@@ -188,7 +188,8 @@ class Learner:
             timer.switch("gradient")
             sync_seconds += pool.compute_gradients(epoch, minibatch)
             timer.switch("reduce")
-            terms, largest_log_ratio = self._reduce()
+            sync_seconds += pool.reduce_gradients()
+            terms, largest_log_ratio = self._results()
             self._check(terms, largest_log_ratio, epoch, minibatch)
             first_log_ratio = first_log_ratio if kls else largest_log_ratio
             kls.append(terms.approx_kl)
@@ -222,16 +223,14 @@ class Learner:
         if self.config.normalize_obs:
             merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
 
-    def _reduce(self) -> tuple[LossTerms, float]:
-        """Add the results of the shards in order, then those of the ranks. The first shard's gradient gets the sum.
+    def _results(self) -> tuple[LossTerms, float]:
+        """Add the gradients of the ranks.
 
         Returns:
-            (loss terms, largest |log ratio|) of the minibatch.
+            (loss terms, largest |log ratio|) of the minibatch, over all shards and ranks.
         """
         gradient = self._flat.grad
         assert gradient is not None
-        for shard in self._other_shards:
-            gradient.add_(shard)
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
         terms, largest = self._all_reduce(gradient, terms, largest)

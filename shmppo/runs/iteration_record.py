@@ -36,10 +36,15 @@ _STEP_FIELDS = (
 
 
 def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return digests of the parts of a checkpoint that the next iteration depends on, by name."""
+    """Return digests of the parts of a checkpoint that the next iteration depends on, by name.
+
+    An exported policy has only some of them.
+    """
     learner = checkpoint["learner"]
-    parts = {name: learner[name] for name in _START_FIELDS} | {"optimizer": learner["optimizer"]["state"]}
-    parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes")}
+    parts = {name: learner[name] for name in _START_FIELDS if name in learner}
+    parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes") if name in checkpoint}
+    if "optimizer" in learner:
+        parts["optimizer"] = learner["optimizer"]["state"]
     return {name: _digest(_leaves(part)) for name, part in parts.items()}
 
 
@@ -98,13 +103,13 @@ class RecordingLearner(Learner):
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
         return minibatches
 
-    def _reduce(self) -> tuple[LossTerms, float]:
+    def _results(self) -> tuple[LossTerms, float]:
         """Record the weights before a minibatch, and its gradient."""
-        result = super()._reduce()
+        result = super()._results()
         if self._active:
             epoch, minibatch = divmod(len(self._record.update) // 2, self.config.minibatches)
             arrays = {"weights before": self._buffers.published.weights}
-            arrays["gradients"] = self._buffers.shard_results.gradients[0]
+            arrays["gradients"] = self._buffers.shard_results.total
             for name, array in arrays.items():
                 self._record.update[f"{name} (minibatch {minibatch} of epoch {epoch})"] = _digest([array])
         return result

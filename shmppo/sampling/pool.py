@@ -170,6 +170,11 @@ class Pool:
         self._gradients.compute(epoch, minibatch, self._shards)
         return 0.0
 
+    def reduce_gradients(self) -> float:
+        """Write the sum of the shards' gradients, in order, to `ShardResults.total`. For the rest, see above."""
+        self._gradients.reduce()
+        return 0.0
+
     def close(self, grace: float = 2.0) -> None:
         """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
         for part in (self._collector, self._evaluation):

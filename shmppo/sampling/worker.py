@@ -23,7 +23,16 @@ from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, ShmppoError, open_standard_streams
 from shmppo.models.actor_critic import ActorCritic, move_parameters
 from shmppo.parallel.fork_server import end_with_fork_server
-from shmppo.parallel.mailbox import Collect, Evaluate, Failed, PipeQueue, Ready, RefreshStates, WorkerMailbox
+from shmppo.parallel.mailbox import (
+    Collect,
+    Evaluate,
+    Failed,
+    PipeQueue,
+    Ready,
+    ReduceGradients,
+    RefreshStates,
+    WorkerMailbox,
+)
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.collector import Collector, EpisodeInProgress
@@ -119,6 +128,9 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
         elif isinstance(command, Evaluate):
             timer.switch("evaluation")
             evaluation.play(command.iteration)
+        elif isinstance(command, ReduceGradients):
+            timer.switch("reduce")
+            gradients.reduce(setup.index, config.num_workers)
         else:
             timer.switch("gradient")
             gradients.compute(command.epoch, command.minibatch, setup.shards)

@@ -11,6 +11,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from shmppo.parallel.mailbox import (
     Failed,
     LearnerMailbox,
     Ready,
+    ReduceGradients,
     RefreshStates,
     SpinWait,
     Stop,
@@ -46,6 +48,7 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
 RESTART_WINDOW_SECONDS = 3600.0
+MIN_DIVIDED_SUM = 2**21  # numbers in all gradients from which workers help to add them; below, signaling takes longer
 MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
@@ -177,11 +180,22 @@ class WorkerPool(Pool):
         """Compute the learner's shards while all workers but worker 0 compute theirs, and wait for them."""
         if not self._config.sharded:
             return super().compute_gradients(epoch, minibatch)
-        others, command, timer = self._workers[1:], ComputeGradients(epoch, minibatch), self.timer
+        own = partial(self._gradients.compute, epoch, minibatch, self._shards)
+        return self._divide(ComputeGradients(epoch, minibatch), own, "gradient")
+
+    def reduce_gradients(self) -> float:
+        """Add the gradients for the learner's part of the parameters while the workers do so for theirs, if it pays."""
+        if not self._config.sharded or self._buffers.shard_results.gradients.size < MIN_DIVIDED_SUM:
+            return super().reduce_gradients()
+        return self._divide(ReduceGradients(), partial(self._gradients.reduce, 0, self._config.num_workers), "reduce")
+
+    def _divide(self, command: Command, own: Callable[[], None], phase: str) -> float:
+        """Do the learner's part of a command while all workers but worker 0 do theirs. Return the signaling seconds."""
+        others, timer = self._workers[1:], self.timer
         sent = timer.switch("wait")
         self._send(others, command)
-        own_start = timer.switch("gradient")
-        self._gradients.compute(epoch, minibatch, self._shards)
+        own_start = timer.switch(phase)
+        own()
         own_end = timer.switch("wait")
         if not (self._setup.spins and self._spin_wait(self._mailbox.all_acknowledged)):
             self._wait(others, command)
@@ -323,8 +337,7 @@ class _StallDetector:
         Args:
             progress: [W, 2], `Control.progress`.
             timeout: in seconds.
-            interval: maximum time between two calls of `stalled`, in seconds. More time does not count, because then
-                this process has not run either.
+            interval: maximum seconds between two calls of `stalled`. After more, this process has not run either.
         """
         self._progress, self._seen = progress, progress.copy()
         self._timeout, self._interval = timeout, interval

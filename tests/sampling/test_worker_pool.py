@@ -58,6 +58,10 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         assert written <= allowed, written - allowed
         assert {"shard_results.gradients", "shard_results.loss_terms"} <= written
 
+        before = after
+        pool.reduce_gradients()
+        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "REDUCE")
+
         buffers.published.weights[:] *= 1.1
         before = phase_digests(buffers)
         pool.refresh_states()

@@ -70,7 +70,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path: Pat
 
 def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run_dir, calls = tmp_path / "run", 0
-    original = Learner._reduce
+    original = Learner._results
 
     def poisoned(learner: Learner) -> tuple[LossTerms, float]:
         nonlocal calls
@@ -82,7 +82,7 @@ def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(monkeypatch: pyte
 
     config = dataclasses.replace(BASE, run_dir=str(run_dir))
     with monkeypatch.context() as patched:
-        patched.setattr(Learner, "_reduce", poisoned)
+        patched.setattr(Learner, "_results", poisoned)
         with pytest.raises(
             TrainingError,
             match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; this minibatch has not changed",
