@@ -1,4 +1,4 @@
-"""Export the policy of a run for other runtimes: `python -m shmppo.export RUN_DIR --format onnx`."""
+"""Export the policy of a run for other runtimes, or to publish it: `python -m shmppo.export RUN_DIR --format onnx`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class ExportConfig:
     checkpoint: str = "last"
     """Checkpoint to export: last, best (see --best-by of train), the number of an iteration, or the path of a
     checkpoint file."""
-    format: Literal["onnx", "torchscript"] = "onnx"
-    """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format."""
+    format: Literal["onnx", "torchscript", "policy"] = "onnx"
+    """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format. policy: a
+    small directory for evaluate, load_policy, --init-from, and verify, which can train it again."""
     out: Path | None = None
-    """File to write. None: policy.onnx or policy.pt in the run's directory."""
+    """File to write, or directory for a policy. None: policy.onnx, policy.pt, or policy in the run's directory."""
     trust: Modules = ()
     """A module or package of which the run may import code, for example that of its own environment. Give the flag once
     per module."""
@@ -39,11 +40,18 @@ def main() -> int:
 
 
 def _export() -> None:
-    text = "Export the policy of a run for other runtimes."
+    text = "Export the policy of a run for other runtimes, or to publish it."
     options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
+    arguments = dict(vars(options))
+    if options.format == "policy":
+        from shmppo.tools.export_policy import export_policy
+
+        del arguments["format"]
+        print(export_policy(**arguments))
+        return
     from shmppo.tools.export import export
 
-    print(export(**vars(options)))
+    print(export(**arguments))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from shmppo.config.command_line import parse
+from shmppo.config.train_config import compute_like
 from shmppo.config.trust import Modules
 from shmppo.errors import ConfigError, run_command
 from shmppo.utils.commands import program
@@ -20,12 +21,12 @@ class VerifyConfig:
     """The flags of `python -m shmppo.verify`."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
-    """One run to execute a part of it again, or two runs to compare. They must have ended."""
+    """One run or exported policy to execute a part of it again, or two runs to compare. They must have ended."""
     from_iteration: int | None = None
     """Number of finished iterations at the start of the part. The execution begins at the nearest checkpoint before it;
     see --keep-every of train. None: at the newest checkpoint that has iterations after it."""
-    iterations: int = 10
-    """Number of iterations to execute again. 0: only check the files."""
+    iterations: int | None = None
+    """Number of iterations to execute again. 0: only check the files. None: 10, or all of an exported policy."""
     workers: int | None = None
     """Number of worker processes. It does not change the result. None: as in the run."""
     trust: Modules = ()
@@ -46,11 +47,13 @@ def _verify() -> bool:
     options = parse(VerifyConfig, sys.argv[1:], program("verify"), text, example=example)
     if len(options.run_dirs) not in (1, 2):
         raise ConfigError(f"{len(options.run_dirs)} run directories are given; name one or two")
-    if len(options.run_dirs) == 2 and (options.from_iteration, options.iterations) != (None, 10):
+    if len(options.run_dirs) == 2 and (options.from_iteration, options.iterations) != (None, None):
         raise ConfigError("--from-iteration and --iterations are for one run; leave them out to compare two runs")
+    run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
+    for run_dir in run_dirs:
+        compute_like(run_dir)
     from shmppo.tools.verify import compare_runs, verify_run
 
-    run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
     if len(run_dirs) == 2:
         verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=options.trust)
     else:

@@ -49,6 +49,10 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     own = directory_of(request.run_dir.absolute(), process_group.rank)
     checkpoint = _load(process_group, own, request.checkpoint)
     iteration = checkpoint["iteration"]
+    require(
+        "carry" in checkpoint,
+        f"{request.run_dir} is an exported policy, which cannot be resumed; start a new run with --init-from",
+    )
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
         is_older = request.checkpoint != "last" and iteration != load_resumable_checkpoint(own)["iteration"]

@@ -73,6 +73,11 @@ class RunFiles(NamedTuple):
         return self.checkpoints[-1]
 
     @property
+    def is_policy(self) -> bool:
+        """Whether this is an exported policy, of whose metrics only the hash of the weights is known."""
+        return "carry" not in self.newest.digests
+
+    @property
     def last_iteration(self) -> int:
         """Number of iterations in metrics.csv."""
         return max(self.rows, default=0)
@@ -119,7 +124,7 @@ def verify_run(
     run_dir: Path,
     *,
     from_iteration: int | None = None,
-    iterations: int = 10,
+    iterations: int | None = None,
     workers: int | None = None,
     trust: Trusted = (),
 ) -> Verdict:
@@ -129,16 +134,19 @@ def verify_run(
         run_dir: directory of the run, which must have ended.
         from_iteration: number of finished iterations at the start of the part. The execution begins at the nearest
             checkpoint before. None: at the newest checkpoint that has iterations after it.
-        iterations: length of the part. 0: only compare the checkpoints with metrics.csv.
+        iterations: length of the part. 0: only compare the checkpoints with metrics.csv. None: 10, or all iterations of
+            an exported policy.
         workers: number of workers. None: as in the run.
         trust: see `shmppo.load_policy`.
 
     Raises:
         ConfigError: see `read_run`, and if the iterations do not exist.
     """
-    require(iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
     files = read_run(run_dir)
     name, last = short_path(run_dir), files.last_iteration
+    if iterations is None:
+        iterations = last if files.is_policy else 10
+    require(iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
     if not iterations:
         return Verdict(
             True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"
@@ -160,7 +168,7 @@ def verify_run(
     if mismatch := _mismatch(files, rows):
         return Verdict(False, mismatch)
     saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
-    different = [part for part, digest in digests.items() if saved is not None and saved.digests[part] != digest]
+    different = [part for part, digest in saved.digests.items() if digests[part] != digest] if saved else []
     if saved is not None and different:
         text = (
             f"{name} does not match this machine: executed again, {saved.path.name} differs in {', '.join(different)}"
@@ -218,6 +226,8 @@ def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -
     """Return the columns in which two rows differ, the weights first. A missing row differs in the weights."""
     if recorded is None:
         return [WEIGHTS_HASH]
+    if recorded.keys() == {"iteration", WEIGHTS_HASH}:  # of an exported policy
+        found = {name: found[name] for name in recorded}
     # An automatic key of `info` has a column from the first episode with it on.
     names = [*COMPARED, *sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))]
     columns = [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]

@@ -1,0 +1,100 @@
+"""Train the policies of this directory, and write the table in its README.md.
+
+    python examples/trained/make.py NAME [NAME …]    # train and export these; a run that was interrupted is resumed
+    python examples/trained/make.py                  # only write the table
+
+The runs are in runs/trained. Each policy is a directory as `shmppo export --format policy` writes it, with the command
+and an evaluation in receipt.json.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE, RUNS = Path(__file__).parent, Path("runs/trained")
+EPISODES = 100
+POLICIES = {
+    "cartpole": "--preset CartPole-v1",
+    "cartpole-memory": "--preset CartPole-v1-memory",
+    "pendulum": "--preset Pendulum-v1",
+    "pendulum-memory": "--preset Pendulum-v1-memory",
+    "mountaincar": "--preset MountainCarContinuous-v0",
+    "mountaincar-memory": "--preset MountainCarContinuous-v0-memory",
+    "inverted-double-pendulum-memory": "--preset InvertedDoublePendulum-v5-memory",
+    "lunarlander": "--preset LunarLander-v3",
+    "halfcheetah": "--preset HalfCheetah-v5",
+    "hopper": "--preset Hopper-v5",
+    "walker2d": "--preset Walker2d-v5",
+    "swimmer": "--preset Swimmer-v5",
+    "ant": "--preset Ant-v5",
+    "humanoid": "--preset Humanoid-v5",
+    "minigrid-memory": "--preset MiniGrid-MemoryS9-v0",
+    "pong": "--preset ALE/Pong-v5 --portable",
+    "popgym-repeat-previous-easy": "--preset popgym --total-steps 1000000",
+    "popgym-autoencode-easy": "--preset popgym --env popgym:popgym-AutoencodeEasy-v0 --core lru --total-steps 2000000",
+    "popgym-count-recall-easy": (
+        "--preset popgym --env popgym:popgym-CountRecallEasy-v0 --core lru --total-steps 2000000"
+    ),
+    "popgym-position-only-cartpole-easy": (
+        "--preset popgym --env popgym:popgym-PositionOnlyCartPoleEasy-v0 --total-steps 1000000"
+    ),
+}
+"""The flags of each policy."""
+TABLE_BEGIN, TABLE_END = "<!-- table of make.py -->\n", "<!-- end of the table -->\n"
+
+
+def shmppo(command: str, *arguments: str) -> str:
+    """Run a command of shmppo, and return what it prints."""
+    done = subprocess.run([sys.executable, "-m", f"shmppo.{command}", *arguments], check=True, stdout=subprocess.PIPE)
+    return done.stdout.decode()
+
+
+def make(name: str) -> None:
+    """Train a policy, or continue its run, and export and evaluate it."""
+    flags, run_dir, target = POLICIES[name], RUNS / name, HERE / name
+    if not (run_dir / "summary.json").exists():
+        shmppo("train", *shlex.split(flags), "--seed", "1", "--quiet", "--run-dir", str(run_dir))
+    elif json.loads((run_dir / "summary.json").read_text())["stop_reason"] in ("signal", "error"):
+        shmppo("train", "--resume", str(run_dir), "--quiet")
+    shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
+    result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json"))
+    kept = ("return_mean", "return_std", "episodes", "seed")
+    receipt = {"command": f"shmppo train {flags} --seed 1", **{key: result[key] for key in kept}}
+    (target / "receipt.json").write_text(json.dumps(receipt, indent=1) + "\n")
+
+
+def row(directory: Path) -> str:
+    """Return the row of a policy in the table."""
+    receipt: dict[str, Any] = json.loads((directory / "receipt.json").read_text())
+    summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    size = sum(file.stat().st_size for file in directory.iterdir()) / 1000
+    cells = (
+        directory.name,
+        f"`{receipt['command']}`",
+        f"{summary['env_steps']:,}",
+        f"{summary['wall_seconds'] / 60:.1f}",
+        f"{receipt['return_mean']:.4g} ± {receipt['return_std']:.3g}",
+        f"`{summary['weights_sha256'][:16]}`",
+        f"{size:.0f}",
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def write_table() -> None:
+    """Write the table of all policies in README.md."""
+    page = HERE / "README.md"
+    before, _, rest = page.read_text().partition(TABLE_BEGIN)
+    rows = [row(file.parent) for file in sorted(HERE.glob("*/receipt.json"))]
+    head = "| policy | command | steps | minutes | return | hash | kB |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+    page.write_text(before + TABLE_BEGIN + head + "".join(rows) + TABLE_END + rest.partition(TABLE_END)[2])
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        make(name)
+    write_table()

@@ -1,0 +1,81 @@
+"""Export a policy as a small directory with what is needed to use it, and to train it again and compare the weights.
+
+Like a run directory, it has config.json, summary.json, metrics.csv, and checkpoint.pt. The checkpoint has only the
+weights and normalizers, and metrics.csv only the hash of the weights after each iteration.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from shmppo.config.train_config import from_json
+from shmppo.config.trust import Trusted, check_trust
+from shmppo.errors import ConfigError
+from shmppo.loggers.metrics import WEIGHTS_HASH
+from shmppo.models.actor_critic import weights_sha256
+from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
+from shmppo.storage.checkpoint_file import write_checkpoint
+from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY
+from shmppo.utils.files import read_object, user_path
+
+KEPT = ("fingerprint", "inexact_reasons", "initial_weights", "iteration", "env_steps", "reset_options")
+"""What the checkpoint keeps besides the configuration, the weights, and the normalizers."""
+
+
+def export_policy(
+    run_dir: str | Path,
+    *,
+    checkpoint: str | int | Path = "last",
+    out: str | Path | None = None,
+    trust: Trusted = (),
+) -> Path:
+    """Write the policy of a run to a directory.
+
+    Args:
+        run_dir: directory of the run.
+        checkpoint: "last", "best", an iteration, or the path of a checkpoint.
+        out: directory to write, which must not exist. None: `policy` in the run directory.
+        trust: see `shmppo.load_policy`.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, or if the directory exists or cannot be written.
+    """
+    run_dir = user_path(run_dir, "RUN_DIR")
+    target = user_path(out or run_dir / "policy", "--out")
+    state = load_selected_checkpoint(run_dir, checkpoint)
+    config = from_json(json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
+    check_trust(config, run_dir, trust)
+    learner = {name: state["learner"][name] for name in ("model", "obs_moments", "return_moments")}
+    content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
+    described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
+    summary = read_object(run_dir / SUMMARY, "train the run to its end")
+    del summary["run_dir"], summary["config"]
+    summary |= {
+        "weights_sha256": weights_sha256(learner["model"].values()),
+        "iterations": state["iteration"],
+        "env_steps": state["env_steps"],
+    }
+    try:
+        target.mkdir(parents=True)
+        write_checkpoint(target / NAME, content)
+        _write_json(target / CONFIG, described)
+        _write_json(target / SUMMARY, summary)
+        with open(run_dir / METRICS, newline="") as source, open(target / METRICS, "w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["iteration", WEIGHTS_HASH])
+            for row in csv.DictReader(source):
+                if int(row["iteration"]) <= state["iteration"]:
+                    rows.writerow([row["iteration"], row[WEIGHTS_HASH]])
+    except OSError as error:
+        raise ConfigError(f"--out {target} cannot be written: {error.strerror}; name another directory") from error
+    return target
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
