@@ -13,12 +13,15 @@ import shmppo.train  # noqa: F401
 from shmppo.config.presets import preset
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, TrainingError, WorkerError
+from shmppo.utils.portable import pin_numpy, pin_torch
 from shmppo.version import __version__
 
 if TYPE_CHECKING:
     from shmppo.config.trust import Trusted
     from shmppo.loggers.trackers import Callback, Logger
     from shmppo.policies.policy import Policy
+
+pin_numpy()  # importing shmppo does not import NumPy
 
 # A library does not print. Log records go to the run's log file.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -34,12 +37,24 @@ __all__ = [
     "WorkerError",
     "__version__",
     "load_policy",
+    "portable",
     "preset",
     "resume",
     "train",
 ]
 
 # The functions import torch when they are called, so that `import shmppo` stays fast.
+
+
+def portable() -> None:
+    """Let torch compute the same bits on each x86-64 processor with AVX2 and FMA, for `TrainConfig(portable=True)`.
+
+    Call it before anything imports torch. Everything that torch computes in this process becomes slower.
+
+    Raises:
+        ConfigError: if torch was imported before.
+    """
+    pin_torch()
 
 
 def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:

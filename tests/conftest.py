@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shmppo  # before NumPy, see shmppo.utils.portable
+
+# isort: split
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

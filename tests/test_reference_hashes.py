@@ -1,11 +1,11 @@
-"""Hashes of trained weights, recorded once per processor and set of library versions.
+"""Hashes of trained weights, recorded once per set of library versions, for all x86-64 processors with AVX2.
 
 The other tests compare runs of the same code with each other. These tests compare the code with its own past, so they
 find a change of results that affects all runs alike.
 
     python tests/test_reference_hashes.py --record    # add or replace the entry of this machine
 
-Record new hashes only with new libraries, on a new processor, or after an intended change of results.
+Record new hashes only with new libraries, on another kind of processor, or after an intended change of results.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from importlib import metadata
@@ -24,6 +25,7 @@ import pytest
 from shmppo import TrainConfig, train
 from shmppo.kernels import supported_variants
 from shmppo.utils.machine import processor_type
+from shmppo.utils.portable import PROCESSORS
 
 FILE = Path(__file__).parent / "reference_hashes.json"
 LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium")
@@ -65,18 +67,17 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-OF_THIS_PROCESSOR = ("image", "custom-network")
-"""The cases that torch computes."""
-PORTABLE = "x86-64 with AVX2 and FMA"
-"""The processors that give the same weights in all other cases."""
+BY_TORCH = ("image", "custom-network")
+"""The cases that torch computes. They run in another process, where torch is imported with --portable."""
+START = "import shmppo; shmppo.portable(); print(shmppo.train(shmppo.TrainConfig(**{!r}))['weights_sha256'])"
 
 
-def this_machine(case: str) -> dict[str, str]:
+def this_machine() -> dict[str, str]:
     """Processor and versions: everything outside this package that decides the bits of the weights."""
-    portable = case not in OF_THIS_PROCESSOR and "avx2" in supported_variants()
+    portable = "avx2" in supported_variants()
     versions = {name: metadata.version(name) for name in LIBRARIES}
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"processor": PORTABLE if portable else processor_type(), "python": python, **versions}
+    return {"processor": PROCESSORS if portable else processor_type("torch"), "python": python, **versions}
 
 
 def recorded() -> list[dict[str, Any]]:
@@ -103,30 +104,32 @@ def reason_to_skip(entries: list[dict[str, Any]], machine: dict[str, str]) -> st
 
 def weights_of(case: str, run_dir: Path) -> str:
     """Train one case and return the hash of its weights."""
-    summary = train(TrainConfig(**{**SMALL, **CASES[case], "run_dir": str(run_dir)}))
+    fields = {**SMALL, **CASES[case], "run_dir": str(run_dir)}
+    if case in BY_TORCH:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", START.format(fields | {"portable": True})]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+    summary = train(TrainConfig(**fields))
     assert summary["exact"]
     return str(summary["weights_sha256"])
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_are_those_of_the_reference(case: str, tmp_path: Path) -> None:
-    entries, machine = recorded(), this_machine(case)
+    entries, machine = recorded(), this_machine()
     reason = reason_to_skip(entries, machine)
     if reason is not None:
         if os.environ.get(REQUIRED) and any(entry["processor"] == machine["processor"] for entry in entries):
             pytest.fail(reason)
         pytest.skip(reason)
     expected = next(entry["hashes"] for entry in entries if is_same(entry, machine))
-    if case not in expected:
-        pytest.skip("this processor's hash was recorded before a change of results")
     assert weights_of(case, tmp_path / "run") == expected[case]
 
 
 def test_the_entries_have_every_case() -> None:
-    """After a change of results, those of other processors lack the changed cases until they are recorded there."""
-    entries = recorded()
-    assert {case for entry in entries for case in entry["hashes"]} == set(CASES)
-    assert all(len(value) == 64 for entry in entries for value in entry["hashes"].values())
+    for entry in recorded():
+        assert set(entry["hashes"]) == set(CASES)
+        assert all(len(value) == 64 for value in entry["hashes"].values())
 
 
 def test_the_reason_names_what_differs() -> None:
@@ -137,15 +140,12 @@ def test_the_reason_names_what_differs() -> None:
 
 
 def record() -> None:
-    """Train all cases, and write their hashes as the entries of this machine."""
-    entries = recorded()
+    """Train all cases, and write their hashes as the entry of this machine."""
+    machine = this_machine()
+    entries = [entry for entry in recorded() if not is_same(entry, machine)]
     with tempfile.TemporaryDirectory() as root:
-        for case in CASES:
-            machine = this_machine(case)
-            if not any(is_same(entry, machine) for entry in entries):
-                entries.append({**machine, "hashes": {}})
-            (entry,) = (entry for entry in entries if is_same(entry, machine))
-            entry["hashes"][case] = weights_of(case, Path(root) / case)
+        hashes = {case: weights_of(case, Path(root) / case) for case in CASES}
+    entries.append({**machine, "hashes": hashes})
     FILE.write_text(json.dumps(entries, indent=1) + "\n")
 
 

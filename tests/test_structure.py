@@ -25,7 +25,7 @@ COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "verify"}
 OTHER_MODULES = {"__init__", "__main__", "cli", "errors", "version"}
 PUBLIC = {
     "ConfigError", "EnvError", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
-    "load_policy", "preset", "resume", "train",
+    "load_policy", "portable", "preset", "resume", "train",
 }  # fmt: skip
 OPTION_CLASSES = re.compile(r"\w+Options|TrainConfig")
 """Classes whose attributes are command-line flags. They may have any number."""

@@ -31,6 +31,7 @@ from shmppo.errors import ConfigError
 from shmppo.utils.files import read_object
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.partition import partition
+from shmppo.utils.portable import follow
 
 DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
@@ -309,6 +310,13 @@ def load_config(run_dir: Path) -> TrainConfig:
         return from_json(content["config"])
     except (ConfigError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def compute_like(run_dir: Path) -> None:
+    """Let NumPy and torch compute as they did in a run, if they are not imported yet."""
+    with contextlib.suppress(ConfigError):  # a directory that holds no run is refused later
+        portable = load_config(run_dir).portable
+        follow(read_object(run_dir / "config.json", "")["processor"], portable=portable)
 
 
 def check(config: TrainConfig) -> None:

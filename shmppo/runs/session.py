@@ -293,6 +293,7 @@ class Session:
             "weights_sha256": None if state.updating else self.learner.weights_sha256(),
             "exact": False if inexact_reasons else None if check == "not finished" else True,
             "inexact_reasons": list(inexact_reasons),
+            "same_bits_on": state.fingerprint,
             "environment_check": check,
             "initial_weights": state.initial_weights,
             "env_steps": steps,

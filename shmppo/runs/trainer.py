@@ -33,6 +33,7 @@ from shmppo.storage.run_directory import LOG, config_error_if_unwritable, defaul
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
+from shmppo.utils.portable import check_torch
 from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import is_importing_main
 
@@ -147,6 +148,8 @@ def _run(
     with ExitStack() as stack:
         with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
             check_device(config.device)
+            if config.portable:
+                check_torch()
             loggers = receivers.of_rank(config)
             task = inspect_task(config)
             inspect_evaluation(config, task)

@@ -30,6 +30,8 @@ def main(default: TrainConfig | None = None) -> int:
 def _train(arguments: list[str], default: TrainConfig | None) -> None:
     """Train a run, or one for each seed, or resume a run."""
     from shmppo.config.flags import option_value, parse_resume, parse_start
+    from shmppo.config.train_config import compute_like
+    from shmppo.utils.portable import pin_torch
 
     if option_value(arguments, "--resume") is None:
         script = None if default is None else f"python {sys.argv[0]}"
@@ -40,12 +42,15 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
             return train_seeds(config, start.seeds, start.jobs)
         from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
+        if config.portable:
+            pin_torch()
         with early_fork_server(config):
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
                 check_early(config)
                 from shmppo.runs.trainer import train
             return _print_summary(train(config))
     run_dir, changes = parse_resume(arguments)
+    compute_like(run_dir)
     from shmppo.runs.startup import startup_line
 
     with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet=changes["quiet"]):

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from shmppo.errors import ConfigError
+from shmppo.utils.portable import PROCESSORS, is_portable
 
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
@@ -30,12 +31,18 @@ def processor() -> str:
     return _processor_facts().get("model name") or platform.processor() or platform.machine()
 
 
-def processor_type() -> str:
-    """Return everything about the processor that may decide the bits of a result.
+def processor_type(kernel: str) -> str:
+    """Return everything about the processor that may decide the bits of the weights.
 
-    These are the name, the numbers of family and model, and the vector instructions. Virtual machines often shorten the
-    name, and some hide vector instructions that the processor has.
+    Args:
+        kernel: what computes the network, "native" or "torch".
+
+    Returns:
+        `PROCESSORS` if no more than that decides. Otherwise the name, the numbers of family and model, and the vector
+        instructions: virtual machines often shorten the name, and some hide vector instructions.
     """
+    if is_portable(kernel):
+        return PROCESSORS
     import torch  # slow to import, and most users of this module do not need it
 
     facts = _processor_facts()

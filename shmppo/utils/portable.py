@@ -1,0 +1,68 @@
+"""Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA.
+
+The libraries read them when they are imported. Environments compute with NumPy, so its variables are set when shmppo is
+imported before NumPy. Those of torch make it slower (--portable).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from shmppo.errors import ConfigError
+
+NUMPY = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR", "OPENBLAS_CORETYPE": "Haswell"}
+TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX"}
+PROCESSORS = "x86-64 with AVX2 and FMA"
+"""The processors that then compute the same bits."""
+
+
+def pin_numpy() -> None:
+    """Set the variables of NumPy, except those that are set already, if it is not imported yet."""
+    if "numpy" not in sys.modules:
+        for name, value in NUMPY.items():
+            os.environ.setdefault(name, value)
+
+
+def follow(processor: str, *, portable: bool) -> None:
+    """Prepare to continue a run in this process.
+
+    Args:
+        processor: what the run has recorded. If it is one type, NumPy was not pinned.
+        portable: whether the run has --portable.
+    """
+    if processor != PROCESSORS and "numpy" not in sys.modules:
+        for name in [name for name, value in NUMPY.items() if os.environ.get(name) == value]:
+            del os.environ[name]
+    if portable:
+        pin_torch()
+
+
+def pin_torch() -> None:
+    """Set the variables of torch, as `shmppo.portable` describes."""
+    if "torch" in sys.modules:
+        check_torch()
+    os.environ.update(TORCH)
+
+
+def check_torch() -> None:
+    """Raise ConfigError if the variables of torch are not set."""
+    if not _torch_is_pinned():
+        raise ConfigError(
+            "--portable takes effect when torch is imported; call shmppo.portable() before the program imports torch"
+        )
+
+
+def _torch_is_pinned() -> bool:
+    return all(os.environ.get(name) == value for name, value in TORCH.items())
+
+
+def is_portable(kernel: str) -> bool:
+    """Whether the weights of a run will be the same on all of PROCESSORS. kernel: "native" or "torch"."""
+    import numpy as np
+
+    simd = np.show_config(mode="dicts")["SIMD Extensions"]
+    used = {*simd.get("baseline", ()), *simd.get("found", ())}
+    has_avx2 = bool(used & {"AVX2", "X86_V3"})
+    has_avx512 = any(name.startswith(("X86_V4", "AVX512")) for name in used)
+    return has_avx2 and not has_avx512 and (kernel == "native" or _torch_is_pinned())

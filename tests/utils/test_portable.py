@@ -1,0 +1,102 @@
+"""The processors on which a run gives the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shmppo.kernels import supported_variants
+from shmppo.utils.portable import NUMPY, PROCESSORS, TORCH
+
+pytestmark = pytest.mark.skipif("avx2" not in supported_variants(), reason="this processor has no AVX2")
+
+PINNED = ("NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE", *TORCH)
+SMALL = [
+    "--env",
+    "CartPole-v1",
+    "--num-envs",
+    "2",
+    "--rollout-steps",
+    "8",
+    "--minibatches",
+    "1",
+    "--epochs",
+    "1",
+    "--hidden-size",
+    "4",
+    "--encoder-sizes",
+    "4",
+    "--workers",
+    "0",
+    "--quiet",
+    "--check-determinism",
+    "0",
+]
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python without the variables that this process has set."""
+    environment = {name: value for name, value in os.environ.items() if name not in PINNED}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+
+
+def same_bits_on(run_dir: Path) -> str:
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["exact"]
+    return str(summary["same_bits_on"]["processor"])
+
+
+def train(run_dir: Path, *flags: str) -> str:
+    done = python("-m", "shmppo.train", *SMALL, "--run-dir", str(run_dir), "--stop-at-iteration", "1", *flags)
+    assert done.returncode == 0, done.stderr
+    return same_bits_on(run_dir)
+
+
+def resume(run_dir: Path) -> str:
+    done = python("-m", "shmppo.train", "--resume", str(run_dir), "--stop-at-iteration", "2", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return same_bits_on(run_dir)
+
+
+def test_a_run_says_on_which_processors_its_weights_are_the_same_also_after_a_resume(tmp_path: Path) -> None:
+    assert train(tmp_path / "native") == PROCESSORS
+    assert resume(tmp_path / "native") == PROCESSORS
+    assert train(tmp_path / "portable", "--kernel", "torch", "--portable") == PROCESSORS
+    assert resume(tmp_path / "portable") == PROCESSORS
+    one_type = train(tmp_path / "torch", "--kernel", "torch")
+    assert one_type != PROCESSORS
+    assert resume(tmp_path / "torch") == one_type
+
+
+def test_a_run_whose_numpy_was_imported_first_is_continued_with_the_same_numpy(tmp_path: Path) -> None:
+    flags = [*SMALL, "--stop-at-iteration", "1", "--run-dir", str(tmp_path)]
+    code = f"import numpy, sys, shmppo.train; sys.argv[1:] = {flags!r}; sys.exit(shmppo.train.main())"
+    code = code.replace("shmppo.train.main()", "sys.modules['shmppo.train'].main()")
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    before = same_bits_on(tmp_path)
+    assert resume(tmp_path) == before
+
+
+def test_portable_is_refused_after_torch_was_imported() -> None:
+    for code in (
+        "import torch, shmppo; shmppo.portable()",
+        "import shmppo; shmppo.train(shmppo.TrainConfig(portable=True))",
+    ):
+        done = python("-c", code)
+        assert "call shmppo.portable() before the program imports torch" in done.stderr.splitlines()[-1]
+    assert python("-c", "import shmppo; shmppo.portable(); import torch; shmppo.portable()").returncode == 0
+
+
+def test_importing_shmppo_pins_numpy_but_keeps_what_the_user_has_set() -> None:
+    names = "NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE"
+    code = f"import os, shmppo; print([os.environ.get(name) for name in {names}])"
+    assert python("-c", code).stdout.strip() == str([NUMPY[name] for name in names])
+    own = "import os; os.environ['OPENBLAS_CORETYPE'] = 'Zen'; " + code
+    assert python("-c", own).stdout.strip() == str([NUMPY[names[0]], "Zen"])
+    assert python("-c", f"import numpy; {code}").stdout.strip() == "[None, None]"
