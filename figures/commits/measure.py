@@ -35,6 +35,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "A, no memory": TASK_A | FEED_FORWARD | {"workers": 2, "grad_shards": 2},
     "A, GRU": TASK_A | {"core": "gru", "workers": 2, "grad_shards": 2},
     "A, LSTM 512": TASK_A | {"hidden_size": 512, "workers": 2, "grad_shards": 2},
+    "LSTM 512, default shards": TASK_A | {"hidden_size": 512, "workers": 2},
     "default": {"workers": 2},
     "B": TASK_B | {"workers": 2, "grad_shards": 2},
     "Pong, one process": {"preset": "ALE/Pong-v5", "workers": 0},

@@ -221,7 +221,10 @@ class RewardNormalizer:
         returns = discounted_returns(rewards, ended, self.discounted_return, self._gamma)
         last, columns = valid_steps - 1, np.arange(rewards.shape[1])
         self.discounted_return = np.where(ended[last, columns], 0.0, returns[last, columns])
-        by_env = np.array([column_moments(returns[:steps, n : n + 1]) for n, steps in enumerate(valid_steps)])
+        if (valid_steps == len(returns)).all():
+            by_env = np.stack(column_moments(returns), axis=1)[..., np.newaxis]
+        else:
+            by_env = np.array([column_moments(returns[:steps, n : n + 1]) for n, steps in enumerate(valid_steps)])
         merge_moments(self.moments, by_env, valid_steps, group)
         scaled: np.ndarray = np.clip(rewards / self.moments.std, -CLIP, CLIP)
         return scaled

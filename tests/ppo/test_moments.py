@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from shmppo.ppo.gae import RunningMoments, column_moments
 
@@ -42,3 +43,11 @@ def test_state_survives_a_round_trip() -> None:
     assert other.count == 4
     np.testing.assert_array_equal(other.mean, moments.mean)
     np.testing.assert_array_equal(other.m2, moments.m2)
+
+
+@pytest.mark.parametrize(("steps", "columns"), [(1, 1), (2, 3), (7, 16), (128, 64), (129, 5), (1000, 33), (2048, 1)])
+def test_moments_of_a_column_do_not_depend_on_the_other_columns(steps: int, columns: int) -> None:
+    samples = np.random.default_rng(steps).standard_normal((steps, columns))
+    together = np.stack(column_moments(samples), axis=1)
+    alone = np.concatenate([np.stack(column_moments(samples[:, n : n + 1]), axis=1) for n in range(columns)])
+    assert together.tobytes() == alone.tobytes()
