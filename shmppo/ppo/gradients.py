@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
@@ -178,8 +179,12 @@ class ShardGradients:
 
     def reduce(self, part: int = 0, parts: int = 1) -> None:
         """Add the gradients of all shards in order, for a part of the parameters."""
-        total, own = self._results.total, partition(self._results.total.size, parts, part)
-        np.add.reduce(self._results.gradients[:, own.start : own.stop], 0, out=total[own.start : own.stop])
+        own = partition(self._results.total.size, parts, part)
+        first, *others = torch.from_numpy(self._results.gradients[:, own.start : own.stop])
+        total = torch.from_numpy(self._results.total[own.start : own.stop])
+        total.copy_(first)
+        for shard in others:
+            total.add_(shard)
 
     def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Do this for shards whose sequences are one batch."""
