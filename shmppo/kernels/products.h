@@ -9,8 +9,11 @@ INLINE int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 /* Floats that `count` numbers take. */
 INLINE int64_t floats(int64_t count, int bf16) { return bf16 ? (count + 1) / 2 : count; }
 
+/* Functions with a constant `bf16` as the first argument are compiled for each of its values. */
+
 /* Pack B [depth, columns], where element (k, n) is at b[k·by_k + n·by_n]. Returns the end of the memory for floats. */
-static float *pack(const float *b, int64_t by_k, int64_t by_n, int64_t depth, int64_t columns, int bf16, float *packed) {
+INLINE float *pack_as(int bf16, const float *b, int64_t by_k, int64_t by_n, int64_t depth, int64_t columns,
+                      float *packed) {
     float *end = packed + panels(columns) * PANEL * depth;
     for (int64_t n = 0; n < columns; n += PANEL) {
         int64_t width = columns - n < PANEL ? columns - n : PANEL;
@@ -22,6 +25,10 @@ static float *pack(const float *b, int64_t by_k, int64_t by_n, int64_t depth, in
         }
     }
     return end;
+}
+
+static float *pack(const float *b, int64_t by_k, int64_t by_n, int64_t depth, int64_t columns, int bf16, float *packed) {
+    return bf16 ? pack_as(1, b, by_k, by_n, depth, columns, packed) : pack_as(0, b, by_k, by_n, depth, columns, packed);
 }
 
 /* The results of a tile: C = start + A·B, for one panel of B. `start` may be C itself, a bias (stride 0), or NULL for 0. */
@@ -61,19 +68,17 @@ INLINE void part_of_panel(int64_t rows, int64_t width, int bf16, const float *a,
         for (int64_t m = 0; start && m < rows; m++) memcpy(copy + m * PANEL, start + m * start_stride, 4 * (size_t)width);
         start = copy, start_stride = PANEL;
     }
-    switch (2 * rows + bf16) { /* `tile` with constants, whose loops the compiler unrolls */
-#define TILE(n, bf16) tile(n, bf16, a, by_row, by_k, b, depth, start, start_stride, out, out_stride)
-#define ROWS(n) case 2 * n: if (n <= TILE_ROWS) TILE(n, 0); break; case 2 * n + 1: if (n <= TILE_ROWS) TILE(n, 1); break;
+    switch (rows) { /* `tile` with a constant number of rows, whose loops the compiler unrolls */
+#define ROWS(n) case n: if (n <= TILE_ROWS) tile(n, bf16, a, by_row, by_k, b, depth, start, start_stride, out, out_stride); break;
         ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
 #undef ROWS
-#undef TILE
     }
     for (int64_t m = 0; out == copy && m < rows; m++) memcpy(c + m * c_stride, copy + m * PANEL, 4 * (size_t)width);
 }
 
 /* C [rows, columns] = start + A·B with packed B. A has its rows in `a`, the inputs of a row are adjacent. */
-static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns, const float *start,
-                     int64_t start_stride, int bf16, Rows c) {
+INLINE void multiply_as(int bf16, Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns,
+                        const float *start, int64_t start_stride, Rows c) {
     float pairs[ROW_BLOCK * BLOCK / 2];
     int64_t k = 0;
     do { /* at least once, because a product without inputs is `start` */
@@ -105,6 +110,14 @@ static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, i
     } while (k < depth);
 }
 
+static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns, const float *start,
+                     int64_t start_stride, int bf16, Rows c) {
+    if (bf16)
+        multiply_as(1, a, rows, packed, depth, columns, start, start_stride, c);
+    else
+        multiply_as(0, a, rows, packed, depth, columns, start, start_stride, c);
+}
+
 /* Copy `count` numbers of row chosen[i], or, with bf16, pairs of the rows chosen[2i] and chosen[2i + 1], of `rows`. */
 INLINE void take(Rows a, const int64_t *chosen, int64_t rows, int64_t i, int64_t column, int64_t count, int bf16,
                  float *to) {
@@ -119,8 +132,8 @@ INLINE void take(Rows a, const int64_t *chosen, int64_t rows, int64_t i, int64_t
 
 /* C [m, n] = Aᵀ·B, summed over some rows of A [rows, m] and B [rows, n] in the order of `chosen` [count]. `scratch` has
  * room for ROWS_AT_ONCE rows of B. */
-static void multiply_transposed(Rows a, Rows b, const int64_t *chosen, int64_t rows, int64_t m_count, int64_t n_count,
-                                int bf16, float *c, float *scratch) {
+INLINE void multiply_transposed(int bf16, Rows a, Rows b, const int64_t *chosen, int64_t rows, int64_t m_count,
+                                int64_t n_count, float *c, float *scratch) {
     if (!rows) memset(c, 0, 4 * (size_t)(m_count * n_count));
     float left[GROUP][ROWS_AT_ONCE * TILE_ROWS];
     for (int64_t k = 0; k < rows; k += ROWS_AT_ONCE, chosen += ROWS_AT_ONCE) {
@@ -174,7 +187,10 @@ static void gradients(const Batch *batch, Rows by_y, Rows x, int64_t m, int64_t 
     for (int64_t s = 0; s < batch->shards; s++) {
         const int64_t *chosen = batch->order + batch->bounds[s], rows = batch->bounds[s + 1] - batch->bounds[s];
         int64_t offset = (batch->first_shard + s) * batch->gradient_stride;
-        multiply_transposed(by_y, x, chosen, rows, m, n, bf16, weight + offset, scratch);
+        if (bf16)
+            multiply_transposed(1, by_y, x, chosen, rows, m, n, weight + offset, scratch);
+        else
+            multiply_transposed(0, by_y, x, chosen, rows, m, n, weight + offset, scratch);
         if (bias) sum_rows(by_y, chosen, rows, m, bias + offset);
     }
 }
