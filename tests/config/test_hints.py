@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from docs.generate import option_types
@@ -90,6 +92,6 @@ def test_every_hint_can_appear() -> None:
 
 def test_no_name_of_the_table_is_a_flag_of_train_or_stands_twice() -> None:
     remedies = {remedy: names for remedy, names in (RENAMED | EXPLAINED).items() if set(flags_in(remedy)) <= TRAIN}
-    names = " ".join(remedies.values()).split()
+    names = list(itertools.chain(*remedies.values()))
     assert not {name for name in names if names.count(name) > 1}
     assert not {f"--{name}" for name in names} & TRAIN

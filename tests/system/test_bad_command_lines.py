@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from shmppo.config.command_line import Flag, flags_of
 from shmppo.config.hints import EXPLAINED, RENAMED
 
 OPTIONS = option_types()
-FOREIGN = " ".join((*RENAMED.values(), *EXPLAINED.values())).split()
+FOREIGN = list(itertools.chain(*RENAMED.values(), *EXPLAINED.values()))
 OUT_OF_RANGE = (
     "num-envs 0", "total-steps -5", "seed -1", "seed 99999999999999999999", "gamma 1.5", "gamma nan", "gae-lambda -0.1",
     "learning-rate 0", "learning-rate inf", "clip -1", "epochs 0", "minibatches 0", "rollout-steps 0", "seq-len 0",
