@@ -1,0 +1,72 @@
+"""The policies of examples/trained are those of their receipts, and can be trained again."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo.config.train_config import load_config
+from shmppo.models.actor_critic import weights_sha256
+from shmppo.policies.evaluation import evaluate
+from shmppo.storage.checkpoint_file import load_checkpoint
+from shmppo.tools.verify import verify_run
+from shmppo.utils.machine import versions
+from shmppo.utils.portable import PROCESSORS
+
+TRAINED = Path(__file__).parents[2] / "examples" / "trained"
+POLICIES = sorted(file.parent.name for file in TRAINED.glob("*/receipt.json"))
+MAX_BYTES = 8_000_000
+SHORT = ("cartpole-memory", "pendulum-memory")
+
+
+def summary_of(name: str) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((TRAINED / name / "summary.json").read_text())
+    return summary
+
+
+def needs_modules(name: str) -> None:
+    """Skip the test if the environment of a policy is not installed."""
+    module, colon, _ = load_config(TRAINED / name).env.partition(":")
+    if colon and importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+
+
+def test_they_are_small() -> None:
+    assert sum(file.stat().st_size for file in TRAINED.rglob("*") if file.is_file()) <= MAX_BYTES
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_receipt_is_that_of_the_weights(name: str) -> None:
+    summary, state = summary_of(name), load_checkpoint(TRAINED / name / "checkpoint.pt")
+    assert weights_sha256(state["learner"]["model"].values()) == summary["weights_sha256"]
+    assert summary["same_bits_on"]["processor"] == PROCESSORS
+    assert not summary["inexact_reasons"]
+    row = next(line for line in (TRAINED / "README.md").read_text().splitlines() if line.startswith(f"| {name} |"))
+    receipt = json.loads((TRAINED / name / "receipt.json").read_text())
+    assert f"`{receipt['command']}`" in row
+    assert f"`{summary['weights_sha256'][:16]}`" in row
+
+
+def test_the_returns_are_those_of_the_receipt() -> None:
+    receipt = json.loads((TRAINED / "cartpole-memory" / "receipt.json").read_text())
+    found = evaluate(TRAINED / "cartpole-memory", episodes=receipt["episodes"], seed=receipt["seed"]).returns
+    assert sum(found) / len(found) == receipt["return_mean"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in SHORT else pytest.mark.slow) for name in POLICIES]
+)
+@pytest.mark.timeout(7200)
+def test_a_policy_is_trained_again(name: str) -> None:
+    needs_modules(name)
+    known = summary_of(name)["same_bits_on"]
+    if any(known[library] != version for library, version in versions().items() if library != "shmppo"):
+        pytest.skip("it was trained with other versions of the libraries")
+    if load_config(TRAINED / name).portable:
+        pytest.skip("torch is imported already; use shmppo verify")
+    verdict = verify_run(TRAINED / name)
+    assert verdict.equal, verdict.text
