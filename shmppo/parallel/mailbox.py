@@ -138,6 +138,10 @@ class ReduceGradients(NamedTuple):
     """Command: add the gradients of all shards for the worker's part of the parameters."""
 
 
+class StepOptimizer(NamedTuple):
+    """Command: step the optimizer for the worker's part of the parameters. It cannot be repeated."""
+
+
 class RefreshStates(NamedTuple):
     """Command: recompute the stored states of the worker's environments."""
 
@@ -148,8 +152,10 @@ class Evaluate(NamedTuple):
     iteration: int
 
 
-Command = Collect | ComputeGradients | ReduceGradients | RefreshStates | Evaluate
-_KINDS: tuple[type[Command], ...] = (Collect, ComputeGradients, ReduceGradients, RefreshStates, Evaluate)
+Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | RefreshStates | Evaluate
+_KINDS: tuple[type[Command], ...] = (
+    Collect, ComputeGradients, ReduceGradients, StepOptimizer, RefreshStates, Evaluate
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -299,7 +305,7 @@ class WorkerMailbox:
         command_type = _KINDS[kind]
         command: Command = command_type(*arguments[: len(command_type._fields)])
         # After a minibatch, the next command usually follows within a millisecond.
-        self._in_update = isinstance(command, (ComputeGradients, ReduceGradients))
+        self._in_update = isinstance(command, (ComputeGradients, ReduceGradients, StepOptimizer))
         return command
 
     def _has_command(self) -> bool:

@@ -8,8 +8,9 @@ only the declared writer writes.
 The ownership rule: in each phase every element has one writer, and no process reads what another may write. The fields
 of `Control` are the exception.
 
-Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN and REDUCE for
-each minibatch, REFRESH between two epochs (with --refresh-states), and EVALUATE after an update (with --eval-every).
+Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, REDUCE, and STEP
+for each minibatch, REFRESH between two epochs (with --refresh-states), and EVALUATE after an update (with
+--eval-every).
 
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
 environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat
@@ -60,9 +61,7 @@ def _per_leaf(writer: str, phase: str, axes: str, meaning: str) -> Any:
 class Published:
     """What the learner publishes for acting and for the gradients: weights and normalization statistics."""
 
-    weights: np.ndarray = _shared(
-        LEARNER, "PUBLISH, between minibatches", "f4", "P", "all parameters; the optimizer updates them in place"
-    )
+    weights: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "P", "all parameters; the optimizer updates them in place")
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
     reset_options: np.ndarray = _shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
@@ -158,9 +157,19 @@ class ShardResults:
     """The results of the gradient computation for each shard of a minibatch."""
 
     gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
-    total: np.ndarray = _shared(PART_OWNER, "REDUCE", "f4", "P", "their sum; the learner then scales it")
+    total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "their sum, which the step scales")
     loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 5", "the shard's part of `LossTerms`")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an optimizer step reads besides the gradient, and the state that it changes."""
+
+    scalars: np.ndarray = _shared(
+        LEARNER, "PUBLISH, before STEP", "f8", "3", "learning rate, factor of the gradient, number of the step"
+    )
+    moments: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")
 
 
 @dataclass(frozen=True)
@@ -222,6 +231,7 @@ GROUPS: dict[str, type] = {
     "carry_odd": Carry,
     "minibatches": Minibatches,
     "shard_results": ShardResults,
+    "optimizer": OptimizerState,
     "evaluation": EvaluationResults,
     "timings": Timings,
     "control": Control,
@@ -365,6 +375,7 @@ class SharedBuffers:
         self.carries = (self._view("carry_even", Carry), self._view("carry_odd", Carry))
         self.minibatches = self._view("minibatches", Minibatches)
         self.shard_results = self._view("shard_results", ShardResults)
+        self.optimizer = self._view("optimizer", OptimizerState)
         self.evaluation = self._view("evaluation", EvaluationResults)
         self.timings = self._view("timings", Timings)
         self.control = self._view("control", Control)

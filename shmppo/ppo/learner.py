@@ -1,7 +1,7 @@
-"""The learner: it has the only optimizer, and it is the only process that writes the weights.
+"""The learner: it decides each optimizer step.
 
 `Learner.update` is one update: K epochs of M minibatches. For each minibatch, the pool computes the gradients of the
-shards; the learner adds them and steps the optimizer.
+shards, adds them, and steps the optimizer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
@@ -25,7 +24,8 @@ from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advanta
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
-from shmppo.utils.torch_utils import bare_optimizer_step, keep_denormals, without_dynamo
+from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
+from shmppo.utils.torch_utils import keep_denormals
 
 if TYPE_CHECKING:
     from shmppo.sampling.pool import Pool
@@ -66,17 +66,6 @@ class UpdateStatistics:
     """Signaling seconds of the gradient commands. metrics.csv adds those of the rollout."""
 
 
-@without_dynamo()
-def build_optimizer(config: TrainConfig, parameter: nn.Parameter) -> torch.optim.Optimizer:
-    """Create the configured optimizer for one flat parameter [P]."""
-    rate, decay, eps = config.learning_rate, config.weight_decay, config.adam_eps
-    if config.optimizer == "adam":
-        return torch.optim.Adam([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW([parameter], lr=rate, eps=eps, weight_decay=decay, fused=True)
-    return torch.optim.SGD([parameter], lr=rate, weight_decay=decay)
-
-
 class Learner:
     """Model, optimizer, normalizers, and the update that changes them.
 
@@ -99,16 +88,13 @@ class Learner:
         # Workers do not read the weights at that time.
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
-        self._flat = nn.Parameter(weights)
-        self._flat.grad = torch.from_numpy(buffers.shard_results.total)
-        self._all_reduce = GradientAllReduce(process_group, self._flat.numel(), len(LossTerms._fields))
+        self._gradient = torch.from_numpy(buffers.shard_results.total)
+        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(LossTerms._fields))
         self.kl_profile: KLProfile | None = None
         self._kl_recorder: KLRecorder | None = None
         if config.kl_profile_every is not None:
             gradients = ShardGradients(config, task.distribution, self.model, buffers)
             self._kl_recorder = KLRecorder(config, task.distribution, gradients)
-        self.optimizer = build_optimizer(config, self._flat)
-        self._optimizer_step = bare_optimizer_step(self.optimizer)
 
     def weights_sha256(self) -> str:
         """Return the SHA-256 of the current weights."""
@@ -118,7 +104,7 @@ class Learner:
         """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate."""
         self._iteration = iteration
         self.publish_statistics()
-        self.optimizer.param_groups[0]["lr"] = self.schedule.learning_rate(iteration)
+        self._buffers.optimizer.scalars[0] = self.schedule.learning_rate(iteration)
 
     def publish_statistics(self) -> None:
         """Copy the statistics that normalize observations to shared memory. The model's parameters are there."""
@@ -196,7 +182,8 @@ class Learner:
             if config.target_kl is not None and terms.approx_kl > config.target_kl:
                 break
             timer.switch("optimizer")
-            norms.append(self._step(epoch, minibatch))
+            norms.append(self._clip(epoch, minibatch))
+            sync_seconds += self._step(pool)
             steps.append(terms)
             if recorder is not None:
                 timer.switch("other")
@@ -214,7 +201,7 @@ class Learner:
             first_log_ratio=first_log_ratio,
             optimizer_steps=float(len(steps)),
             state_drift=sum(drifts) / max(len(drifts), 1),
-            learning_rate=self.optimizer.param_groups[0]["lr"],
+            learning_rate=float(self._buffers.optimizer.scalars[0]),
             sync_seconds=sync_seconds,
         )
 
@@ -229,11 +216,9 @@ class Learner:
         Returns:
             (loss terms, largest |log ratio|) of the minibatch, over all shards and ranks.
         """
-        gradient = self._flat.grad
-        assert gradient is not None
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
-        terms, largest = self._all_reduce(gradient, terms, largest)
+        terms, largest = self._all_reduce(self._gradient, terms, largest)
         return LossTerms(*terms.tolist()), largest
 
     def _check(self, terms: LossTerms, largest_log_ratio: float, epoch: int, minibatch: int) -> None:
@@ -255,15 +240,13 @@ class Learner:
                 "report this error",
             )
 
-    def _step(self, epoch: int, minibatch: int) -> float:
-        """Clip the gradient and step the optimizer. Return the L2 norm of the gradient before clipping.
+    def _clip(self, epoch: int, minibatch: int) -> float:
+        """Tell the optimizer how to scale the gradient. Return the L2 norm of the gradient before clipping.
 
         Raises:
             TrainingError: if the gradient is not finite.
         """
-        gradient = self._flat.grad
-        assert gradient is not None
-        norm = l2_norm(gradient.numpy())
+        norm = l2_norm(self._buffers.shard_results.total)
         if not np.isfinite(norm):
             raise TrainingError(
                 epoch,
@@ -271,31 +254,34 @@ class Learner:
                 "the gradient is not finite: check the environment's observations and rewards, or lower "
                 "--learning-rate",
             )
-        if norm > self.config.max_grad_norm:
-            gradient.mul_(self.config.max_grad_norm / norm)
-        self._optimizer_step()
+        scalars = self._buffers.optimizer.scalars
+        scalars[1] = self.config.max_grad_norm / norm if norm > self.config.max_grad_norm else 1.0
+        scalars[2] += 1
+        return norm
+
+    def _step(self, pool: Pool) -> float:
+        """Step the optimizer. Return the signaling seconds."""
+        sync_seconds = pool.step_optimizer()
         if self.config.log_std_min is not None and self.model.log_std is not None:
             # Clamp the parameter itself. If the network clamped it, its gradient below the minimum would be 0.
             self.model.log_std.data.clamp_(min=self.config.log_std_min)
-        return norm
+        return sync_seconds
 
-    @without_dynamo()
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores of the learner: everything that the next update depends on."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer_state(self._buffers),
             "schedule": self.schedule.state(),
             "obs_moments": _tensors(self.obs_moments.state()),
             "return_moments": _tensors(self.reward_normalizer.moments.state()),
             "discounted_return": torch.from_numpy(self.reward_normalizer.discounted_return.copy()),
         }
 
-    @without_dynamo()
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.load_weights(state)
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer_state(self._buffers, state["optimizer"])
         self.schedule.load(state["schedule"])
         self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
 

@@ -19,6 +19,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.sampling.worker import ActionLog
@@ -96,6 +97,7 @@ class Pool:
         """Create what computes the learner's shards. `start` does this."""
         source = ShardGradients if self._config.device == "cpu" else DeviceGradients
         self._gradients = source(self._config, self._task.distribution, model, self._buffers)
+        self._optimizer = Optimizer(self._config, self._buffers)
 
     @contextmanager
     def _hints(self) -> Iterator[None]:
@@ -173,6 +175,11 @@ class Pool:
     def reduce_gradients(self) -> float:
         """Write the sum of the shards' gradients, in order, to `ShardResults.total`. For the rest, see above."""
         self._gradients.reduce()
+        return 0.0
+
+    def step_optimizer(self) -> float:
+        """Step the optimizer with the numbers in `OptimizerState.scalars`. For the rest, see above."""
+        self._optimizer.step()
         return 0.0
 
     def close(self, grace: float = 2.0) -> None:

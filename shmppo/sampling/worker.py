@@ -31,10 +31,12 @@ from shmppo.parallel.mailbox import (
     Ready,
     ReduceGradients,
     RefreshStates,
+    StepOptimizer,
     WorkerMailbox,
 )
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.logs import log_to
@@ -105,6 +107,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
     collector = Collector(config, task, model, buffers, own, buffers.control.progress[setup.index])
     gradients = ShardGradients(config, task.distribution, model, buffers)
+    optimizer = Optimizer(config, buffers, setup.index, config.num_workers)
     evaluation = EvaluationShare(
         config, task, model, buffers, setup.episodes_to_evaluate, buffers.control.progress[setup.index]
     )
@@ -131,6 +134,9 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
         elif isinstance(command, ReduceGradients):
             timer.switch("reduce")
             gradients.reduce(setup.index, config.num_workers)
+        elif isinstance(command, StepOptimizer):
+            timer.switch("optimizer")
+            optimizer.step()
         else:
             timer.switch("gradient")
             gradients.compute(command.epoch, command.minibatch, setup.shards)

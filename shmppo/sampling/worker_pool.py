@@ -16,8 +16,6 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, WorkerError
@@ -34,11 +32,14 @@ from shmppo.parallel.mailbox import (
     ReduceGradients,
     RefreshStates,
     SpinWait,
+    StepOptimizer,
     Stop,
     WakeUp,
 )
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
+from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.pool import CollectTimes, Pool, hint_at_skipping
+from shmppo.sampling.stall_detector import StallDetector
 from shmppo.sampling.worker import ActionLog, WorkerSetup
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
 from shmppo.utils.machine import usable_cores
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
 RESTART_WINDOW_SECONDS = 3600.0
 MIN_DIVIDED_SUM = 2**20  # numbers in all gradients from which workers help to add them; below, signaling takes longer
+MIN_DIVIDED_STEP = 2**17  # parameters from which workers help to step the optimizer
 MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
@@ -85,6 +87,7 @@ class WorkerPool(Pool):
         super().__init__(config, task, buffers, actions, forget)
         if config.sharded:
             self._shards = partition(config.shards, config.num_workers, 0)
+            self._part_optimizer = Optimizer(config, buffers, 0, config.num_workers)
         self._mailbox = LearnerMailbox(buffers.control)
         self._spin_wait = SpinWait()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
@@ -189,6 +192,12 @@ class WorkerPool(Pool):
             return super().reduce_gradients()
         return self._divide(ReduceGradients(), partial(self._gradients.reduce, 0, self._config.num_workers), "reduce")
 
+    def step_optimizer(self) -> float:
+        """Step the optimizer for a part of the parameters while the workers do so for theirs, if it pays."""
+        if not self._config.sharded or self._buffers.published.weights.size < MIN_DIVIDED_STEP:
+            return super().step_optimizer()
+        return self._divide(StepOptimizer(), self._part_optimizer.step, "optimizer")
+
     def _divide(self, command: Command, own: Callable[[], None], phase: str) -> float:
         """Do the learner's part of a command while all workers but worker 0 do theirs. Return the signaling seconds."""
         others, timer = self._workers[1:], self.timer
@@ -216,14 +225,15 @@ class WorkerPool(Pool):
         """Wait until every worker has acknowledged the command. Replace workers that fail, and send it to them again.
 
         Raises:
-            WorkerError: if a worker has been replaced too often.
+            WorkerError: if a worker has been replaced too often, or fails in an optimizer step, which would repeat it.
         """
         while workers:
-            replaced = [
-                self._replace(worker, report)
-                for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True)
-                if isinstance(report, WorkerError)
-            ]
+            replaced = []
+            for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True):
+                if isinstance(report, WorkerError):
+                    if isinstance(command, StepOptimizer):
+                        raise report
+                    replaced.append(self._replace(worker, report))
             workers = self._wait_ready(replaced)
             self._send(workers, command)
 
@@ -263,7 +273,7 @@ class WorkerPool(Pool):
 
         Args:
             workers: the workers to wait for.
-            timeout: seconds after which a worker without progress is stalled (see `_StallDetector`).
+            timeout: seconds after which a worker without progress is stalled (see `StallDetector`).
             commanded: whether the workers have a command. Otherwise they start.
 
         Yields:
@@ -272,7 +282,7 @@ class WorkerPool(Pool):
         """
         waiting = {worker.index: worker for worker in workers}
         interval = timeout / 4
-        detector = _StallDetector(self._buffers.control.progress, timeout, interval)
+        detector = StallDetector(self._buffers.control.progress, timeout, interval)
         while waiting:
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):
@@ -323,44 +333,6 @@ class WorkerPool(Pool):
         for worker in self._workers:
             worker.end(deadline)
         self._workers = []
-
-
-class _StallDetector:
-    """Finds the stalled ones among the workers that the learner waits for.
-
-    A worker is stalled if its row of `Control.progress` has not changed for `timeout` seconds.
-    """
-
-    def __init__(self, progress: np.ndarray, timeout: float, interval: float) -> None:
-        """Create a detector that has seen no worker yet.
-
-        Args:
-            progress: [W, 2], `Control.progress`.
-            timeout: in seconds.
-            interval: maximum seconds between two calls of `stalled`. After more, this process has not run either.
-        """
-        self._progress, self._seen = progress, progress.copy()
-        self._timeout, self._interval = timeout, interval
-        self._looked_at = time.monotonic()
-        self._unchanged = np.zeros(len(progress))  # [W], seconds without progress
-
-    def stalled(self, workers: list[WorkerProcess]) -> list[tuple[WorkerProcess, WorkerError]]:
-        """Return the stalled ones of `workers`, each with its failure."""
-        now, latest = time.monotonic(), self._progress.copy()
-        elapsed = min(now - self._looked_at, self._interval)
-        self._unchanged = np.where((latest != self._seen).any(axis=1), 0.0, self._unchanged + elapsed)
-        self._looked_at, self._seen = now, latest
-        return [
-            (
-                worker,
-                WorkerError(
-                    f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {self._timeout:g} s; "
-                    "if its environment is that slow, raise --worker-timeout"
-                ),
-            )
-            for worker in workers
-            if self._unchanged[worker.index] >= self._timeout
-        ]
 
 
 def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | WorkerError:

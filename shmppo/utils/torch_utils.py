@@ -1,18 +1,14 @@
-"""Helpers for torch: number of threads, aligned memory, optimizer steps with less overhead."""
+"""Helpers for torch: number of threads, and aligned memory."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-_EXCLUDED = "__dynamo_disable"  # attribute of torch, see `without_dynamo`
 ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
@@ -45,35 +41,3 @@ def aligned_rows(*shape: int) -> Tensor:
     *rows, size = shape
     step = ALIGNMENT // torch.float32.itemsize
     return aligned_zeros(*rows, -(-size // step) * step)[..., :size]
-
-
-@contextmanager
-def without_dynamo() -> Iterator[None]:
-    """Do not import torch._dynamo to create, save, or load an optimizer while the context is open.
-
-    torch imports this compiler at the first call of some methods of Optimizer, to exclude them from compilation. The
-    import takes about 2 s. It is not needed here, because nothing is compiled. torch looks up the excluded version of a
-    method in the attribute `__dynamo_disable`. There is no public way to set it.
-    """
-    if "torch._dynamo" in sys.modules:
-        yield
-        return
-    names = ("add_param_group", "state_dict", "load_state_dict")
-    methods = [inspect.unwrap(getattr(torch.optim.Optimizer, name)) for name in names]
-    for method in methods:
-        setattr(method, _EXCLUDED, method)
-    try:
-        yield
-    finally:
-        for method in methods:
-            delattr(method, _EXCLUDED)
-
-
-def bare_optimizer_step(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
-    """Return a function that steps an optimizer without the wrappers of `step`.
-
-    The wrappers, for profiling and graph capture, take as long as the step itself. torch has no public way to avoid
-    them, so the method of the class is unwrapped here.
-    """
-    step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(type(optimizer).step)
-    return functools.partial(torch.no_grad()(step), optimizer)

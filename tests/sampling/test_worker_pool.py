@@ -31,10 +31,8 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
         learner.begin(0)
         after = phase_digests(buffers)
-        assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - {
-            "published.weights",
-            "published.reset_options",
-        }
+        unchanged = {"published.reset_options", "optimizer.scalars"}
+        assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - unchanged
 
         before = after
         pool.collect(0)
@@ -60,7 +58,13 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
 
         before = after
         pool.reduce_gradients()
-        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "REDUCE")
+        after = phase_digests(buffers)
+        assert changed(before, after) == fields_written_in(buffers, "REDUCE")
+
+        buffers.optimizer.scalars[:] = 0.1, 0.5, 1
+        before = phase_digests(buffers)
+        pool.step_optimizer()
+        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - {"optimizer.scalars"}
 
         buffers.published.weights[:] *= 1.1
         before = phase_digests(buffers)

@@ -57,6 +57,17 @@ def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: 
     assert len(set(hashes.values())) == 1, hashes
 
 
+def test_divided_sums_and_optimizer_steps_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MIN_DIVIDED_SUM", "MIN_DIVIDED_STEP"):
+        monkeypatch.setattr(f"shmppo.sampling.worker_pool.{name}", 0)
+    hashes = set()
+    for workers in (0, 2, 3, 4):
+        config = dataclasses.replace(CASES["halfcheetah-lstm"], workers=workers, learning="auto", grad_shards=4)
+        summary = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers)), stop_at_iteration=5))
+        hashes.add(summary["weights_sha256"])
+    assert len(hashes) == 1
+
+
 @KERNELS
 @pytest.mark.parametrize("workers", long_after(1, [2, 1, 4]))
 def test_central_and_sharded_learning_give_the_same_hash(workers: int, kernel: Any, tmp_path: Path) -> None:

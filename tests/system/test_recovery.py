@@ -22,6 +22,7 @@ from helpers import Saboteur, long_after
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, WorkerError
+from shmppo.parallel.mailbox import StepOptimizer
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.sampling.worker_process import WorkerProcess
@@ -99,6 +100,31 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
     summary = summary_of(tmp_path / "run")
     assert (summary["error"], summary["worker_restarts"]) == (str(caught.value), 3)
     assert caught.value.hints == [f"To continue from the last checkpoint: {resume_command(tmp_path / 'run')}"]
+
+
+def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resumed(
+    undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The step of its part cannot be repeated."""
+    original, steps = WorkerPool._send, 0
+
+    def kill(pool: WorkerPool, workers: list[Any], command: Any) -> None:
+        nonlocal steps
+        steps += isinstance(command, StepOptimizer)
+        kills = steps == 5 and isinstance(command, StepOptimizer)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            if kills:
+                os.kill(workers[-1].process.pid, number)
+            if number == signal.SIGSTOP:
+                original(pool, workers, command)
+
+    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_DIVIDED_STEP", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkerPool, "_send", kill)
+        with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
+            train(dataclasses.replace(CASES["cartpole-sharded"], run_dir=str(tmp_path / "run")))
+    assert summary_of(tmp_path / "run")["weights_sha256"] is None
+    assert resume(tmp_path / "run")["weights_sha256"] == undisturbed["cartpole-sharded"]
 
 
 @pytest.mark.parametrize("case", long_after(2, CASES))

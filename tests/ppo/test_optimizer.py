@@ -1,0 +1,99 @@
+"""The optimizers: by hand, against torch.optim bit for bit, and divided into parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.optimizer import BETA1, BETA2, Optimizer, load_optimizer_state, optimizer_state
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": {},
+    "adam with decay": {"weight_decay": 0.1},
+    "adamw": {"weight_decay": 0.01},
+    "sgd": {},
+    "sgd with decay": {"weight_decay": 0.01},
+}
+
+
+def config_of(name: str, **options: Any) -> TrainConfig:
+    return dataclasses.replace(TrainConfig(), optimizer=name.split()[0], **OPTIMIZERS[name], **options)  # type: ignore[arg-type]
+
+
+def memory(weights: np.ndarray) -> Any:
+    """The shared arrays of an optimizer."""
+    return SimpleNamespace(
+        published=SimpleNamespace(weights=weights.astype(np.float32)),
+        shard_results=SimpleNamespace(total=np.zeros(weights.size, np.float32)),
+        optimizer=SimpleNamespace(scalars=np.zeros(3), moments=np.zeros((2, weights.size), np.float32)),
+    )
+
+
+def step(buffers: Any, optimizers: list[Optimizer], gradient: np.ndarray, rate: float, scale: float = 1.0) -> None:
+    buffers.shard_results.total[:] = gradient
+    buffers.optimizer.scalars[:] = rate, scale, buffers.optimizer.scalars[2] + 1
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def stepped(name: str) -> np.ndarray:
+    """Parameters (1, 2) after two steps with the gradient (0.5, −1)."""
+    buffers = memory(np.array([1.0, 2.0]))
+    optimizer = Optimizer(config_of(name, adam_eps=1e-8), buffers)
+    for _ in range(2):
+        step(buffers, [optimizer], np.array([0.25, -0.5]), 0.1, 2.0)
+    result: np.ndarray = buffers.published.weights
+    return result
+
+
+def test_by_hand() -> None:
+    # Two equal gradients: Adam's corrected moments are g and g², so each step is 0.1 · sign(g).
+    np.testing.assert_allclose(stepped("adam"), [0.8, 2.2], rtol=1e-6)
+    # decoupled decay: θ ← 0.999 θ before each step
+    np.testing.assert_allclose(stepped("adamw"), [(0.999 - 0.1) * 0.999 - 0.1, (2 * 0.999 + 0.1) * 0.999 + 0.1], 1e-6)
+    np.testing.assert_allclose(stepped("sgd"), [0.9, 2.2], rtol=1e-6)
+    # L2: θ ← θ − 0.1 (g + 0.01 θ)
+    expected = [0.999 * 0.949 - 0.05, 0.999 * (2 * 0.999 + 0.1) + 0.1]
+    np.testing.assert_allclose(stepped("sgd with decay"), expected, rtol=1e-6)
+
+
+def of_torch(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        return torch.optim.SGD([parameter], lr=1.0, weight_decay=config.weight_decay)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(
+        [parameter], lr=1.0, eps=config.adam_eps, weight_decay=config.weight_decay, betas=(BETA1, BETA2), fused=True
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("size", [1, 63, 1000, 4099])
+@pytest.mark.parametrize("parts", [1, 3, 16])
+def test_steps_of_parts_are_those_of_torch_bit_for_bit_also_after_a_restart(name: str, size: int, parts: int) -> None:
+    config, rng = config_of(name), np.random.default_rng(size)
+    buffers = memory(rng.standard_normal(size))
+    parameter = torch.nn.Parameter(torch.from_numpy(buffers.published.weights.copy()))
+    public = of_torch(config, parameter)
+    optimizers = [Optimizer(config, buffers, part, parts) for part in range(parts)]
+    for i in range(6):
+        if i == 3:
+            state, weights = optimizer_state(buffers), buffers.published.weights
+            buffers = memory(weights)
+            load_optimizer_state(buffers, state)
+            optimizers = [Optimizer(config, buffers, part, parts) for part in range(parts)]
+        gradient, rate = rng.standard_normal(size, np.float32), 1e-3 * (6 - i)
+        step(buffers, optimizers, gradient, rate, 0.7 if i % 2 else 1.0)
+        parameter.grad = torch.from_numpy(gradient).mul_(0.7 if i % 2 else 1.0)
+        public.param_groups[0]["lr"] = rate
+        public.step()
+        assert buffers.published.weights.tobytes() == parameter.detach().numpy().tobytes()
+
+
+def test_before_the_first_step_there_is_no_state() -> None:
+    assert optimizer_state(memory(np.ones(3))) == {"state": {}}
