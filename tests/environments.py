@@ -39,6 +39,14 @@ class Counter(gymnasium.Env[np.ndarray, int]):
         return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
 
 
+class Exponential(Counter):
+    """Its reward is a sum of float64 exponentials, whose last bits depend on the functions that NumPy uses."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        obs, _, *rest = super().step(action)
+        return obs, float(np.exp(np.linspace(-1, 1, 64) * (obs.sum() + action)).sum()), *rest
+
+
 class Flushing(Counter):
     """As if its library were linked with -ffast-math: denormal numbers become 0 in the thread that makes it."""
 

@@ -16,8 +16,8 @@ from shmppo.config.options import KeywordArguments
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Processes, device, and files. At a given iteration, only --device, --kernel, and --portable change the
-    weights."""
+    """Processes, device, and files. Of these options, only --device, --kernel, and --portable change the
+    weights after an iteration."""
 
     workers: int | None = None
     """W, number of worker processes. 0: no workers, the learner samples in its own process. None: one per usable core,
@@ -29,12 +29,12 @@ class ProcessOptions:
     """Device of the learner's gradients: cpu, cuda, or cuda:1. Sampling stays on the CPU. Other devices than cpu need
     central learning. Such a run has other weights and is not reproducible (exact: false)."""
     kernel: Literal["auto", "native", "torch"] = "auto"
-    """What computes the network. native: the compiled kernels, on the CPU. torch: its modules. auto: the kernels, but
-    torch for convolutions, --network, another --device than cpu, and installations without a C compiler. The weights
-    depend on it."""
+    """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
+    kernels, but torch for convolutions, --network, a --device other than cpu, and installations without a C compiler.
+    The weights depend on it."""
     portable: bool = False
-    """Let torch compute the same bits on each x86-64 processor with AVX2. It becomes slower. The kernels do so without
-    this flag. In Python, call shmppo.portable() before torch is imported."""
+    """Let torch compute the same bits on each x86-64 processor with AVX2, which makes it slower. The kernels need no
+    flag for this. In Python, call shmppo.portable() before torch is imported."""
     run_dir: str | None = None
     """Directory for all files of the run. None: runs/<env>-s<seed>-<time>."""
     stop_at_iteration: int | None = None

@@ -10,12 +10,12 @@
  *     to, and takes the inputs in ascending order; a recurrent layer takes those of x before those of the state.
  *   - The gradient of a weight is such a chain over the rows of a shard, in their order. That of a bias is a chain of
  *     additions over the same rows.
- *   - With bfloat16, a chain takes its inputs in pairs, the second of a pair first. The inputs and the sums that are
- *     smaller than the smallest normal number are 0. This is what the instruction VDPBF16PS computes.
+ *   - With bfloat16, a chain takes its inputs in pairs, the second of a pair first. Subnormal inputs and sums count as 0.
+ *     This is what the instruction VDPBF16PS computes.
  *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
- * All other operations are elementwise, and each is rounded as IEEE 754 says. So a row's result depends on nothing but
- * the row, and is the same on each processor.
+ * All other operations are elementwise, and each is rounded as IEEE 754 says. So the result of a row depends
+ * only on the row and its state, and is the same on each processor.
  */
 #ifndef SHMPPO_KERNELS_H
 #define SHMPPO_KERNELS_H
@@ -35,7 +35,7 @@ typedef struct {
     int64_t rows; /* sum of `active` */
     int32_t steps, sequences;
     const int32_t *active; /* [steps]; active[0] = sequences */
-    const int64_t *index;  /* [rows], which row of its x each INPUT layer reads; NULL: row r reads row r */
+    const int64_t *index;  /* [rows], row r of an INPUT layer reads row index[r] of its x; NULL: row r */
     /* For `backward`: the rows belong to shards, whose gradients are sums over their own rows only. */
     int64_t shards, first_shard;
     const int64_t *order;    /* [rows]: the rows of the first shard in ascending order, then those of the next one */
@@ -49,7 +49,7 @@ typedef struct {
     int32_t bf16;         /* whether matrix products round their inputs to bfloat16 (LINEAR, LSTM, GRU) */
     int32_t into_y;       /* SET or ADD (LINEAR) */
     int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LSTM, GRU); LAYER_NORM, SCAN, and DELAY always SET */
-    int32_t writes_state; /* whether `state` gets the state after the last step of a batch with one step */
+    int32_t writes_state; /* whether `forward` writes the new state to `state`; for batches of one step */
     int32_t trains;       /* whether `backward` will be called */
     Rows x, y;
     Rows by_x, by_y;    /* derivatives of the loss; `backward` overwrites by_y */

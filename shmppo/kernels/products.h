@@ -1,7 +1,7 @@
 /* Matrix products. The right factor is packed in panels of PANEL columns, [depth, PANEL] each, padded with zeros. A tile
- * of at most TILE_ROWS × PANEL results stays in registers while the inputs pass. Longer chains are divided into BLOCK
- * inputs, whose partial sums are stored and read again, which changes no bit. With bf16, all of this is done with pairs
- * of bfloat16 instead of floats, and a missing second one is 0. */
+ * of at most TILE_ROWS × PANEL results stays in registers while the inputs pass. A chain of more than
+ * BLOCK inputs is computed in parts, and the sum of each part is stored and read again, which changes no bit. With bf16,
+ * the numbers are pairs of bfloat16; an odd last one is paired with 0. */
 enum { PANEL = TILE_VECTORS * LANES, BLOCK = 256, ROW_BLOCK = 96, ROWS_AT_ONCE = 128, GROUP = 4 };
 
 INLINE int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
@@ -9,9 +9,10 @@ INLINE int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 /* Floats that `count` numbers take. */
 INLINE int64_t floats(int64_t count, int bf16) { return bf16 ? (count + 1) / 2 : count; }
 
-/* Functions with a constant `bf16` as the first argument are compiled for each of its values. */
+/* Functions that are inlined with a constant `bf16` are compiled for floats and for bfloat16. */
 
-/* Pack B [depth, columns], where element (k, n) is at b[k·by_k + n·by_n]. Returns the end of the memory for floats. */
+/* Pack B [depth, columns], where element (k, n) is at b[k·by_k + n·by_n]. Returns the end of the
+ * memory that floats would take, also with bf16. */
 INLINE float *pack_as(int bf16, const float *b, int64_t by_k, int64_t by_n, int64_t depth, int64_t columns,
                       float *packed) {
     float *end = packed + panels(columns) * PANEL * depth;
@@ -76,7 +77,7 @@ INLINE void part_of_panel(int64_t rows, int64_t width, int bf16, const float *a,
     for (int64_t m = 0; out == copy && m < rows; m++) memcpy(c + m * c_stride, copy + m * PANEL, 4 * (size_t)width);
 }
 
-/* C [rows, columns] = start + A·B with packed B. A has its rows in `a`, the inputs of a row are adjacent. */
+/* C [rows, columns] = start + A·B with packed B. `a` has the rows of A; the inputs of a row are adjacent. */
 INLINE void multiply_as(int bf16, Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns,
                         const float *start, int64_t start_stride, Rows c) {
     float pairs[ROW_BLOCK * BLOCK / 2];
@@ -97,7 +98,7 @@ INLINE void multiply_as(int bf16, Rows a, int64_t rows, const float *packed, int
             for (int64_t n = 0; n < columns; n += PANEL) {
                 int64_t tiles = (end - first + TILE_ROWS - 1) / TILE_ROWS;
                 for (int64_t m = first, count; m < end; m += count, tiles--) {
-                    count = (end - m + tiles - 1) / tiles; /* tiles of nearly equal height have the longest chains */
+                    count = (end - m + tiles - 1) / tiles; /* nearly equal heights: few rows cannot hide the latency */
                     float *out = c.at + m * c.stride + n;
                     const float *from = k ? out : start ? start + m * start_stride + n : NULL;
                     part_of_panel(count, columns - n, bf16, left.at + (m - first) * left.stride, left.stride, 1,
@@ -118,7 +119,8 @@ static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, i
         multiply_as(0, a, rows, packed, depth, columns, start, start_stride, c);
 }
 
-/* Copy `count` numbers of row chosen[i], or, with bf16, pairs of the rows chosen[2i] and chosen[2i + 1], of `rows`. */
+/* Copy `count` numbers of row chosen[i]. With bf16: pairs of the rows chosen[2i] and chosen[2i + 1], if it is among
+ * `rows`. */
 INLINE void take(Rows a, const int64_t *chosen, int64_t rows, int64_t i, int64_t column, int64_t count, int bf16,
                  float *to) {
     if (!bf16) {
@@ -131,7 +133,7 @@ INLINE void take(Rows a, const int64_t *chosen, int64_t rows, int64_t i, int64_t
 }
 
 /* C [m, n] = Aᵀ·B, summed over some rows of A [rows, m] and B [rows, n] in the order of `chosen` [count]. `scratch` has
- * room for ROWS_AT_ONCE rows of B. */
+ * room for ROWS_AT_ONCE rows of B, padded to whole panels. */
 INLINE void multiply_transposed(int bf16, Rows a, Rows b, const int64_t *chosen, int64_t rows, int64_t m_count,
                                 int64_t n_count, float *c, float *scratch) {
     if (!rows) memset(c, 0, 4 * (size_t)(m_count * n_count));

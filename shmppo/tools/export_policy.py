@@ -1,4 +1,4 @@
-"""Export a policy as a small directory with what is needed to use it, and to train it again and compare the weights.
+"""Export a policy as a small directory, which is enough to use it, or to train it again and compare the weights.
 
 Like a run directory, it has config.json, summary.json, metrics.csv, and checkpoint.pt. The checkpoint has only the
 weights and normalizers, and metrics.csv only the hash of the weights after each iteration.
@@ -44,7 +44,8 @@ def export_policy(
         The directory.
 
     Raises:
-        ConfigError: if there is no such checkpoint, or if the directory exists or cannot be written.
+        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a file of the run is
+            missing, or if the directory exists or cannot be written.
     """
     run_dir = user_path(run_dir, "RUN_DIR")
     target = user_path(out or run_dir / "policy", "--out")
@@ -55,8 +56,8 @@ def export_policy(
     content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
     described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
     summary = read_object(run_dir / SUMMARY, "train the run to its end")
-    del summary["run_dir"], summary["config"]
-    summary |= {
+    kept = ("exact", "inexact_reasons", "same_bits_on", "environment_check", "initial_weights", "wall_seconds")
+    summary = {name: summary[name] for name in kept} | {
         "weights_sha256": weights_sha256(learner["model"].values()),
         "iterations": state["iteration"],
         "env_steps": state["env_steps"],

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from shmppo.errors import ConfigError
-from shmppo.utils.portable import PROCESSORS, is_portable
+from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512
 
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
@@ -39,7 +39,7 @@ def processor_type(kernel: str) -> str:
 
     Returns:
         `PROCESSORS` if no more than that decides. Otherwise the name, the numbers of family and model, and the vector
-        instructions: virtual machines often shorten the name, and some hide vector instructions.
+        instructions of torch and NumPy: virtual machines often shorten the name, and some hide instructions.
     """
     if is_portable(kernel):
         return PROCESSORS
@@ -47,7 +47,8 @@ def processor_type(kernel: str) -> str:
 
     facts = _processor_facts()
     numbers = [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
-    return f"{processor()} ({', '.join([*numbers, torch.backends.cpu.get_cpu_capability()])})"
+    numbers += [torch.backends.cpu.get_cpu_capability(), *([NUMPY_AVX512] if numpy_uses_avx512() else [])]
+    return f"{processor()} ({', '.join(numbers)})"
 
 
 def _processor_facts() -> dict[str, str]:

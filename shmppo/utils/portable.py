@@ -1,7 +1,7 @@
 """Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA.
 
-The libraries read them when they are imported. Environments compute with NumPy, so its variables are set when shmppo is
-imported before NumPy. Those of torch make it slower (--portable).
+The libraries read them when they are imported, so shmppo sets those of NumPy, which environments use, when it is
+imported before NumPy. Those of torch make torch slower, so only --portable sets them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from shmppo.errors import ConfigError
 NUMPY = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR", "OPENBLAS_CORETYPE": "Haswell"}
 TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX"}
 PROCESSORS = "x86-64 with AVX2 and FMA"
-"""The processors that then compute the same bits."""
+"""The processors that compute the same bits with these variables."""
+NUMPY_AVX512 = "NumPy with AVX512"
+"""What `processor_type` adds if NumPy is not pinned, on a processor where this matters."""
 
 
 def pin_numpy() -> None:
-    """Set the variables of NumPy, except those that are set already, if it is not imported yet."""
-    if "numpy" not in sys.modules:
+    """Set the variables of NumPy, except those that are set already, if it is not imported yet.
+
+    A processor without AVX2 could not execute the functions that they choose.
+    """
+    try:
+        with open("/proc/cpuinfo") as file:
+            has_avx2 = " avx2 " in file.read(8192)
+    except OSError:
+        has_avx2 = False
+    if has_avx2 and "numpy" not in sys.modules:
         for name, value in NUMPY.items():
             os.environ.setdefault(name, value)
 
@@ -28,10 +38,10 @@ def follow(processor: str, *, portable: bool) -> None:
     """Prepare to continue a run in this process.
 
     Args:
-        processor: what the run has recorded. If it is one type, NumPy was not pinned.
+        processor: what the run has recorded.
         portable: whether the run has --portable.
     """
-    if processor != PROCESSORS and "numpy" not in sys.modules:
+    if NUMPY_AVX512 in processor and "numpy" not in sys.modules:
         for name in [name for name, value in NUMPY.items() if os.environ.get(name) == value]:
             del os.environ[name]
     if portable:
@@ -59,10 +69,18 @@ def _torch_is_pinned() -> bool:
 
 def is_portable(kernel: str) -> bool:
     """Whether the weights of a run will be the same on all of PROCESSORS. kernel: "native" or "torch"."""
+    has_avx2 = bool(_numpy_features() & {"AVX2", "X86_V3"})
+    return has_avx2 and not numpy_uses_avx512() and (kernel == "native" or _torch_is_pinned())
+
+
+def numpy_uses_avx512() -> bool:
+    """Whether NumPy has other functions in this process than on processors without AVX-512."""
+    own_core = os.environ.get("OPENBLAS_CORETYPE", "Haswell") != "Haswell"
+    return own_core or any(name.startswith(("X86_V4", "AVX512")) for name in _numpy_features())
+
+
+def _numpy_features() -> set[str]:
     import numpy as np
 
     simd = np.show_config(mode="dicts")["SIMD Extensions"]
-    used = {*simd.get("baseline", ()), *simd.get("found", ())}
-    has_avx2 = bool(used & {"AVX2", "X86_V3"})
-    has_avx512 = any(name.startswith(("X86_V4", "AVX512")) for name in used)
-    return has_avx2 and not has_avx512 and (kernel == "native" or _torch_is_pinned())
+    return {*simd.get("baseline", ()), *simd.get("found", ())}

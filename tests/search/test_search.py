@@ -114,6 +114,7 @@ def test_a_second_search_in_the_directory_is_refused(tmp_path: Path) -> None:
     deadline = time.monotonic() + 120
     while not (tmp_path / "search" / "trials").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    process.send_signal(signal.SIGSTOP)  # it must not end first
     done = search(tmp_path / "search")
     process.kill()
     process.wait()
