@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
 RESTART_WINDOW_SECONDS = 3600.0
 MIN_DIVIDED_SUM = 2**20  # numbers in all gradients from which workers help to add them; below, signaling takes longer
-MIN_DIVIDED_STEP = 2**17  # parameters from which workers help to step the optimizer
+MIN_DIVIDED_STEP = 2**18  # parameters from which workers help to step the optimizer
 MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
