@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
@@ -198,6 +199,8 @@ def run_command(
         # All ranks of a run raise the same ConfigError. Print it once per machine.
         if not isinstance(error, ConfigError) or os.environ.get("LOCAL_RANK", "0") == "0":
             print_error(error)
+        else:
+            time.sleep(1.0)  # when a rank ends, torchrun ends the others, also one that has not printed it yet
         return error.exit_code
     except CommandEnd as end:
         return int(end.code or 0)
