@@ -46,7 +46,7 @@ def _export() -> None:
     if options.format == "policy":
         from shmppo.tools.export_policy import export_policy
 
-        del arguments["format"]
+        del arguments["format"], arguments["trust"]
         print(export_policy(**arguments))
         return
     from shmppo.tools.export import export

@@ -45,6 +45,8 @@ POLICIES = {
     ),
 }
 """The flags of each policy."""
+MODULES = ("ale_py", "minigrid", "popgym")
+"""Other packages of which policies import environments."""
 TABLE_BEGIN, TABLE_END = "<!-- table of make.py -->\n", "<!-- end of the table -->\n"
 
 
@@ -62,7 +64,8 @@ def make(name: str) -> None:
     elif json.loads((run_dir / "summary.json").read_text())["stop_reason"] in ("signal", "error"):
         shmppo("train", "--resume", str(run_dir), "--quiet")
     shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
-    result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json"))
+    trust = [word for module in MODULES for word in ("--trust", module)]
+    result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json", *trust))
     kept = ("return_mean", "return_std", "episodes", "seed")
     receipt = {"command": f"shmppo train {flags} --seed 1", **{key: result[key] for key in kept}}
     (target / "receipt.json").write_text(json.dumps(receipt, indent=1) + "\n")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import from_json
-from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
@@ -25,33 +24,25 @@ KEPT = ("fingerprint", "inexact_reasons", "initial_weights", "iteration", "env_s
 """What the checkpoint keeps besides the configuration, the weights, and the normalizers."""
 
 
-def export_policy(
-    run_dir: str | Path,
-    *,
-    checkpoint: str | int | Path = "last",
-    out: str | Path | None = None,
-    trust: Trusted = (),
-) -> Path:
-    """Write the policy of a run to a directory.
+def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last", out: str | Path | None = None) -> Path:
+    """Write the policy of a run to a directory. No code of the run is imported.
 
     Args:
         run_dir: directory of the run.
         checkpoint: "last", "best", an iteration, or the path of a checkpoint.
         out: directory to write, which must not exist. None: `policy` in the run directory.
-        trust: see `shmppo.load_policy`.
 
     Returns:
         The directory.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a file of the run is
-            missing, or if the directory exists or cannot be written.
+        ConfigError: if there is no such checkpoint, if a file of the run is missing, or if the directory exists or
+            cannot be written.
     """
     run_dir = user_path(run_dir, "RUN_DIR")
     target = user_path(out or run_dir / "policy", "--out")
     state = load_selected_checkpoint(run_dir, checkpoint)
     config = from_json(json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
-    check_trust(config, run_dir, trust)
     learner = {name: state["learner"][name] for name in ("model", "obs_moments", "return_moments")}
     content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
     described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
