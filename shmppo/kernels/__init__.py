@@ -75,6 +75,7 @@ class Kernels:
         self.load_weights = _function(library, f"load_weights_{variant}", None, ctypes.c_void_p, count)
         self.forward = _function(library, f"forward_{variant}", None, ctypes.c_void_p, count, ctypes.c_void_p)
         self.backward = _function(library, f"backward_{variant}", None, ctypes.c_void_p, count, ctypes.c_void_p)
+        self.norm = _function(library, f"norm_{variant}", ctypes.c_double, ctypes.c_void_p, size)
         self.apply_function = _function(
             library, f"apply_function_{variant}", None, count, ctypes.c_void_p, ctypes.c_void_p, size
         )

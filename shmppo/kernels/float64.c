@@ -21,17 +21,6 @@ void orthonormalize(double *a, int64_t rows, int64_t columns, double *products) 
     }
 }
 
-/* The L2 norm of x. Element i is added to partial sum i mod 16. */
-double norm(const float *x, int64_t count) {
-    double sums[16] = {0}, sum = 0.0;
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
-        for (int k = 0; k < 16; k++) sums[k] += (double)x[i + k] * x[i + k];
-    for (int k = 0; i + k < count; k++) sums[k] += (double)x[i + k] * x[i + k];
-    for (int k = 0; k < 16; k++) sum += sums[k];
-    return sqrt(sum);
-}
-
 /* x rounded to an integer, for |x| < 2⁵¹ */
 static double nearest(double x) { return x + 6755399441055744.0 - 6755399441055744.0; }
 

@@ -37,8 +37,7 @@ def norm(x: np.ndarray) -> float:
     """Return the L2 norm of a contiguous float32 array."""
     if not supported_variants():
         return float(np.sqrt(np.square(x, dtype=np.float64).sum()))
-    function = float64_function("norm", ctypes.c_double, ctypes.c_void_p, ctypes.c_int64)
-    length: float = function(x.ctypes.data, x.size)
+    length: float = kernels().norm(x.ctypes.data, x.size)
     return length
 
 

@@ -95,3 +95,14 @@ void NAME(apply_function, VARIANT)(int function, const float *x, float *y, int64
         store_part(y + i, result, count - i);
     }
 }
+
+/* The L2 norm of x. Element i is added to partial sum i mod 16. */
+double NAME(norm, VARIANT)(const float *x, int64_t count) {
+    double sums[16] = {0}, sum = 0.0;
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        for (int k = 0; k < 16; k++) sums[k] += (double)x[i + k] * x[i + k];
+    for (int k = 0; i + k < count; k++) sums[k] += (double)x[i + k] * x[i + k];
+    for (int k = 0; k < 16; k++) sum += sums[k];
+    return sqrt(sum);
+}

@@ -182,8 +182,11 @@ class ShardGradients:
         own = partition(self._results.total.size, parts, part)
         first, *others = torch.from_numpy(self._results.gradients[:, own.start : own.stop])
         total = torch.from_numpy(self._results.total[own.start : own.stop])
-        total.copy_(first)
-        for shard in others:
+        if others:
+            torch.add(first, others[0], out=total)
+        else:
+            total.copy_(first)
+        for shard in others[1:]:
             total.add_(shard)
 
     def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
