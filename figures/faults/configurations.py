@@ -102,6 +102,7 @@ def measure(case: int) -> dict[str, Any]:
     words = draw_flags(case)
     results = [train(words, 0)]
     if results[0][0] != 2:
-        results.append(train(words, random.Random(f"workers {case}").randint(1, 3)))
+        envs = int(words[len(words) - words[::-1].index("--num-envs")])
+        results.append(train(words, random.Random(f"workers {case}").randint(1, min(3, envs))))
     outcome, message = judge(results)
     return {"case": case, "flags": " ".join(words[len(BASE.split()) :]), "outcome": outcome, "message": message}

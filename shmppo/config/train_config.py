@@ -31,7 +31,7 @@ from shmppo.errors import ConfigError
 from shmppo.utils.files import read_object
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.partition import partition
-from shmppo.utils.portable import follow
+from shmppo.utils.portable import pin_like
 
 DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
@@ -316,7 +316,7 @@ def compute_like(run_dir: Path) -> None:
     """Let NumPy and torch compute as they did in a run, if they are not imported yet."""
     with contextlib.suppress(ConfigError):  # a directory that holds no run is refused later
         portable = load_config(run_dir).portable
-        follow(read_object(run_dir / "config.json", "")["processor"], portable=portable)
+        pin_like(read_object(run_dir / "config.json", "")["processor"], portable=portable)
 
 
 def check(config: TrainConfig) -> None:
@@ -359,6 +359,10 @@ def _check_workers(c: TrainConfig) -> None:
         c.num_workers <= c.num_envs,
         f"--workers is {c.num_workers} but --num-envs is {c.num_envs}; "
         "each worker needs an environment: lower --workers or raise --num-envs",
+    )
+    require(
+        not c.portable or (c.device == "cpu" and c.env_backend != "envpool"),
+        "--portable needs --device cpu and another --env-backend than envpool, whose results differ; leave it out",
     )
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")

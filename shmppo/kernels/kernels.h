@@ -14,8 +14,8 @@
  *     This is what the instruction VDPBF16PS computes.
  *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
- * All other operations are elementwise, and each is rounded as IEEE 754 says. So the result of a row depends
- * only on the row and its state, and is the same on each processor.
+ * All other operations are elementwise, and each is rounded as IEEE 754 says. So the result of a row depends only on the
+ * row and its state, and is the same on each processor.
  */
 #ifndef SHMPPO_KERNELS_H
 #define SHMPPO_KERNELS_H

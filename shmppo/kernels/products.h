@@ -1,7 +1,9 @@
 /* Matrix products. The right factor is packed in panels of PANEL columns, [depth, PANEL] each, padded with zeros. A tile
- * of at most TILE_ROWS × PANEL results stays in registers while the inputs pass. A chain of more than
- * BLOCK inputs is computed in parts, and the sum of each part is stored and read again, which changes no bit. With bf16,
- * the numbers are pairs of bfloat16; an odd last one is paired with 0. */
+ * of at most TILE_ROWS × PANEL results stays in registers while the inputs pass. A chain of more than BLOCK inputs is
+ * computed in parts, and the sum of each part is stored and read again, which changes no bit.
+ *
+ * With bf16, a float contains a pair of bfloat16, and an odd last number is paired with 0. Functions whose argument
+ * `bf16` comes from a constant are inlined, so that each product is compiled for floats and for pairs. */
 enum { PANEL = TILE_VECTORS * LANES, BLOCK = 256, ROW_BLOCK = 96, ROWS_AT_ONCE = 128, GROUP = 4 };
 
 INLINE int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
@@ -9,10 +11,8 @@ INLINE int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 /* Floats that `count` numbers take. */
 INLINE int64_t floats(int64_t count, int bf16) { return bf16 ? (count + 1) / 2 : count; }
 
-/* Functions that are inlined with a constant `bf16` are compiled for floats and for bfloat16. */
-
-/* Pack B [depth, columns], where element (k, n) is at b[k·by_k + n·by_n]. Returns the end of the
- * memory that floats would take, also with bf16. */
+/* Pack B [depth, columns], where element (k, n) is at b[k·by_k + n·by_n]. Returns the end of the memory that B would take
+ * without bf16, so that offsets do not depend on it. */
 INLINE float *pack_as(int bf16, const float *b, int64_t by_k, int64_t by_n, int64_t depth, int64_t columns,
                       float *packed) {
     float *end = packed + panels(columns) * PANEL * depth;
@@ -49,7 +49,8 @@ INLINE void tile(int rows, int bf16, const float *a, int64_t by_row, int64_t by_
         for (int m = 0; m < rows; m++) {
             Vector left = all(a[m * by_row + k * by_k]);
 #pragma GCC unroll 4
-            for (int v = 0; v < TILE_VECTORS; v++) sum[m][v] = bf16 ? pair_fma(left, right[v], sum[m][v]) : fma_(left, right[v], sum[m][v]);
+            for (int v = 0; v < TILE_VECTORS; v++)
+                sum[m][v] = bf16 ? pair_fma(left, right[v], sum[m][v]) : fma_(left, right[v], sum[m][v]);
         }
     }
 #pragma GCC unroll 8
@@ -59,8 +60,9 @@ INLINE void tile(int rows, int bf16, const float *a, int64_t by_row, int64_t by_
 }
 
 /* One panel for at most TILE_ROWS rows, of which `width` columns exist. */
-INLINE void part_of_panel(int64_t rows, int64_t width, int bf16, const float *a, int64_t by_row, int64_t by_k, const float *b,
-                          int64_t depth, const float *start, int64_t start_stride, float *c, int64_t c_stride) {
+INLINE void part_of_panel(int64_t rows, int64_t width, int bf16, const float *a, int64_t by_row, int64_t by_k,
+                          const float *b, int64_t depth, const float *start, int64_t start_stride, float *c,
+                          int64_t c_stride) {
     float copy[TILE_ROWS * PANEL], *out = c;
     int64_t out_stride = c_stride;
     if (width < PANEL) { /* compute in a copy with all columns */
@@ -98,7 +100,7 @@ INLINE void multiply_as(int bf16, Rows a, int64_t rows, const float *packed, int
             for (int64_t n = 0; n < columns; n += PANEL) {
                 int64_t tiles = (end - first + TILE_ROWS - 1) / TILE_ROWS;
                 for (int64_t m = first, count; m < end; m += count, tiles--) {
-                    count = (end - m + tiles - 1) / tiles; /* nearly equal heights: few rows cannot hide the latency */
+                    count = (end - m + tiles - 1) / tiles; /* nearly equal, because few rows do not hide the latency */
                     float *out = c.at + m * c.stride + n;
                     const float *from = k ? out : start ? start + m * start_stride + n : NULL;
                     part_of_panel(count, columns - n, bf16, left.at + (m - first) * left.stride, left.stride, 1,
@@ -119,8 +121,8 @@ static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, i
         multiply_as(0, a, rows, packed, depth, columns, start, start_stride, c);
 }
 
-/* Copy `count` numbers of row chosen[i]. With bf16: pairs of the rows chosen[2i] and chosen[2i + 1], if it is among
- * `rows`. */
+/* Copy `count` numbers of row chosen[i], from `column` on. With bf16: pairs of the rows chosen[2i] and chosen[2i + 1]; the
+ * second is 0 if there are only 2i + 1 rows. */
 INLINE void take(Rows a, const int64_t *chosen, int64_t rows, int64_t i, int64_t column, int64_t count, int bf16,
                  float *to) {
     if (!bf16) {

@@ -76,12 +76,14 @@ INLINE float pair(float first, float second) {
     return result;
 }
 
+/* 0 with the same sign in place of subnormal numbers */
 INLINE Vector without_subnormals(Vector v) {
     Bits subnormal = ((Bits)v & 0x7FFFFFFF) < 0x00800000;
     return (Vector)((Bits)v & ~(subnormal & 0x7FFFFFFF));
 }
 
-INLINE Vector bf16_product(Bits a, Bits b, Vector c) {
+/* a·b + c with bfloat16 in the upper halves of a and b */
+INLINE Vector bf16_fma(Bits a, Bits b, Vector c) {
     return without_subnormals(fma_(without_subnormals((Vector)a), without_subnormals((Vector)b), c));
 }
 
@@ -91,8 +93,8 @@ INLINE Vector pair_fma(Vector a, Vector b, Vector c) {
     return (Vector)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
 #else
     const Bits upper = (Bits){0} - 0x10000;
-    c = bf16_product((Bits)a & upper, (Bits)b & upper, without_subnormals(c));
-    return bf16_product((Bits)a << 16, (Bits)b << 16, c);
+    c = bf16_fma((Bits)a & upper, (Bits)b & upper, without_subnormals(c));
+    return bf16_fma((Bits)a << 16, (Bits)b << 16, c);
 #endif
 }
 

@@ -61,7 +61,9 @@ def _per_leaf(writer: str, phase: str, axes: str, meaning: str) -> Any:
 class Published:
     """What the learner publishes for acting and for the gradients: weights and normalization statistics."""
 
-    weights: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "P", "all parameters; the optimizer updates them in place")
+    weights: np.ndarray = _shared(
+        PART_OWNER, "STEP", "f4", "P", "all parameters, updated in place; the learner then applies --log-std-min"
+    )
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
     reset_options: np.ndarray = _shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
@@ -166,9 +168,9 @@ class ShardResults:
 class OptimizerState:
     """What an optimizer step reads besides the gradient, and the state that it changes."""
 
-    scalars: np.ndarray = _shared(
-        LEARNER, "PUBLISH, before STEP", "f8", "3", "learning rate, factor of the gradient, number of the step"
-    )
+    learning_rate: np.ndarray = _shared(LEARNER, "PUBLISH", "f8", "1", "learning rate of the iteration")
+    gradient_factor: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "scales the gradient to --max-grad-norm")
+    steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of steps with this one")
     moments: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
@@ -37,7 +36,6 @@ from shmppo.ppo.losses import (
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
 from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.spaces.distributions import Distribution
-from shmppo.utils.partition import partition
 from shmppo.utils.torch_utils import keep_denormals
 
 
@@ -176,18 +174,6 @@ class ShardGradients:
         self._network.load()
         for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
             self._compute(epoch, minibatch, batch)
-
-    def reduce(self, part: int = 0, parts: int = 1) -> None:
-        """Add the gradients of all shards in order, for a part of the parameters."""
-        own = partition(self._results.total.size, parts, part)
-        first, *others = torch.from_numpy(self._results.gradients[:, own.start : own.stop])
-        total = torch.from_numpy(self._results.total[own.start : own.stop])
-        if others:
-            torch.add(first, others[0], out=total)
-        else:
-            total.copy_(first)
-        for shard in others[1:]:
-            total.add_(shard)
 
     def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Do this for shards whose sequences are one batch."""

@@ -63,7 +63,7 @@ class UpdateStatistics:
     entropy_coef: float
     penalty_coef: float
     sync_seconds: float
-    """Signaling seconds of the gradient commands. metrics.csv adds those of the rollout."""
+    """Signaling seconds of the update. metrics.csv adds those of the rollout."""
 
 
 class Learner:
@@ -104,7 +104,7 @@ class Learner:
         """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate."""
         self._iteration = iteration
         self.publish_statistics()
-        self._buffers.optimizer.scalars[0] = self.schedule.learning_rate(iteration)
+        self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
 
     def publish_statistics(self) -> None:
         """Copy the statistics that normalize observations to shared memory. The model's parameters are there."""
@@ -201,7 +201,7 @@ class Learner:
             first_log_ratio=first_log_ratio,
             optimizer_steps=float(len(steps)),
             state_drift=sum(drifts) / max(len(drifts), 1),
-            learning_rate=float(self._buffers.optimizer.scalars[0]),
+            learning_rate=float(self._buffers.optimizer.learning_rate[0]),
             sync_seconds=sync_seconds,
         )
 
@@ -254,9 +254,9 @@ class Learner:
                 "the gradient is not finite: check the environment's observations and rewards, or lower "
                 "--learning-rate",
             )
-        scalars = self._buffers.optimizer.scalars
-        scalars[1] = self.config.max_grad_norm / norm if norm > self.config.max_grad_norm else 1.0
-        scalars[2] += 1
+        limit = self.config.max_grad_norm
+        self._buffers.optimizer.gradient_factor[0] = limit / norm if norm > limit else 1.0
+        self._buffers.optimizer.steps[0] += 1
         return norm
 
     def _step(self, pool: Pool) -> float:

@@ -1,7 +1,8 @@
-"""The optimizers, for all parameters or for a part of them. Their state is in shared memory.
+"""From the gradients of the shards to new weights, for all parameters or for a part of them.
 
-Adam (Kingma and Ba, arXiv 1412.6980), AdamW (Loshchilov and Hutter, arXiv 1711.05101), and plain gradient descent. All
-of them are elementwise, so each process can step a part of the parameters.
+The optimizers are Adam (Kingma and Ba, arXiv 1412.6980), AdamW (Loshchilov and Hutter, arXiv 1711.05101), and plain
+gradient descent. They are elementwise, as is the sum of the gradients, so each process can do this for a part of the
+parameters. All numbers are in shared memory.
 """
 
 from __future__ import annotations
@@ -22,45 +23,53 @@ BLOCK = 64
 
 
 class Optimizer:
-    """Steps the optimizer for a part of the parameters."""
+    """Adds the gradients of the shards, and steps the optimizer, for a part of the parameters."""
 
     def __init__(self, config: TrainConfig, buffers: SharedBuffers, part: int = 0, parts: int = 1) -> None:
         """Create views of the shared memory. part, parts: which part of how many."""
         self._name, self._eps, self._decay = config.optimizer, config.adam_eps, config.weight_decay
-        self._scalars, size = buffers.optimizer.scalars, buffers.published.weights.size
+        self._state, size = buffers.optimizer, buffers.published.weights.size
         blocks = partition(-(-size // BLOCK), parts, part)
         own = slice(blocks.start * BLOCK, min(blocks.stop * BLOCK, size))
         arrays = buffers.published.weights, buffers.shard_results.total, *buffers.optimizer.moments
         self._arrays = [torch.from_numpy(array[own]) for array in arrays]
+        self._shards = torch.from_numpy(buffers.shard_results.gradients[:, own]).unbind(0)
         self._count = torch.zeros(())
+
+    def add_gradients(self) -> None:
+        """Write the sum of the gradients of all shards, in order."""
+        _, total, *_ = self._arrays
+        first, *others = self._shards
+        total.copy_(first)
+        for shard in others:
+            total.add_(shard)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Scale the gradient, and step, with the numbers that the learner has written to `OptimizerState.scalars`."""
+        """Scale the gradient, and step, with the numbers that the learner has written to `OptimizerState`."""
         weights, gradient, *moments = self._arrays
-        rate, scale, steps = self._scalars.tolist()
-        if scale != 1:
-            gradient.mul_(scale)
+        rate, factor = float(self._state.learning_rate[0]), float(self._state.gradient_factor[0])
+        if factor != 1:
+            gradient.mul_(factor)
         if self._name == "sgd":
             weights.add_(gradient.add(weights, alpha=self._decay) if self._decay else gradient, alpha=-rate)
             return
         fused = torch._fused_adam_ if self._name == "adam" else torch._fused_adamw_
         fused(
-            [weights], [gradient], [moments[0]], [moments[1]], [], [self._count.fill_(steps)], lr=rate, beta1=BETA1,
-            beta2=BETA2, weight_decay=self._decay, eps=self._eps, amsgrad=False, maximize=False,
+            [weights], [gradient], [moments[0]], [moments[1]], [], [self._count.fill_(float(self._state.steps[0]))],
+            lr=rate, beta1=BETA1, beta2=BETA2, weight_decay=self._decay, eps=self._eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
 def optimizer_state(buffers: SharedBuffers) -> dict[str, Any]:
     """Return what a checkpoint stores of the optimizer, in the format of torch.optim."""
-    moments, steps = torch.from_numpy(buffers.optimizer.moments.copy()), buffers.optimizer.scalars[2]
-    if not moments.any():  # there was no step, or the optimizer has no moments
-        return {"state": {}}
-    return {"state": {0: {"step": torch.tensor(steps), "exp_avg": moments[0], "exp_avg_sq": moments[1]}}}
+    steps, moments = buffers.optimizer.steps[0], torch.from_numpy(buffers.optimizer.moments.copy())
+    state = {"step": torch.tensor(steps), "exp_avg": moments[0], "exp_avg_sq": moments[1]}
+    return {"state": {0: state} if steps else {}}
 
 
 def load_optimizer_state(buffers: SharedBuffers, state: dict[str, Any]) -> None:
     """Restore what `optimizer_state` returned."""
     for own in state["state"].values():
-        buffers.optimizer.scalars[2] = float(own["step"])
+        buffers.optimizer.steps[0] = float(own["step"])
         buffers.optimizer.moments[:] = np.stack([own["exp_avg"].numpy(), own["exp_avg_sq"].numpy()])

@@ -173,12 +173,16 @@ class Pool:
         return 0.0
 
     def reduce_gradients(self) -> float:
-        """Write the sum of the shards' gradients, in order, to `ShardResults.total`. For the rest, see above."""
-        self._gradients.reduce()
+        """Add the gradients of the shards. Returns and raises: as `compute_gradients`."""
+        self._optimizer.add_gradients()
         return 0.0
 
     def step_optimizer(self) -> float:
-        """Step the optimizer with the numbers in `OptimizerState.scalars`. For the rest, see above."""
+        """Step the optimizer with the numbers in `OptimizerState`. Return the signaling seconds.
+
+        Raises:
+            WorkerError: if a worker fails.
+        """
         self._optimizer.step()
         return 0.0
 

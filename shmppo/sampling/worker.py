@@ -133,7 +133,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
             evaluation.play(command.iteration)
         elif isinstance(command, ReduceGradients):
             timer.switch("reduce")
-            gradients.reduce(setup.index, config.num_workers)
+            optimizer.add_gradients()
         elif isinstance(command, StepOptimizer):
             timer.switch("optimizer")
             optimizer.step()

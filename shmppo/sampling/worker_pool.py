@@ -49,8 +49,9 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
 RESTART_WINDOW_SECONDS = 3600.0
-MIN_DIVIDED_SUM = 2**20  # numbers in all gradients from which workers help to add them; below, signaling takes longer
-MIN_DIVIDED_STEP = 2**18  # parameters from which workers help to step the optimizer
+MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**20, 2**18
+"""Numbers in the gradients of all shards from which workers help to add them, and parameters from which they help to
+step the optimizer. With fewer, signaling takes longer than it saves."""
 MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
@@ -190,7 +191,7 @@ class WorkerPool(Pool):
         """Add the gradients for the learner's part of the parameters while the workers do so for theirs, if it pays."""
         if not self._config.sharded or self._buffers.shard_results.gradients.size < MIN_DIVIDED_SUM:
             return super().reduce_gradients()
-        return self._divide(ReduceGradients(), partial(self._gradients.reduce, 0, self._config.num_workers), "reduce")
+        return self._divide(ReduceGradients(), self._part_optimizer.add_gradients, "reduce")
 
     def step_optimizer(self) -> float:
         """Step the optimizer for a part of the parameters while the workers do so for theirs, if it pays."""

@@ -18,6 +18,7 @@ from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY
+from shmppo.tools.verify import read_run
 from shmppo.utils.files import read_object, user_path
 
 KEPT = ("fingerprint", "inexact_reasons", "initial_weights", "iteration", "env_steps", "reset_options")
@@ -36,10 +37,11 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
         The directory.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if a file of the run is missing, or if the directory exists or
-            cannot be written.
+        ConfigError: if there is no such checkpoint, if a file of the run is missing or damaged, or if the directory
+            exists or cannot be written.
     """
     run_dir = user_path(run_dir, "RUN_DIR")
+    rows = read_run(run_dir).rows
     target = user_path(out or run_dir / "policy", "--out")
     state = load_selected_checkpoint(run_dir, checkpoint)
     config = from_json(json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
@@ -58,12 +60,10 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
         write_checkpoint(target / NAME, content)
         _write_json(target / CONFIG, described)
         _write_json(target / SUMMARY, summary)
-        with open(run_dir / METRICS, newline="") as source, open(target / METRICS, "w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["iteration", WEIGHTS_HASH])
-            for row in csv.DictReader(source):
-                if int(row["iteration"]) <= state["iteration"]:
-                    rows.writerow([row["iteration"], row[WEIGHTS_HASH]])
+        with open(target / METRICS, "w", newline="") as file:
+            hashes = csv.DictWriter(file, ["iteration", WEIGHTS_HASH], extrasaction="ignore")
+            hashes.writeheader()
+            hashes.writerows(row for iteration, row in rows.items() if iteration <= state["iteration"])
     except OSError as error:
         raise ConfigError(f"--out {target} cannot be written: {error.strerror}; name another directory") from error
     return target

@@ -142,11 +142,11 @@ def verify_run(
     Raises:
         ConfigError: see `read_run`, and if the iterations do not exist.
     """
+    require(iterations is None or iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
     files = read_run(run_dir)
     name, last = short_path(run_dir), files.last_iteration
     if iterations is None:
         iterations = last if files.is_policy else 10
-    require(iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
     if not iterations:
         return Verdict(
             True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"

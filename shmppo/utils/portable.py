@@ -34,11 +34,11 @@ def pin_numpy() -> None:
             os.environ.setdefault(name, value)
 
 
-def follow(processor: str, *, portable: bool) -> None:
-    """Prepare to continue a run in this process.
+def pin_like(processor: str, *, portable: bool) -> None:
+    """Set the variables as they were in a run.
 
     Args:
-        processor: what the run has recorded.
+        processor: the processor that the run has recorded.
         portable: whether the run has --portable.
     """
     if NUMPY_AVX512 in processor and "numpy" not in sys.modules:

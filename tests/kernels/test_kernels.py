@@ -156,37 +156,32 @@ NETWORKS = [
 CASES = [(*network, seed) for seed, network in enumerate(NETWORKS * 2)]
 
 
+def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
+    """Compute a case with each variant. Return the results, which are the same."""
+    size = len(case.index), len(case.lengths)
+    first, *others = [computed(case, *make_network(case, variant, *size, bf16)) for variant in supported_variants()]
+    for other in others:
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(first, other, strict=True))
+    return first
+
+
 @pytest.mark.parametrize(("core", "layers", "separate", "seed"), CASES)
 def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
     core: str, layers: int, separate: str, seed: int
 ) -> None:
     case = make_case(core, layers, separate, seed)
-    R, J = len(case.index), len(case.lengths)
-    results = [computed(case, *make_network(case, variant, R, J)) for variant in supported_variants()]
-    for other in results[1:]:
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(results[0], other, strict=True))
+    results = by_all_variants(case, bf16=False)
     expected, gradients = reference(case)
-    assert_near(results[0][0], expected[0], 1e-6)
-    assert_near(results[0][1], expected[1], 1e-6)
-    for own, of_shard in zip(results[0][2], gradients, strict=True):
+    assert_near(results[0], expected[0], 1e-6)
+    assert_near(results[1], expected[1], 1e-6)
+    for own, of_shard in zip(results[2], gradients, strict=True):
         for found, wanted in zip(parameter_views(torch.from_numpy(own), case.model), of_shard, strict=True):
             assert_near(found, wanted, 1e-5)
-
-
-@pytest.mark.parametrize(("core", "layers", "separate", "seed"), CASES)
-def test_bf16_gives_the_same_bits_in_all_variants_and_changes_little(
-    core: str, layers: int, separate: str, seed: int
-) -> None:
-    case = make_case(core, layers, separate, seed)
-    R, J = len(case.index), len(case.lengths)
-    results = [computed(case, *make_network(case, variant, R, J, bf16=True)) for variant in supported_variants()]
-    for other in results[1:]:
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(results[0], other, strict=True))
-    exact = computed(case, *make_network(case, None, R, J))
-    for found, wanted in zip(results[0], exact, strict=True):
+    in_bf16 = by_all_variants(case, bf16=True)
+    for found, wanted in zip(in_bf16, results, strict=True):
         assert np.linalg.norm(found - wanted) <= 0.1 * np.linalg.norm(wanted)
     has_products = any(True for trunk in case.model.trunk_list for _ in trunk.parameters())
-    assert np.array_equal(results[0][0], exact[0]) != has_products
+    assert np.array_equal(in_bf16[0], results[0]) != has_products
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -130,7 +130,7 @@ def test_the_log_standard_deviation_stays_above_its_minimum_and_can_rise_from_it
     _, learner, pool = sampled(config)
     log_std = learner.model.log_std
     assert log_std is not None
-    learner._buffers.optimizer.scalars[0] = 0.1
+    learner._buffers.optimizer.learning_rate[0] = 0.1
     seen = []
     for gradient in (1.0, -1.0):  # down, then up
         learner._gradient.fill_(gradient)

@@ -13,6 +13,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.optimizer import BETA1, BETA2, Optimizer, load_optimizer_state, optimizer_state
 
+SHARDS = 3
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
     "adam with decay": {"weight_decay": 0.1},
@@ -30,15 +31,25 @@ def memory(weights: np.ndarray) -> Any:
     """The shared arrays of an optimizer."""
     return SimpleNamespace(
         published=SimpleNamespace(weights=weights.astype(np.float32)),
-        shard_results=SimpleNamespace(total=np.zeros(weights.size, np.float32)),
-        optimizer=SimpleNamespace(scalars=np.zeros(3), moments=np.zeros((2, weights.size), np.float32)),
+        shard_results=SimpleNamespace(
+            gradients=np.zeros((SHARDS, weights.size), np.float32), total=np.zeros(weights.size, np.float32)
+        ),
+        optimizer=SimpleNamespace(
+            learning_rate=np.zeros(1),
+            gradient_factor=np.zeros(1),
+            steps=np.zeros(1),
+            moments=np.zeros((2, weights.size), np.float32),
+        ),
     )
 
 
 def step(buffers: Any, optimizers: list[Optimizer], gradient: np.ndarray, rate: float, scale: float = 1.0) -> None:
-    buffers.shard_results.total[:] = gradient
-    buffers.optimizer.scalars[:] = rate, scale, buffers.optimizer.scalars[2] + 1
+    buffers.shard_results.gradients[:] = 0
+    buffers.shard_results.gradients[1] = gradient
+    buffers.optimizer.learning_rate[0], buffers.optimizer.gradient_factor[0] = rate, scale
+    buffers.optimizer.steps[0] += 1
     for optimizer in optimizers:
+        optimizer.add_gradients()
         optimizer.step()
 
 
@@ -97,3 +108,27 @@ def test_steps_of_parts_are_those_of_torch_bit_for_bit_also_after_a_restart(name
 
 def test_before_the_first_step_there_is_no_state() -> None:
     assert optimizer_state(memory(np.ones(3))) == {"state": {}}
+
+
+def test_steps_with_a_gradient_of_zero_count() -> None:
+    """Adam's correction of the moments depends on their number."""
+    buffers, config = memory(np.ones(3)), config_of("adam")
+    step(buffers, [Optimizer(config, buffers)], np.zeros(3), 0.1)
+    restored = memory(buffers.published.weights)
+    load_optimizer_state(restored, optimizer_state(buffers))
+    for own in (buffers, restored):
+        step(own, [Optimizer(config, own)], np.ones(3), 0.1)
+    np.testing.assert_array_equal(buffers.published.weights, restored.published.weights)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_gradients_are_added_in_the_order_of_the_shards(parts: int) -> None:
+    buffers = memory(np.ones(1000))
+    gradients = buffers.shard_results.gradients
+    gradients[:] = np.random.default_rng(0).standard_normal(gradients.shape, np.float32)
+    for part in range(parts):
+        Optimizer(config_of("adam"), buffers, part, parts).add_gradients()
+    expected = gradients[0].copy()
+    for shard in gradients[1:]:
+        expected += shard
+    np.testing.assert_array_equal(buffers.shard_results.total, expected)

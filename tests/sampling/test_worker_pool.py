@@ -31,7 +31,7 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
         learner.begin(0)
         after = phase_digests(buffers)
-        unchanged = {"published.reset_options", "optimizer.scalars"}
+        unchanged = {"published.reset_options", "optimizer.learning_rate"}
         assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - unchanged
 
         before = after
@@ -61,10 +61,12 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         after = phase_digests(buffers)
         assert changed(before, after) == fields_written_in(buffers, "REDUCE")
 
-        buffers.optimizer.scalars[:] = 0.1, 0.5, 1
+        state = buffers.optimizer
+        state.learning_rate[:], state.gradient_factor[:], state.steps[:] = 0.1, 0.5, 1
         before = phase_digests(buffers)
         pool.step_optimizer()
-        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - {"optimizer.scalars"}
+        by_learner = {field.path for field in buffers.fields if field.phase == "before STEP"}
+        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - by_learner
 
         buffers.published.weights[:] *= 1.1
         before = phase_digests(buffers)
