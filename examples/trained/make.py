@@ -59,10 +59,13 @@ def shmppo(command: str, *arguments: str) -> str:
 def make(name: str) -> None:
     """Train a policy, or continue its run, and export and evaluate it."""
     flags, run_dir, target = POLICIES[name], RUNS / name, HERE / name
-    if not (run_dir / "summary.json").exists():
+    summary = run_dir / "summary.json"
+    if not summary.exists():
         shmppo("train", *shlex.split(flags), "--seed", "1", "--quiet", "--run-dir", str(run_dir))
-    elif json.loads((run_dir / "summary.json").read_text())["stop_reason"] in ("signal", "error"):
+    elif json.loads(summary.read_text())["stop_reason"] != "finished":
         shmppo("train", "--resume", str(run_dir), "--quiet")
+    if json.loads(summary.read_text())["stop_reason"] != "finished":
+        sys.exit(f"{run_dir} was stopped; the same command continues it")
     shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
     trust = [word for module in MODULES for word in ("--trust", module)]
     result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json", *trust))

@@ -45,6 +45,7 @@ def test_the_receipt_is_that_of_the_weights(name: str) -> None:
     assert weights_sha256(state["learner"]["model"].values()) == summary["weights_sha256"]
     assert summary["same_bits_on"]["processor"] == PROCESSORS
     assert not summary["inexact_reasons"]
+    assert summary["env_steps"] >= load_config(TRAINED / name).total_steps
     row = next(line for line in (TRAINED / "README.md").read_text().splitlines() if line.startswith(f"| {name} |"))
     receipt = json.loads((TRAINED / name / "receipt.json").read_text())
     assert f"`{receipt['command']}`" in row
