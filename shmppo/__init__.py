@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shmppo.loggers.trackers import Callback, Logger
     from shmppo.policies.policy import Policy
 
-pin_numpy()  # importing shmppo does not import NumPy
+pin_numpy()  # before NumPy, which nothing above imports
 
 # A library does not print. Log records go to the run's log file.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -52,7 +52,7 @@ def portable() -> None:
     Call it before anything imports torch. Everything that torch computes in this process becomes slower.
 
     Raises:
-        ConfigError: if torch was imported before.
+        ConfigError: if torch was imported without it.
     """
     pin_torch()
 

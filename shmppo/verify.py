@@ -21,7 +21,7 @@ class VerifyConfig:
     """The flags of `python -m shmppo.verify`."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
-    """A run or an exported policy, a part of which is executed again, or two runs to compare. They must have ended."""
+    """A run or an exported policy, to execute a part of it again, or two runs to compare. Runs must have ended."""
     from_iteration: int | None = None
     """Number of finished iterations at the start of the part. The execution begins at the nearest checkpoint before it;
     see --keep-every of train. None: at the newest checkpoint that has iterations after it."""

@@ -293,5 +293,5 @@ class OptimizerOptions:
     max_grad_norm: float = 0.5
     """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""
     autocast: Literal["none", "bf16"] = "none"
-    """bf16: round the inputs of the update's matrix products to bfloat16. Sampling stays in float32. Such a run is
-    reproducible, but its weights differ from those of a float32 run."""
+    """bf16: in updates, round the inputs of the encoders' and the core's matrix products to bfloat16. Heads and
+    sampling stay in float32. Such a run is reproducible, with other weights."""

@@ -16,8 +16,8 @@ from shmppo.config.options import KeywordArguments
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Processes, device, and files. Of these options, only --device, --kernel, and --portable change the weights after
-    an iteration."""
+    """Processes, device, and files. Of these options, only --device, --kernel, and --portable change what an iteration
+    computes."""
 
     workers: int | None = None
     """W, number of worker processes. 0: no workers, the learner samples in its own process. None: one per usable core,

@@ -362,7 +362,8 @@ def _check_workers(c: TrainConfig) -> None:
     )
     require(
         not c.portable or (c.device == "cpu" and c.env_backend != "envpool"),
-        "--portable needs --device cpu and another --env-backend than envpool, whose results differ; leave it out",
+        "--portable needs --device cpu and no --env-backend envpool, which differ between processors; leave out "
+        "--portable",
     )
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")

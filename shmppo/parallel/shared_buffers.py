@@ -41,7 +41,7 @@ from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.torch_utils import ALIGNMENT
 
 LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the shard"
-PART_OWNER = "process of the part"
+PART_OWNER = "process, own part of the parameters"
 OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
 

@@ -1,4 +1,4 @@
-"""The learner: it decides each optimizer step.
+"""The learner: it controls the updates.
 
 `Learner.update` is one update: K epochs of M minibatches. For each minibatch, the pool computes the gradients of the
 shards, adds them, and steps the optimizer.
@@ -85,7 +85,7 @@ class Learner:
         self.obs_moments = RunningMoments(task.observation.normalized_size)
         self.reward_normalizer = RewardNormalizer(config.num_envs, config.gamma)
         # The model's parameters are views of the shared weights, so an optimizer step needs no copy to publish them.
-        # Workers do not read the weights at that time.
+        # No process reads another's part at that time.
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
         self._gradient = torch.from_numpy(buffers.shard_results.total)
@@ -211,7 +211,7 @@ class Learner:
             merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
 
     def _results(self) -> tuple[LossTerms, float]:
-        """Add the gradients of the ranks.
+        """All-reduce the gradient and the results of a minibatch.
 
         Returns:
             (loss terms, largest |log ratio|) of the minibatch, over all shards and ranks.
@@ -241,7 +241,7 @@ class Learner:
             )
 
     def _clip(self, epoch: int, minibatch: int) -> float:
-        """Tell the optimizer how to scale the gradient. Return the L2 norm of the gradient before clipping.
+        """Set the factor of the gradient, and count the step. Return the L2 norm of the gradient before clipping.
 
         Raises:
             TrainingError: if the gradient is not finite.

@@ -1,4 +1,4 @@
-"""From the gradients of the shards to new weights, for all parameters or for a part of them.
+"""Adds the gradients of the shards and steps the optimizer, for all parameters or for a part of them.
 
 The optimizers are Adam (Kingma and Ba, arXiv 1412.6980), AdamW (Loshchilov and Hutter, arXiv 1711.05101), and plain
 gradient descent. They are elementwise, as is the sum of the gradients, so each process can do this for a part of the
@@ -19,7 +19,7 @@ from shmppo.utils.partition import partition
 BETA1, BETA2 = 0.9, 0.999
 """Decay of the moments of Adam."""
 BLOCK = 64
-"""Parts begin at multiples of this number, so torch's vectors contain the same numbers for each division."""
+"""Parts begin at multiples of this number, so torch's vectors hold the same numbers with any division into parts."""
 
 
 class Optimizer:

@@ -22,7 +22,7 @@ class StallDetector:
         Args:
             progress: [W, 2], `Control.progress`.
             timeout: in seconds.
-            interval: maximum seconds between two calls of `stalled`. After more, this process has not run either.
+            interval: in seconds. A longer gap between two calls counts as this, because this process has not run.
         """
         self._progress, self._seen = progress, progress.copy()
         self._timeout, self._interval = timeout, interval

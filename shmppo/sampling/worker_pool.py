@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
 RESTART_WINDOW_SECONDS = 3600.0
 MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**20, 2**18
-"""Numbers in the gradients of all shards from which workers help to add them, and parameters from which they help to
-step the optimizer. With fewer, signaling takes longer than it saves."""
+"""Workers help to add the gradients of all shards from this many numbers on, and to step the optimizer from this many
+parameters on. With fewer, signaling costs more."""
 MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
@@ -188,13 +188,13 @@ class WorkerPool(Pool):
         return self._divide(ComputeGradients(epoch, minibatch), own, "gradient")
 
     def reduce_gradients(self) -> float:
-        """Add the gradients for the learner's part of the parameters while the workers do so for theirs, if it pays."""
+        """Add the gradients for the learner's part of the parameters and let the workers do theirs, if it is faster."""
         if not self._config.sharded or self._buffers.shard_results.gradients.size < MIN_DIVIDED_SUM:
             return super().reduce_gradients()
         return self._divide(ReduceGradients(), self._part_optimizer.add_gradients, "reduce")
 
     def step_optimizer(self) -> float:
-        """Step the optimizer for a part of the parameters while the workers do so for theirs, if it pays."""
+        """Step the optimizer for the learner's part of the parameters and let the workers do theirs, if it is faster."""
         if not self._config.sharded or self._buffers.published.weights.size < MIN_DIVIDED_STEP:
             return super().step_optimizer()
         return self._divide(StepOptimizer(), self._part_optimizer.step, "optimizer")
@@ -226,7 +226,8 @@ class WorkerPool(Pool):
         """Wait until every worker has acknowledged the command. Replace workers that fail, and send it to them again.
 
         Raises:
-            WorkerError: if a worker has been replaced too often, or fails in an optimizer step, which would repeat it.
+            WorkerError: if a worker has been replaced too often, or fails in an optimizer step, which cannot be
+                repeated.
         """
         while workers:
             replaced = []

@@ -1,7 +1,7 @@
 """Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA.
 
-The libraries read them when they are imported, so shmppo sets those of NumPy, which environments use, when it is
-imported before NumPy. Those of torch make torch slower, so only --portable sets them.
+The libraries read them on import. `import shmppo` sets those of NumPy, which environments use, unless NumPy is imported
+already. Those of torch make torch slower, so only --portable sets them.
 """
 
 from __future__ import annotations

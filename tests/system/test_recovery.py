@@ -110,8 +110,9 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
 
     def kill(pool: WorkerPool, workers: list[Any], command: Any) -> None:
         nonlocal steps
-        steps += isinstance(command, StepOptimizer)
-        kills = steps == 5 and isinstance(command, StepOptimizer)
+        is_step = bool(workers) and isinstance(command, StepOptimizer)
+        steps += is_step
+        kills = is_step and steps == 5
         for number in (signal.SIGSTOP, signal.SIGKILL):
             if kills:
                 os.kill(workers[-1].process.pid, number)
