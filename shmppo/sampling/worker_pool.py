@@ -188,13 +188,13 @@ class WorkerPool(Pool):
         return self._divide(ComputeGradients(epoch, minibatch), own, "gradient")
 
     def reduce_gradients(self) -> float:
-        """Add the gradients for the learner's part of the parameters and let the workers do theirs, if it is faster."""
+        """Add the gradients of the learner's part of the parameters, and let the workers add theirs, if it is faster."""
         if not self._config.sharded or self._buffers.shard_results.gradients.size < MIN_DIVIDED_SUM:
             return super().reduce_gradients()
         return self._divide(ReduceGradients(), self._part_optimizer.add_gradients, "reduce")
 
     def step_optimizer(self) -> float:
-        """Step the optimizer for the learner's part of the parameters and let the workers do theirs, if it is faster."""
+        """Step the optimizer for the learner's part, and let the workers do theirs, if it is faster."""
         if not self._config.sharded or self._buffers.published.weights.size < MIN_DIVIDED_STEP:
             return super().step_optimizer()
         return self._divide(StepOptimizer(), self._part_optimizer.step, "optimizer")
