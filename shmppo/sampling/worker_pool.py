@@ -188,7 +188,7 @@ class WorkerPool(Pool):
         return self._divide(ComputeGradients(epoch, minibatch), own, "gradient")
 
     def reduce_gradients(self) -> float:
-        """Add the gradients of the learner's part of the parameters, and let the workers add theirs, if it is faster."""
+        """Add the gradients for the learner's part, and let the workers do so for theirs, if it is faster."""
         if not self._config.sharded or self._buffers.shard_results.gradients.size < MIN_DIVIDED_SUM:
             return super().reduce_gradients()
         return self._divide(ReduceGradients(), self._part_optimizer.add_gradients, "reduce")
