@@ -151,15 +151,18 @@ class NetworkOptions:
     """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic all. None:
     all parts."""
     log_std_init: float = 0.0
-    """Initial log standard deviation of Box actions. It is a learned parameter and does not depend on the state."""
+    """Initial log standard deviation of Box actions."""
+    std: Literal["parameter", "state"] = "parameter"
+    """What the standard deviation of Box actions is. parameter: a learned parameter, the same in all states. state: an
+    output of the policy head, with a logarithm of at least -5 (or --log-std-min) and at most 2."""
     action_masks: bool = False
     """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions. The mask is an array
     of 0 and 1, or one array per dimension."""
     squash_actions: bool = False
     """Squash Box actions into their bounds with tanh instead of clipping them, in each dimension with two bounds."""
     log_std_min: float | None = None
-    """Minimum of the log standard deviation. Smaller values are raised to it after each optimizer step. None: no
-    minimum."""
+    """Minimum of the log standard deviation. With --std parameter, smaller values are raised to it after each optimizer
+    step. None: no minimum."""
 
     def check_network(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

@@ -21,6 +21,7 @@ from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import first_allowed_action
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import distribution_for
+from shmppo.spaces.distributions import StateStd
 from shmppo.spaces.observations import Leaf, observation_spec
 from shmppo.utils.user_code import FAILURES, main_is_importable, reraise_ctrl_c
 
@@ -50,7 +51,10 @@ def inspect_task(config: TrainConfig) -> Task:
         if config.action_masks:
             observation = observation.with_mask()
         _check_hidden_indices(config, observation.leaves[0])
-        distribution = distribution_for(env.action_space, where, squash=config.squash_actions)
+        state_std = StateStd(config.log_std_init) if config.std == "state" else None
+        if state_std is not None and config.log_std_min is not None:
+            state_std = state_std._replace(low=config.log_std_min)
+        distribution = distribution_for(env.action_space, where, squash=config.squash_actions, state_std=state_std)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
         contract = check_contract(env, where, wanted, choose_action)

@@ -13,7 +13,14 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shmppo.errors import ConfigError
-from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, SquashedGaussian
+from shmppo.spaces.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    SquashedGaussian,
+    StateStd,
+)
 
 SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, and Tuple and Dict of these"
 
@@ -121,20 +128,24 @@ def _as_dict(names: Sequence[str], actions: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, actions, strict=True))
 
 
-def distribution_for(space: spaces.Space[Any], where: str, *, squash: bool = False) -> Distribution:
+def distribution_for(
+    space: spaces.Space[Any], where: str, *, squash: bool = False, state_std: StateStd | None = None
+) -> Distribution:
     """Create the distribution for an action space.
 
     Args:
         space: the action space.
         where: name of the environment for error messages, such as "--env CartPole-v1".
         squash: squash bounded Box dimensions by tanh instead of clipping them.
+        state_std: how the standard deviation of Box actions depends on the state. None: it does not.
 
     Raises:
         ConfigError: if the space or a part of it is not supported.
     """
     parts: list[Distribution]
+    of_part = functools.partial(distribution_for, squash=squash, state_std=state_std)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
-        return SquashedGaussian(space) if squash else DiagonalGaussian(space)
+        return (SquashedGaussian if squash else DiagonalGaussian)(space, state_std)
     if isinstance(space, spaces.Discrete):
         return Categorical(space)
     if isinstance(space, spaces.MultiBinary):
@@ -144,10 +155,10 @@ def distribution_for(space: spaces.Space[Any], where: str, *, squash: bool = Fal
         parts = [Categorical(spaces.Discrete(n, start=start)) for n, start in zip(sizes, starts, strict=True)]
         return Joint(parts, functools.partial(_as_array, space.shape, space.dtype))
     if isinstance(space, spaces.Tuple) and len(space):
-        parts = [distribution_for(s, f"{where}: part {i}", squash=squash) for i, s in enumerate(space)]
+        parts = [of_part(s, f"{where}: part {i}") for i, s in enumerate(space)]
         return Joint(parts, tuple)
     if isinstance(space, spaces.Dict) and len(space):
-        parts = [distribution_for(s, f"{where}: part {k!r}", squash=squash) for k, s in space.items()]
+        parts = [of_part(s, f"{where}: part {k!r}") for k, s in space.items()]
         return Joint(parts, functools.partial(_as_dict, tuple(space)))
     raise ConfigError(
         f"{where} has the action space {space}, which is not supported; supported are {SUPPORTED}: convert it with a "

@@ -12,7 +12,7 @@ long as a call of NumPy, and autograd takes longer than the functions themselves
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -81,17 +81,27 @@ class Distribution(Protocol):
         """
 
 
+class StateStd(NamedTuple):
+    """How a standard deviation depends on the state: log σ = x + offset, limited to low … high, for an output x."""
+
+    offset: float
+    low: float = -5.0
+    high: float = 2.0
+
+
 class DiagonalGaussian:
     """Distribution of Box actions. `params` are (mean, log standard deviation), each [..., A].
 
-    The environment receives the action clipped to the bounds of the space. Learning uses the unclipped action.
+    With `state_std`, both are outputs of the policy head, and the second one is x of `StateStd`. The environment
+    receives the action clipped to the bounds of the space. Learning uses the unclipped action.
     """
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: spaces.Box, state_std: StateStd | None = None) -> None:
         self.action_size = int(np.prod(space.shape))
         self.noise_size = self.action_size
         self.num_params = 2 * self.action_size
-        self.num_outputs = self.action_size
+        self.num_outputs = self.action_size if state_std is None else self.num_params
+        self._state_std = state_std
         self._shape = space.shape
         self._dtype = space.dtype
         self._low = space.low.reshape(-1)
@@ -99,7 +109,23 @@ class DiagonalGaussian:
 
     def _parts(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the log standard deviation."""
-        return params[..., : self.action_size], params[..., self.action_size :]
+        mean, log_std = self._halves(params)
+        if self._state_std is not None:
+            offset, low, high = self._state_std
+            log_std = np.clip(log_std + np.float32(offset), low, high)
+        return mean, log_std
+
+    def _halves(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return views of what belongs to the mean and to the log standard deviation."""
+        return array[..., : self.action_size], array[..., self.action_size :]
+
+    def _limit(self, gradient: np.ndarray, params: np.ndarray) -> np.ndarray:
+        """Set the derivative with respect to x of `StateStd` to 0 where log σ is at a limit."""
+        if self._state_std is not None:
+            offset, low, high = self._state_std
+            log_std = self._halves(params)[1] + np.float32(offset)
+            self._halves(gradient)[1][...] *= (log_std > low) & (log_std < high)
+        return gradient
 
     def noise(self, generator: np.random.Generator, steps: int) -> np.ndarray:
         return generator.standard_normal((steps, self.noise_size), dtype=np.float32)
@@ -132,22 +158,22 @@ class DiagonalGaussian:
         inverse = exp(-log_std)
         z = (actions - mean) * inverse
         gradient = np.empty_like(params)
-        by_mean, by_log_std = self._parts(gradient)
+        by_mean, by_log_std = self._halves(gradient)
         np.multiply(z * inverse, upstream, out=by_mean)
         np.multiply(z * z - 1, upstream, out=by_log_std)
-        return gradient
+        return self._limit(gradient, params)
 
     def entropy_grad(self, params: np.ndarray) -> np.ndarray:
         gradient = np.zeros_like(params)
         gradient[..., self.action_size :] = 1
-        return gradient
+        return self._limit(gradient, params)
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # ∂/∂μ_q = (μ_q − μ_p) / σ_q², ∂/∂log σ_q = 1 − (σ_p² + (μ_p − μ_q)²) / σ_q²
         (mean_p, log_p), (mean_q, log_q) = self._parts(p), self._parts(q)
         difference, precision = mean_q - mean_p, exp(-2 * log_q)
         spread = exp(2 * log_p) + np.square(difference)
-        return np.concatenate([difference * precision, 1 - spread * precision], -1)
+        return self._limit(np.concatenate([difference * precision, 1 - spread * precision], -1), q)
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         # np.clip returns a copy, so an environment may keep its action: later steps do not overwrite it.
@@ -170,8 +196,8 @@ class SquashedGaussian(DiagonalGaussian):
     that of the Gaussians: the map from u to a is one-to-one, so it leaves the KL divergence unchanged.
     """
 
-    def __init__(self, space: spaces.Box) -> None:
-        super().__init__(space)
+    def __init__(self, space: spaces.Box, state_std: StateStd | None = None) -> None:
+        super().__init__(space, state_std)
         self._bounded = np.isfinite(self._low) & np.isfinite(self._high) & (self._low < self._high)
         low = np.where(self._bounded, self._low, -1.0).astype(np.float64)
         high = np.where(self._bounded, self._high, 1.0).astype(np.float64)
@@ -196,11 +222,11 @@ class SquashedGaussian(DiagonalGaussian):
         # ∂ log|da/du| / ∂u = −2 tanh(u), at u = μ + σ · point
         by_point = -2 * tanh(self._quadrature(params)) * self._weights  # [..., A, points]
         gradient = super().entropy_grad(params)
-        by_mean, by_log_std = self._parts(gradient)
+        by_mean, by_log_std = self._halves(gradient)
         std = exp(self._parts(params)[1])
         by_mean += np.where(self._bounded, np.add.reduce(by_point, -1), 0)
         by_log_std += np.where(self._bounded, np.add.reduce(by_point * self._points, -1) * std, 0)
-        return gradient
+        return self._limit(gradient, params)
 
     def _quadrature(self, params: np.ndarray) -> np.ndarray:
         """Return the values of u at the points of the quadrature, [..., A, points]."""

@@ -13,7 +13,7 @@ from helpers import torch_distribution
 
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import Joint, distribution_for
-from shmppo.spaces.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian
+from shmppo.spaces.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian, StateStd
 
 BOUNDS = np.array([-2.0, -np.inf, 1.0], np.float32), np.array([3.0, np.inf, 1.5], np.float32)
 PART_BOUNDED = spaces.Box(*BOUNDS)
@@ -33,10 +33,13 @@ SPACES: dict[str, spaces.Space] = {
     "nested": NESTED,
 }
 CASES = [(name, False) for name in SPACES] + [(name, True) for name in ("box", "box64", "nested")]
+CASES += [(f"{name}, state", squash) for name in ("box", "nested") for squash in (False, True)]
+STATE_STD = StateStd(-0.3, -0.9, 0.2)  # narrow, so that random numbers are at the limits
 
 
 def make(name: str, squash: bool = False) -> Distribution:
-    return distribution_for(SPACES[name], "a test", squash=squash)
+    space, comma, _ = name.partition(",")
+    return distribution_for(SPACES[space], "a test", squash=squash, state_std=STATE_STD if comma else None)
 
 
 def drawn(distribution: Distribution, count: int, seed: int = 0, dtype: type = np.float64) -> list[np.ndarray]:
@@ -182,7 +185,7 @@ def test_actions_lie_in_their_space(name: str, squash: bool) -> None:
     for rows in (10 * actions if "box" in name else actions, distribution.mode(p)):
         given = distribution.to_env(rows)
         assert len(given) == 50
-        assert all(SPACES[name].contains(action) for action in given)
+        assert all(SPACES[name.partition(",")[0]].contains(action) for action in given)
 
 
 def test_actions_by_hand() -> None:

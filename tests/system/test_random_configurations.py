@@ -74,6 +74,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "encoder": st.sampled_from(["auto", "mlp", "nature", "a3c", "impala"]),
     "action_masks": st.booleans(),
     "squash_actions": st.booleans(),
+    "std": st.sampled_from(["parameter", "state"]),
     "truncation_is_termination": st.booleans(),
     "anneal_entropy": st.booleans(),
     "kl_profile_every": st.none() | st.integers(0, 3),

@@ -34,6 +34,7 @@ CASES = {
     "dict-gru": dataclasses.replace(
         SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
     ),
+    "pendulum-std": dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(2,), std="state"),
     "pendulum-lmu-2": dataclasses.replace(
         SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic="all", seq_len=12
     ),
