@@ -21,7 +21,8 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.models.actor_critic import ActorCritic, parameter_offsets
+from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
+from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import GradientNetwork, NativeGradients
@@ -40,7 +41,13 @@ OBS_SIZE, ACTION_SIZE = 5, 2
 OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
 CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2), ("lru", 1), ("lru", 2), ("none", 1)]
-"""Recurrent cores and their numbers of layers."""
+"""Recurrent cores that the kernels compute, and their numbers of layers."""
+ALL_CORES = [*CORES, ("gtrxl", 1), ("gtrxl", 2)]
+"""Those that torch computes."""
+NETWORKS = pytest.mark.parametrize(
+    ("kernel", "core", "layers"), [*(("native", *core) for core in CORES), *(("torch", *core) for core in ALL_CORES)]
+)
+"""Of tests whose promise holds for each core with each kernel that computes it."""
 KERNELS = pytest.mark.parametrize("kernel", ["native", "torch"])
 """Of tests whose promise holds for both."""
 
@@ -50,19 +57,33 @@ def memory_run(core: str) -> TrainConfig:
     return TrainConfig(
         env="CartPole-v1", hide_obs=(1, 3), core=core, num_layers=2, num_envs=6, rollout_steps=20, seq_len=9,  # type: ignore[arg-type]
         minibatches=2, epochs=2, hidden_size=8, encoder_sizes=(8,), grad_shards=2, quiet=True, total_steps=6 * 20 * 6,
+        attention_window=9,
     )  # fmt: skip
 
 
 def small_network(core: str, layers: int, separate: Any = "none") -> tuple[TrainConfig, ActorCritic]:
     """A network of 12 units for OBSERVATION and DISTRIBUTION, with random biases as well as weights."""
     sizes: dict[str, Any] = {"core": core, "num_layers": layers, "hidden_size": 12, "encoder_sizes": (9,)}
-    config = TrainConfig(**sizes, separate_critic=separate, seq_len=6)
+    config = TrainConfig(**sizes, separate_critic=separate, seq_len=6, attention_window=5)
     torch.manual_seed(0)
     model = ActorCritic(config, OBSERVATION, DISTRIBUTION)
     with torch.no_grad():  # with biases of 0, tests might not detect gates in the wrong order
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return config, model
+
+
+def random_states(model: ActorCritic, count: int, seed: int) -> Tensor:
+    """Recurrent states [count, S] that are not zero."""
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.tanh(torch.randn(count, model.state_size, generator=generator))
+    begin = 0
+    for trunk in model.trunk_list:
+        if isinstance(trunk, Trunk) and isinstance(trunk.core, Gtrxl):  # the last number of each layer is a count
+            of_layers = states[:, begin : begin + trunk.state_size].view(count, trunk.layers, trunk.part_size)
+            of_layers[..., -1] = torch.randint(1, 6, (count, 1), generator=generator)
+        begin += trunk.state_size
+    return states
 
 
 @torch.inference_mode()

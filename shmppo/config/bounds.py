@@ -19,7 +19,7 @@ BOUNDS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("be at least 1", lambda v: v >= 1, (
         "num_envs", "total_steps", "hidden_size", "num_layers", "rollout_steps", "seq_len", "epochs", "minibatches",
         "env_block", "grad_shards", "anneal_steps", "stop_at_iteration", "checkpoint_every", "keep_every",
-        "kl_profile_every", "eval_every", "eval_episodes",
+        "kl_profile_every", "eval_every", "eval_episodes", "attention_window", "attention_heads",
     )),
     ("be 0 or more", lambda v: v >= 0, ("workers", "check_determinism")),
     ("lie in 0 … 2^63 - 1", lambda v: 0 <= v < 2**63, ("seed",)),

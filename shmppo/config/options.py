@@ -117,13 +117,17 @@ class TaskOptions:
 class NetworkOptions:
     """The networks of the actor and the critic."""
 
-    core: Literal["lstm", "gru", "lmu", "lru", "none"] = "lstm"
+    core: Literal["lstm", "gru", "lmu", "lru", "gtrxl", "none"] = "lstm"
     """Recurrent core. lmu: a linear memory of the last --seq-len steps. lru: linear memories that decay and rotate.
-    none: a feed-forward policy."""
+    gtrxl: a gated Transformer-XL, which attends to the last --attention-window steps. none: a feed-forward policy."""
     hidden_size: int = 64
     """H, units of each recurrent layer. Unused with --core none."""
     num_layers: int = 1
     """Number of recurrent layers. Unused with --core none."""
+    attention_window: int = 64
+    """K, steps before the current one to which a layer of --core gtrxl attends."""
+    attention_heads: int = 4
+    """Heads of the attention of --core gtrxl. They divide --hidden-size."""
     encoder_sizes: tuple[int, ...] = (64,)
     """Units of the linear layers before the core. They read all parts of the observation together, except images that
     --encoder processes with convolutions."""
@@ -170,6 +174,11 @@ class NetworkOptions:
         require(
             minimum is None or -20 <= minimum <= self.log_std_init,
             f"--log-std-min is {minimum}; it must lie in -20 … --log-std-init {self.log_std_init}",
+        )
+        require(
+            self.core != "gtrxl" or self.hidden_size % self.attention_heads == 0,
+            f"--hidden-size is {self.hidden_size}; --core gtrxl needs a multiple of --attention-heads "
+            f"{self.attention_heads}",
         )
         sizes = self.encoder_sizes
         require(

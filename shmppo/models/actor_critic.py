@@ -37,7 +37,7 @@ class Trunk(nn.Module):
     Attributes:
         encoded: width of the concatenated encoder outputs.
         features: F, width of the output.
-        parts: state tensors per layer: 2 for an LSTM or an LRU, 1 for a GRU or an LMU, 0 without a core.
+        parts: state tensors per layer: 2 for an LSTM or an LRU, 1 for the other cores, 0 without a core.
         part_size: numbers of one part in one layer.
         layers: layers of the core.
         state_size: size of the packed recurrent state of this trunk.
@@ -58,8 +58,8 @@ class Trunk(nn.Module):
         if config.core != "none":
             core_type = CORES[config.core]
             self.parts = core_type.parts
-            self.part_size = core_type.part_size(config.hidden_size, config.seq_len)
-            self.core = core_type.module(self.encoded, config.hidden_size, config.num_layers, config.seq_len)
+            self.part_size = core_type.part_size(config)
+            self.core = core_type.module(self.encoded, config)
             for name, parameter in self.core.named_parameters():
                 if "weight" in name:
                     orthogonal_(parameter)

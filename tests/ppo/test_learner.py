@@ -25,7 +25,7 @@ CONFIG = TrainConfig(
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"])
-@pytest.mark.parametrize("core", ["lstm", "gru", "lmu", "lru", "none"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "lmu", "lru", "gtrxl", "none"])
 def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: Path) -> None:
     config = TrainConfig(
         env=env, core=core,  # type: ignore[arg-type]

@@ -9,34 +9,41 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import ACTION_SIZE, CORES, DISTRIBUTION, KERNELS, OBS_SIZE, assert_acting_agrees, small_network
+from helpers import (
+    ACTION_SIZE,
+    DISTRIBUTION,
+    KERNELS,
+    NETWORKS,
+    OBS_SIZE,
+    assert_acting_agrees,
+    random_states,
+    small_network,
+)
 
 from shmppo.sampling.actor import Actor
 
 
-@KERNELS
+@NETWORKS
 @pytest.mark.parametrize("separate", ["none", "core", "all"])
-@pytest.mark.parametrize(("core", "layers"), CORES)
 def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: str, kernel: str) -> None:
     if (core, separate) == ("none", "core"):
         pytest.skip("there is no core")
     _, model = small_network(core, layers, separate)
     generator = torch.Generator().manual_seed(2)
     obs = torch.randn(7, 13, OBS_SIZE, generator=generator).numpy()
-    state = torch.tanh(torch.randn(13, model.state_size, generator=generator))
+    state = random_states(model, 13, 2)
     assert_acting_agrees(kernel, model, [[step] for step in obs], state)
 
 
 @torch.inference_mode()
-@KERNELS
+@NETWORKS
 @pytest.mark.parametrize("separate", ["none", "all"])
-@pytest.mark.parametrize(("core", "layers"), CORES)
 def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: str, kernel: Any) -> None:
     config, model = small_network(core, layers, separate)
     config = dataclasses.replace(config, num_envs=26, kernel=kernel)
     generator = np.random.default_rng(0)
     obs = generator.standard_normal((26, OBS_SIZE), np.float32)
-    states = np.tanh(generator.standard_normal((26, model.state_size), np.float32))
+    states = random_states(model, 26, 0).numpy()
     results = []
     for borders in ([0, 26], [0, 13, 26], [0, 1, 8, 17, 18, 26]):
         parts = []

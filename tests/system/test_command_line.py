@@ -68,7 +68,7 @@ FILES_REFUSED: list[tuple[str, str, str]] = [
     ("a.yaml", "num_envs: 2.5", r"--num-envs is 2\.5; it must be int"),
     ("a.yaml", "seed: true", r"--seed is True; it must be int"),
     ("a.yaml", "target_kl: high", r"--target-kl is 'high'; it must be float \| None"),
-    ("a.yaml", "core: rnn", r"--core is 'rnn'; it must be Literal\['lstm', 'gru', 'lmu', 'lru', 'none'\]"),
+    ("a.yaml", "core: rnn", r"--core is 'rnn'; it must be Literal\['lstm', 'gru', 'lmu', 'lru', 'gtrxl', 'none'\]"),
     ("a.yaml", "encoder_sizes: 64", r"--encoder-sizes is 64; it must be tuple\[int, \.\.\.\]"),
 ]
 

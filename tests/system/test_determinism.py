@@ -36,6 +36,10 @@ CASES = {
     "halfcheetah-lmu": TrainConfig(
         env="HalfCheetah-v5", core="lmu", hidden_size=24, num_layers=2, seq_len=12, kernel="torch", **SMALL
     ),  # type: ignore[arg-type]
+    "cartpole-gtrxl": TrainConfig(
+        env="CartPole-v1", hide_obs=(1, 3), core="gtrxl", hidden_size=24, num_layers=2, attention_window=20, seq_len=12,
+        separate_critic="core", **SMALL
+    ),  # type: ignore[arg-type]
     "halfcheetah-none": TrainConfig(
         env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic="all", value_clip=True, **SMALL
     ),  # type: ignore[arg-type]

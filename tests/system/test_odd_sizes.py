@@ -30,9 +30,11 @@ def odd_configuration(index: int) -> dict[str, Any]:
     num_envs = size(3, 13)
     return {
         "env": str(rng.choice(["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])),
-        "core": str(rng.choice(["lstm", "gru", "lmu", "lru", "none"])),
+        "core": str(rng.choice(["lstm", "gru", "lmu", "lru", "gtrxl", "none"])),
         "num_envs": num_envs,
         "hidden_size": size(3, 65),
+        "attention_heads": 1,
+        "attention_window": size(3, 20),
         "encoder_sizes": tuple(size(3, 65) for _ in range(rng.integers(0, 3))),
         "num_layers": int(rng.integers(1, 3)),
         "separate_critic": ["none", "all"][rng.integers(2)],

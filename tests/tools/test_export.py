@@ -39,6 +39,7 @@ CASES = {
         SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic="all", seq_len=12
     ),
     "cartpole-lru-2": dataclasses.replace(SMALL, core="lru", num_layers=2),
+    "cartpole-gtrxl-2": dataclasses.replace(SMALL, core="gtrxl", num_layers=2, attention_window=7),
     "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),
 }
 Step = Callable[..., list[np.ndarray]]
