@@ -29,7 +29,7 @@ from shmppo import TrainConfig
 from shmppo.models.actor_critic import build_model, parameter_offsets
 from shmppo.models.cores import CORES
 from shmppo.models.encoders import Encoder
-from shmppo.models.native import NativeNetwork
+from shmppo.models.native import NativeNetwork, why_not_native
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import observation_spec
 
@@ -61,21 +61,24 @@ def network_gradients(core: str, steps: int) -> dict[str, Callable[[], Any]]:
     observation = observation_spec(spaces.Box(-1, 1, (HIDDEN,)), "the observation")
     model = build_model(config, observation, distribution_for(spaces.Discrete(2), "the network"))
     rows = steps * SEQUENCES
+    sequences, state = torch.randn(steps, SEQUENCES, HIDDEN), torch.zeros(SEQUENCES, model.state_size)
+
+    def by_torch() -> None:
+        params, values, _ = model([sequences], state)
+        torch.autograd.grad(params.mean() + values.mean(), list(model.parameters()))
+
+    if why_not_native(config, model) is not None:
+        return {"torch": by_torch}
     obs = np.random.default_rng(0).standard_normal((rows, HIDDEN), np.float32)
     gradients = np.zeros((1, parameter_offsets(model)[1]), np.float32)
     network = NativeNetwork(model, [obs], [None], row_count=rows, sequences=SEQUENCES, gradients=gradients)
     network.by_params[:] = network.by_values[:] = 1 / rows
     active, order, bounds = np.full(steps, SEQUENCES, np.int32), np.arange(rows), np.array([0, rows])
-    sequences, state = torch.from_numpy(obs).view(steps, SEQUENCES, -1), torch.zeros(SEQUENCES, model.state_size)
 
     def native() -> None:
         network.load()
         network.forward(active, order)
         network.backward(range(1), order, bounds)
-
-    def by_torch() -> None:
-        params, values, _ = model([sequences], state)
-        torch.autograd.grad(params.mean() + values.mean(), list(model.parameters()))
 
     return {"native": native, "torch": by_torch}
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from shmppo import TrainConfig, preset
 
 TASKS = (
-    "RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatFirstEasy", "RepeatFirstHard", "AutoencodeEasy",
+    "RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatPreviousHard", "RepeatFirstEasy", "RepeatFirstHard", "AutoencodeEasy",
     "CountRecallEasy", "HigherLowerEasy", "PositionOnlyCartPoleHard", "NoisyPositionOnlyCartPoleEasy",
     "NoisyPositionOnlyCartPoleHard", "MineSweeperEasy", "ConcentrationEasy",
 )  # fmt: skip
-CORES = ("gru", "lstm", "lmu", "lru")
+CORES = ("gru", "lstm", "lmu", "lru", "gtrxl")
 VARIANTS: dict[str, dict[str, Any]] = {
     "preset": {},
     "seq16": {"seq_len": 16},
@@ -48,6 +48,7 @@ SOURCE = "Morad et al. 2023, arXiv 2303.01859, appendix B, table 3; second-hand 
 PUBLISHED = {
     "RepeatPreviousEasy": Published(1.0, 1.0, "GRU"),
     "RepeatPreviousMedium": Published(-0.315, 0.789, "LMU"),
+    "RepeatPreviousHard": Published(-0.428, 0.191, "LMU"),
     "RepeatFirstEasy": Published(1.0, 1.0, "GRU"),
     "RepeatFirstHard": Published(0.940, 0.969, "IndRNN"),
     "AutoencodeEasy": Published(-0.283, -0.283, "GRU"),
