@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from shmppo import TrainConfig, preset
 
 TASKS = (
-    "RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatPreviousHard", "RepeatFirstEasy", "RepeatFirstHard", "AutoencodeEasy",
-    "CountRecallEasy", "HigherLowerEasy", "PositionOnlyCartPoleHard", "NoisyPositionOnlyCartPoleEasy",
+    "RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatPreviousHard", "RepeatFirstEasy", "RepeatFirstHard",
+    "AutoencodeEasy", "CountRecallEasy", "HigherLowerEasy", "PositionOnlyCartPoleHard", "NoisyPositionOnlyCartPoleEasy",
     "NoisyPositionOnlyCartPoleHard", "MineSweeperEasy", "ConcentrationEasy",
 )  # fmt: skip
 CORES = ("gru", "lstm", "lmu", "lru", "gtrxl")
