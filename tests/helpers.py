@@ -40,14 +40,8 @@ from shmppo.utils.phase_timer import PhaseTimer
 OBS_SIZE, ACTION_SIZE = 5, 2
 OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
-CORES = [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 2), ("lmu", 1), ("lmu", 2), ("lru", 1), ("lru", 2), ("none", 1)]
-"""Recurrent cores that the kernels compute, and their numbers of layers."""
-ALL_CORES = [*CORES, ("gtrxl", 1), ("gtrxl", 2)]
-"""Those that torch computes."""
-NETWORKS = pytest.mark.parametrize(
-    ("kernel", "core", "layers"), [*(("native", *core) for core in CORES), *(("torch", *core) for core in ALL_CORES)]
-)
-"""Of tests whose promise holds for each core with each kernel that computes it."""
+CORES = [*((core, layers) for core in ("lstm", "gru", "lmu", "lru", "gtrxl") for layers in (1, 2)), ("none", 1)]
+"""Recurrent cores and their numbers of layers."""
 KERNELS = pytest.mark.parametrize("kernel", ["native", "torch"])
 """Of tests whose promise holds for both."""
 

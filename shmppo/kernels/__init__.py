@@ -15,7 +15,8 @@ import numpy as np
 
 from shmppo.errors import ConfigError
 
-KINDS = {name: kind for kind, name in enumerate(("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay"))}
+_KINDS = ("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay", "attend", "gate")
+KINDS = {name: kind for kind, name in enumerate(_KINDS)}
 ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
 SKIP, SET, ADD = range(3)
 VARIANTS = ("avx512bf16", "avx512", "avx2", "neon", "generic")
@@ -50,9 +51,10 @@ class Layer(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kind", "activation", "inputs", "outputs")),
-        *((name, ctypes.c_int32) for name in ("bf16", "into_y", "into_by_x", "writes_state", "trains")),
+        *((name, ctypes.c_int32) for name in ("bf16", "into_y", "into_by_x", "writes_state", "trains", "heads")),
         *((name, Rows) for name in ("x", "y", "by_x", "by_y")),
         ("state", Rows * 2),
+        ("by_state", Rows),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "state_weight", "state_bias")),
         *((name, ctypes.c_void_p) for name in ("by_weight", "by_bias", "by_state_weight", "by_state_bias")),
         *((name, ctypes.c_void_p) for name in ("packed", "memory")),

@@ -22,7 +22,7 @@
 
 #include <stdint.h>
 
-enum { INPUT, LINEAR, LAYER_NORM, LSTM, GRU, SCAN, DELAY };
+enum { INPUT, LINEAR, LAYER_NORM, LSTM, GRU, SCAN, DELAY, ATTEND, GATE };
 enum { IDENTITY, TANH, RELU };
 enum { SKIP, SET, ADD }; /* what to do with a result: not needed, write, or add to the memory */
 
@@ -48,12 +48,14 @@ typedef struct {
     int32_t inputs, outputs;
     int32_t bf16;         /* whether matrix products round their inputs to bfloat16 (LINEAR, LSTM, GRU) */
     int32_t into_y;       /* SET or ADD (LINEAR) */
-    int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LSTM, GRU); LAYER_NORM, SCAN, and DELAY always SET */
+    int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LAYER_NORM, LSTM, GRU); the others always SET */
     int32_t writes_state; /* whether `forward` writes the new state to `state`; for batches of one step */
     int32_t trains;       /* whether `backward` will be called */
+    int32_t heads;        /* ATTEND */
     Rows x, y;
     Rows by_x, by_y;    /* derivatives of the loss; `backward` overwrites by_y */
-    Rows state[2];      /* [sequences, …]: before the first step */
+    Rows state[2];      /* [sequences, …]: before the first step. ATTEND, GATE: another input is part of it */
+    Rows by_state;      /* derivatives with respect to that input; always SET */
     const float *weight, *bias, *state_weight, *state_bias; /* as torch has them: [outputs, inputs] */
     float *by_weight, *by_bias, *by_state_weight, *by_state_bias; /* gradients of shard 0 (SCAN: see scan_backward) */
     float *packed; /* [packed_size]: weights in the order in which products read them */

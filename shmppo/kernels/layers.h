@@ -74,7 +74,7 @@ static float sum_units(const float *a, const float *b, int64_t count) {
     return part[0];
 }
 
-/* y = activation(x̂·weight + bias) with x̂ = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016). */
+/* y = activation(x̂·weight + bias), or x̂ if there is no weight, with x̂ = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016). */
 static void norm_forward(const Layer *l, const Batch *batch) {
     int64_t width = l->outputs;
     for (int64_t r = 0; r < batch->rows; r++) {
@@ -86,7 +86,7 @@ static void norm_forward(const Layer *l, const Batch *batch) {
         hat[width] = inverse;
         for (int64_t i = 0; i < width; i++) {
             hat[i] *= inverse;
-            y[i] = fmaf(hat[i], l->weight[i], l->bias[i]);
+            y[i] = l->weight ? fmaf(hat[i], l->weight[i], l->bias[i]) : hat[i];
         }
     }
     activate_rows(l, batch->rows);
@@ -95,7 +95,7 @@ static void norm_forward(const Layer *l, const Batch *batch) {
 static void norm_backward(const Layer *l, const Batch *batch) {
     int64_t width = l->outputs;
     activate_rows_backward(l, batch->rows);
-    for (int64_t s = 0; s < batch->shards; s++) {
+    for (int64_t s = 0; l->weight && s < batch->shards; s++) {
         const int64_t *chosen = batch->order + batch->bounds[s], rows = batch->bounds[s + 1] - batch->bounds[s];
         int64_t offset = (batch->first_shard + s) * batch->gradient_stride;
         float *by_weight = l->by_weight + offset;
@@ -109,9 +109,12 @@ static void norm_backward(const Layer *l, const Batch *batch) {
     for (int64_t r = 0; r < batch->rows; r++) {
         const float *hat = l->memory + r * (width + 1);
         float *by_y = l->by_y.at + r * l->by_y.stride, *by_x = l->by_x.at + r * l->by_x.stride;
-        for (int64_t i = 0; i < width; i++) by_y[i] *= l->weight[i];
+        for (int64_t i = 0; l->weight && i < width; i++) by_y[i] *= l->weight[i];
         float mean = sum_units(by_y, NULL, width) / (float)width;
         float slope = sum_units(by_y, hat, width) / (float)width;
-        for (int64_t i = 0; i < width; i++) by_x[i] = (by_y[i] - fmaf(hat[i], slope, mean)) * hat[width];
+        for (int64_t i = 0; i < width; i++) {
+            float value = (by_y[i] - fmaf(hat[i], slope, mean)) * hat[width];
+            by_x[i] = l->into_by_x == ADD ? by_x[i] + value : value;
+        }
     }
 }

@@ -5,6 +5,7 @@
 #include "layers.h"
 #include "recurrent.h"
 #include "linear_recurrent.h"
+#include "attention.h"
 
 #define JOIN(a, b) a##_##b
 #define NAME(function, variant) JOIN(function, variant)
@@ -15,7 +16,8 @@ int64_t NAME(packed_size, VARIANT)(const Layer *l) {
     switch (l->kind) {
         case LINEAR: return PANEL * (panels(l->outputs) * l->inputs + (l->trains ? panels(l->inputs) * l->outputs : 0));
         case LSTM: return lstm_packed(l);
-        case GRU: return gru_packed(l);
+        case GRU:
+        case GATE: return gru_packed(l);
         case DELAY: return 2 * PANEL * panels(D) * D;
         default: return 0;
     }
@@ -24,11 +26,14 @@ int64_t NAME(packed_size, VARIANT)(const Layer *l) {
 /* Floats of `memory` for batches of at most so many rows and sequences. */
 int64_t NAME(memory_size, VARIANT)(const Layer *l, int64_t rows, int64_t sequences) {
     int64_t widest = l->inputs > l->outputs ? l->inputs : l->outputs, scratch = l->trains ? ROWS_AT_ONCE * panels(widest) * PANEL : 0;
+    Attention unused;
     switch (l->kind) {
         case LINEAR: return scratch;
         case LAYER_NORM: return rows * (l->outputs + 1);
         case LSTM: return (7 * rows + 2 * sequences) * l->outputs + scratch;
         case GRU: return (5 * rows + sequences) * l->outputs + scratch;
+        case GATE: return 6 * rows * l->outputs + scratch;
+        case ATTEND: return attention(l, rows, &unused);
         case SCAN: return (sequences + rows) * l->outputs;
         case DELAY: return sequences * l->outputs;
         default: return 0;
@@ -47,6 +52,8 @@ static const struct {
     [GRU] = {gru_load, gru_forward, gru_backward},
     [SCAN] = {NULL, scan_forward, scan_backward},
     [DELAY] = {delay_load, delay_forward, delay_backward},
+    [ATTEND] = {NULL, attend_forward, attend_backward},
+    [GATE] = {gru_load, gate_forward, gate_backward},
 };
 
 /* Pack the weights. To be called whenever they have changed. */

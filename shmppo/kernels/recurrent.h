@@ -173,9 +173,15 @@ static void gru_forward(const Layer *l, const Batch *batch) {
     if (l->writes_state) copy_rows(l->y, batch->rows, H, l->state[0]);
 }
 
+/* The weights of the state, packed for `backward`. */
+INLINE const float *gru_state_weights(const Layer *l) {
+    int64_t H = l->outputs;
+    return l->packed + 3 * H + PANEL * ((panels(2 * H) + panels(H)) * l->inputs + panels(3 * H) * H);
+}
+
 static void gru_backward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, I = l->inputs, begin = batch->rows;
-    const float *packed_h = l->packed + 3 * H + PANEL * ((panels(2 * H) + panels(H)) * I + panels(3 * H) * H);
+    const float *packed_h = gru_state_weights(l);
     const float *packed_x = packed_h + panels(H) * PANEL * 3 * H, *packed_n = packed_x + panels(I) * PANEL * 2 * H;
     Memory m = memory_of(l, batch->rows, batch->sequences);
     Rows of_x = {m.gates.at + H, 4 * H};

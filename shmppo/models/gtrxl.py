@@ -1,8 +1,8 @@
 """The core `gtrxl`: a gated Transformer-XL, whose layers attend to their own last inputs.
 
 In each layer, a step attends to its own input and to those of the last K steps, and a gate adds the result to the
-input. A linear layer with a second gate follows (Parisotto et al. 2019, arXiv 1910.06764). Positions are relative: the
-distance in steps enters each score (Dai et al. 2019, arXiv 1901.02860).
+input. Two linear layers and a second gate follow (Parisotto et al. 2019, arXiv 1910.06764). Each distance in steps has
+learned weights in the scores (Shaw et al. 2018, arXiv 1803.02155).
 
 The state of a layer is its memory: the normalized inputs of the last K steps, without gradient, the latest one last,
 and their number. A zero state is an empty memory. So layer n sees what was n·K steps ago.
@@ -19,117 +19,98 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+KEEP = 2.0
+"""Initial bias of the gates: most of the input stays, and memory is learned after the reactions to the current step."""
+
 
 def memory_size(hidden: int, window: int) -> int:
     """Return the numbers in the state of one layer: K inputs of H numbers, and how many of them there are."""
     return window * hidden + 1
 
 
-def positions(window: int, hidden: int) -> Tensor:
-    """Return the encodings of the distances K … 0, [K + 1, H]: sines, then cosines (Vaswani et al. 2017, section 3.5).
-
-    The wavelengths grow geometrically from 2π to 20,000π steps.
-    """
-    distances = torch.arange(window, -1, -1, dtype=torch.float64)
-    frequencies = torch.exp(torch.arange(0, hidden, 2, dtype=torch.float64) * (-math.log(10_000) / hidden))
-    angles = distances[:, None] * frequencies
-    return torch.cat([angles.sin(), angles.cos()], -1)[:, :hidden].float()
-
-
 class Attention(nn.Module):
-    """Attention with relative positions to the steps of a window.
+    """Attention to the inputs n of the last steps. The result of a head is its value layer of Σ w n, with softmax w.
 
-    A score is (q_i + u)·W_k x_j + (q_i + v)·W_r r(i − j), with q_i = W_q x_i / √D (Dai et al. 2019, section 3.3). The
-    product of a query and W_k is computed first, so that acting projects one step and not the whole memory.
+    The score of step j for step i is (W q·n_j + V_d q + b_d) / √D, with the query q of step i in this head and the
+    distance d = i − j. `keys` has W, and `distances` has V and b, the longest distance first. The keys are the inputs
+    themselves, so that acting projects one step and not the whole memory.
     """
 
     def __init__(self, hidden: int, heads: int, window: int) -> None:
         super().__init__()
-        self._window = window
-        self._shape = heads, hidden // heads
-        self.query = nn.Linear(hidden, hidden, bias=False)
-        self.key = nn.Linear(hidden, hidden, bias=False)
-        self.value = nn.Linear(hidden, hidden, bias=False)
-        self.position = nn.Linear(hidden, hidden, bias=False)
-        self.content_bias, self.position_bias = (nn.Parameter(torch.zeros(heads, 1, hidden // heads)) for _ in range(2))
-        self.register_buffer("encodings", positions(window, hidden), persistent=False)
+        self.heads, self.size, self.window = heads, hidden // heads, window
+        self.query = nn.Linear(hidden, hidden)
+        self.keys = nn.ModuleList(nn.Linear(self.size, hidden, bias=False) for _ in range(heads))
+        self.distances = nn.ModuleList(nn.Linear(self.size, window + 1) for _ in range(heads))
+        self.values = nn.ModuleList(nn.Linear(hidden, self.size, bias=False) for _ in range(heads))
 
-    def forward(self, x: Tensor, memory: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, n: Tensor, memory: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Attend to the last steps.
 
         Args:
-            x: [J, L, H], inputs of the steps.
+            n: [J, L, H], inputs of the steps.
             memory: [J, K, H], inputs of the K steps before.
             count: [J, 1], number of steps in the memory; the others are at its front, and are not seen.
 
         Returns:
             (result [J, L, H], memory after the last step [J, K, H]).
         """
-        sequences, steps, hidden = x.shape
-        (heads, size), window = self._shape, self._window
-        seen = torch.cat([memory, x], 1)  # [J, K + L, H]
-        query = (self.query(x) * size**-0.5).view(sequences * steps, heads, size).transpose(0, 1)  # [A, J·L, D]
-        content = torch.bmm(query + self.content_bias, self.key.weight.view(heads, size, hidden))
-        content = content.view(heads, sequences, steps, hidden).transpose(0, 1).reshape(sequences, -1, hidden)
-        encoded = self.position(self.encodings).view(window + 1, heads, size).permute(1, 2, 0)  # [A, D, K + 1]
-        by_distance = torch.bmm(query + self.position_bias, encoded)  # [A, J·L, K + 1]
+        sequences, steps, hidden = n.shape
+        heads, window = self.heads, self.window
+        seen = torch.cat([memory, n], 1)  # [J, K + L, H]
+        query = self.query(n).view(sequences * steps, heads, self.size).transpose(0, 1)  # [A, J·L, D]
+        by_key = torch.bmm(query, _stacked(self.keys).transpose(1, 2))  # [A, J·L, H]
+        by_key = by_key.view(heads, sequences, steps, hidden).transpose(0, 1).reshape(sequences, -1, hidden)
+        bias = torch.stack([layer.bias for layer in linears(self.distances)]).unsqueeze(1)
+        by_distance = torch.baddbmm(bias, query, _stacked(self.distances).transpose(1, 2))  # [A, J·L, K + 1]
         by_distance = by_distance.view(heads, sequences, steps, window + 1).transpose(0, 1)
         # Row i holds the scores of the steps i … i + K of `seen`. In rows of K + L + 1 numbers, read as rows of K + L,
         # each row begins one step later than the one before. The rest is outside the window.
         padded = functional.pad(by_distance, (0, steps), value=-math.inf).flatten(2)
-        by_position = padded[:, :, : steps * (window + steps)].reshape(sequences, heads * steps, window + steps)
-        scores = torch.baddbmm(by_position, content, seen.transpose(1, 2))  # [J, A·L, K + L]
-        missing = torch.arange(window + steps, device=x.device) < window - count  # [J, K + L]
+        by_step = padded[:, :, : steps * (window + steps)].reshape(sequences, heads * steps, window + steps)
+        scores = torch.baddbmm(by_step, by_key, seen.transpose(1, 2))  # [J, A·L, K + L]
+        missing = torch.arange(window + steps, device=n.device) < window - count  # [J, K + L]
         scores += torch.zeros_like(missing, dtype=scores.dtype).masked_fill(missing, -math.inf).unsqueeze(1)
-        mean = torch.bmm(torch.softmax(scores, -1), seen)  # [J, A·L, H]
+        mean = torch.bmm(torch.softmax(scores * self.size**-0.5, -1), seen)  # [J, A·L, H]
         mean = mean.view(sequences, heads, steps, hidden).transpose(0, 1).reshape(heads, sequences * steps, hidden)
-        values = torch.bmm(mean, self.value.weight.view(heads, size, hidden).transpose(1, 2))  # [A, J·L, D]
-        result = values.transpose(0, 1).reshape(sequences, steps, hidden)
-        return result, seen[:, steps:].detach()
+        result = torch.bmm(mean, _stacked(self.values).transpose(1, 2)).transpose(0, 1)  # [J·L, A, D]
+        return result.reshape(sequences, steps, hidden), seen[:, steps:].detach()
 
 
-class Gate(nn.Module):
-    """A gate like that of a GRU: it replaces part of x by a function of x and y (Parisotto et al. 2019, section 3.2).
+def linears(layers: nn.ModuleList) -> list[nn.Linear]:
+    """Return linear layers as a list with the right element type."""
+    return cast("list[nn.Linear]", list(layers))
 
-    r = σ(W_r y + U_r x), z = σ(W_z y + U_z x − b), result (1 − z) x + z tanh(W_h y + U_h (r x)). The first b is 2, so
-    most of x stays, and memory is learned after the reactions to the current step.
-    """
 
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.from_y = nn.Linear(hidden, 3 * hidden)
-        self.from_x = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.from_reset = nn.Linear(hidden, hidden, bias=False)
-        self.keep = nn.Parameter(torch.full((hidden,), 2.0))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the result [..., H] for x and y, [..., H] each."""
-        of_gates, of_candidate = self.from_y(y).split([x.shape[-1] * 2, x.shape[-1]], -1)
-        reset, update = (of_gates + self.from_x(x)).chunk(2, -1)
-        candidate = torch.tanh(of_candidate + self.from_reset(torch.sigmoid(reset) * x))
-        return torch.lerp(x, candidate, torch.sigmoid(update - self.keep))
+def _stacked(layers: nn.ModuleList) -> Tensor:
+    """Return the weights of the layers of all heads, [A, outputs, inputs]."""
+    return torch.stack([layer.weight for layer in linears(layers)])
 
 
 class GtrxlLayer(nn.Module):
     """One layer. It maps x [J, L, H] and its memory to features [J, L, H] and the new memory (see `Attention`).
 
-    Both normalizations have no parameters of their own, because the products that follow contain them.
+    A gate is a GRU with the state x, and the result of the attention or of the linear layers as its input. Both
+    normalizations have no parameters of their own, because the products that follow contain them.
     """
 
     def __init__(self, hidden: int, heads: int, window: int) -> None:
         super().__init__()
         self.attention = Attention(hidden, heads, window)
         self.after_attention = nn.Linear(hidden, hidden)
-        self.gate = Gate(hidden)
-        self.linears = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
-        self.second_gate = Gate(hidden)
+        self.gate = nn.GRUCell(hidden, hidden)
+        self.linears = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
+        self.second_gate = nn.GRUCell(hidden, hidden)
 
     def forward(self, x: Tensor, memory: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """See the class, and `Attention.forward`."""
         size = x.shape[-1:]
         attended, memory = self.attention(functional.layer_norm(x, size), memory, count)
-        x = self.gate(x, torch.relu(self.after_attention(attended)))
-        return self.second_gate(x, self.linears(functional.layer_norm(x, size))), memory
+        rows = self.gate(torch.relu(self.after_attention(attended)).flatten(0, 1), x.flatten(0, 1))
+        y = functional.layer_norm(rows, size)
+        for linear in self.linears:
+            y = torch.relu(linear(y))
+        return self.second_gate(y, rows).view(x.shape), memory
 
 
 class Gtrxl(nn.Module):
@@ -145,6 +126,13 @@ class Gtrxl(nn.Module):
     def layer_list(self) -> list[GtrxlLayer]:
         """The layers as a list with the right element type."""
         return cast("list[GtrxlLayer]", list(self.layers))
+
+    @torch.no_grad()
+    def close_gates(self) -> None:
+        """Set the initial biases of the gates, whose other biases are 0."""
+        for layer in self.layer_list:
+            for gate in (layer.gate, layer.second_gate):
+                gate.bias_ih[gate.hidden_size : 2 * gate.hidden_size] = KEEP
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step.

@@ -18,7 +18,6 @@ from shmppo.errors import ConfigError
 from shmppo.kernels import Batch, Layer, kernels, supported_variants
 from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.encoders import Mlp, network_input
-from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native_layers import LayerBuilder, Statistics, as_rows
 from shmppo.spaces.distributions import MASKED
 from shmppo.utils.torch_utils import aligned_zeros
@@ -33,8 +32,6 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     for trunk in model.trunk_list:
         if not isinstance(trunk, Trunk):
             return "the kernels cannot compute --network"
-        if isinstance(trunk.core, Gtrxl):
-            return "the kernels cannot compute --core gtrxl"
         if not all(isinstance(encoder.network, Mlp) for encoder in trunk.encoder_list):
             return "the kernels have no convolutions; use --encoder mlp"
     return None

@@ -13,6 +13,7 @@ from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, SKIP, Layer, Rows, rows
 from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
 from shmppo.models.encoders import Mlp
+from shmppo.models.gtrxl import Gtrxl, GtrxlLayer, linears
 from shmppo.models.lmu import SIGNALS, Lmu
 from shmppo.models.lru import Lru, LruLayer
 from shmppo.spaces.observations import Leaf
@@ -105,11 +106,25 @@ class LayerBuilder:
             layer.by_y = rows(by_y)
         if by_x is not None:
             layer.by_x, layer.into_by_x = rows(by_x), SET
-            # The backward pass runs the last reader first, so the other ones add to its derivatives.
-            if (earlier := self._readers.get(x.ctypes.data)) is not None:
-                earlier.into_by_x = ADD
-            self._readers[x.ctypes.data] = layer
+            self._read(x, layer)
         self.layers.append(layer)
+
+    def _read(self, x: np.ndarray, layer: Layer) -> None:
+        """Note that a layer reads x. The backward pass runs the last reader first, so the others add to its result."""
+        if (earlier := self._readers.get(x.ctypes.data)) is not None:
+            earlier.into_by_x = ADD
+        self._readers[x.ctypes.data] = layer
+
+    def _add_with_input(
+        self, kind: str, x: np.ndarray, y: np.ndarray, part: int, own: np.ndarray, **fields: Any
+    ) -> None:
+        """Append a layer that also reads the output `own`, in place of a part of the state. The rest: see `_add`."""
+        self._add(kind, x, y, **fields)
+        layer = self.layers[-1]
+        layer.state[part] = rows(own)
+        if self._gradients is not None:
+            layer.by_state = rows(self._derivatives[own.ctypes.data])
+            self._read(own, layer)
 
     def _parameters(self, weight: Tensor, bias: Tensor | None, prefix: str = "") -> dict[str, int]:
         """Return the addresses of two parameters and of their gradients, as fields of a layer."""
@@ -172,12 +187,16 @@ class LayerBuilder:
             writes_state: whether a batch of one step updates the states.
         """
         core, size = trunk.core, trunk.part_size
+        if isinstance(core, Gtrxl):
+            x = self.linear(x, core.into)
         for i in range(trunk.layers if core is not None else 0):
             starts = [begin + (part * trunk.layers + i) * size for part in range(trunk.parts)]
             state = (Rows * 2)(*(rows(self._state[:, start : start + size]) for start in starts))
             fields = {"state": state, "writes_state": writes_state}
             if isinstance(core, Lru):
                 x = self._lru_layer(core.layer_list[i], x, fields)
+            elif isinstance(core, Gtrxl):
+                x = self._gtrxl_layer(core.layer_list[i], x, fields)
             elif isinstance(core, Lmu):
                 layer = core.layer_list[i]
                 transition, into = layer.memory.transition.numpy(), layer.memory.into.numpy()
@@ -206,3 +225,45 @@ class LayerBuilder:
         )
         y = self.linear(x, layer.from_input)
         return self.linear(memory, layer.from_state, "tanh", out=y, into=ADD)
+
+    def _gtrxl_layer(self, layer: GtrxlLayer, x: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
+        attention, hidden = layer.attention, x.shape[1]
+        heads, size = attention.heads, attention.size
+        n = self._normalized(x)
+        queries = self._parts(self.linear(n, attention.query), [size] * heads)
+        scores, mean, values = (self._new(heads * width) for width in (hidden + attention.window + 1, hidden, size))
+        by_head = self._parts(scores, [hidden] * heads + [attention.window + 1] * heads)
+        by_queries = zip(queries * 2, linears(attention.keys) + linears(attention.distances), by_head, strict=True)
+        for query, linear, out in by_queries:
+            self.linear(query, linear, out=out)
+        self._add_with_input("attend", scores, mean, 1, n, heads=heads, **fields)
+        means, by_head = self._parts(mean, [hidden] * heads), self._parts(values, [size] * heads)
+        for part, linear, out in zip(means, linears(attention.values), by_head, strict=True):
+            self.linear(part, linear, out=out)
+        x = self._gate(x, self.linear(values, layer.after_attention, "relu"), layer.gate)
+        y = self._normalized(x)
+        for linear in linears(layer.linears):
+            y = self.linear(y, linear, "relu")
+        return self._gate(x, y, layer.second_gate)
+
+    def _normalized(self, x: np.ndarray) -> np.ndarray:
+        """Append a layer normalization without parameters."""
+        y = self._new(x.shape[1])
+        self._add("layer_norm", x, y)
+        return y
+
+    def _gate(self, x: np.ndarray, y: np.ndarray, gate: nn.GRUCell) -> np.ndarray:
+        out = self._new(gate.hidden_size)
+        fields = self._parameters(gate.weight_ih, gate.bias_ih)
+        fields |= self._parameters(gate.weight_hh, gate.bias_hh, "state_")
+        self._add_with_input("gate", y, out, 0, x, **fields)
+        return out
+
+    def _parts(self, array: np.ndarray, widths: Sequence[int]) -> list[np.ndarray]:
+        """Divide an output into adjacent columns that other layers read or write."""
+        borders, derivatives = np.cumsum(widths)[:-1], self._derivatives.get(array.ctypes.data)
+        parts: list[np.ndarray] = np.split(array, borders, axis=1)
+        if derivatives is not None:
+            by_parts = np.split(derivatives, borders, axis=1)
+            self._derivatives |= {part.ctypes.data: by for part, by in zip(parts, by_parts, strict=True)}
+        return parts

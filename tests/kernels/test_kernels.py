@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import CORES, DISTRIBUTION, assert_near, small_network
+from helpers import CORES, DISTRIBUTION, assert_near, random_states, small_network
 
 import shmppo.kernels
 from shmppo.config.train_config import TrainConfig, from_json, load_config
@@ -85,22 +85,24 @@ def make_case(core: str, layers: int, separate: str, seed: int) -> Case:
     """Sizes, lengths, and all numbers are random. The activation and the layer normalization alternate."""
     rng = np.random.default_rng(seed)
     size, hidden, *encoder = (int(n) for n in rng.integers(1, 68, 4))
+    heads, longest = (seed % 4 + 1, 75) if core == "gtrxl" else (1, 13)  # attention divides sequences after 32 steps
     config = TrainConfig(
-        core=core, num_layers=layers, separate_critic=separate, hidden_size=hidden,  # type: ignore[arg-type]
+        core=core, num_layers=layers, separate_critic=separate, hidden_size=hidden * heads,  # type: ignore[arg-type]
         encoder_sizes=tuple(encoder[: seed % 3]),
         activation=("tanh", "relu")[seed % 2], layer_norm=seed % 4 > 1, seq_len=int(rng.integers(2, 9)),
+        attention_heads=heads, attention_window=int(rng.integers(1, 50)),
     )  # fmt: skip
     torch.manual_seed(seed)
     model = ActorCritic(config, observation_spec(spaces.Box(-9, 9, (size,)), "a test"), DISTRIBUTION)
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    lengths = np.sort(rng.integers(1, 14, int(rng.integers(1, 20))))[::-1]
+    lengths = np.sort(rng.integers(1, longest + 1, int(rng.integers(1, 20))))[::-1]
     R, J = int(lengths.sum()), len(lengths)
 
     def numbers(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape, np.float32)
 
-    obs, state, shards = numbers(STORED, size), np.tanh(numbers(J, model.state_size)), 2 * rng.integers(0, 2, J)
+    obs, state, shards = numbers(STORED, size), random_states(model, J, seed).numpy(), 2 * rng.integers(0, 2, J)
     return Case(model, obs, rng.integers(0, STORED, R), lengths, state, shards, numbers(R, 4), numbers(R))
 
 
@@ -131,20 +133,19 @@ def make_network(
     return made, gradients
 
 
-def reference(case: Case) -> tuple[list[np.ndarray], list[list[torch.Tensor]]]:
-    """The same outputs by torch in float64, and the gradients of each shard by parameter."""
-    model, D = copy.deepcopy(case.model).double(), case.obs.shape[1]
+def reference(case: Case, dtype: torch.dtype = torch.float64) -> list[np.ndarray]:
+    """The same outputs by torch, and the gradients of each shard by parameter."""
+    model, D = copy.deepcopy(case.model).to(dtype), case.obs.shape[1]
     step = np.repeat(np.arange(len(case.active)), case.active)
     x = np.zeros((len(case.active), len(case.lengths), D))
     x[step, case.member] = np.clip((case.obs[case.index] - MEAN[:D].astype(np.float64)) * SCALE[:D], -10, 10)
-    params, values, _ = model([torch.from_numpy(x)], torch.from_numpy(case.state.astype(np.float64)))
+    params, values, _ = model([torch.from_numpy(x).to(dtype)], torch.from_numpy(case.state).to(dtype))
     params, values = params[step, case.member], values[step, case.member]
     by_row = (params * torch.from_numpy(case.by_params)).sum(1) + values * torch.from_numpy(case.by_values)
-    gradients = [
-        list(torch.autograd.grad(by_row[case.shard == s].sum(), list(model.parameters()), retain_graph=True))
-        for s in range(SHARDS)
-    ]
-    return [params.detach().numpy(), values.detach().numpy()], gradients
+    results = [params.detach(), values.detach()]
+    for s in range(SHARDS):
+        results += torch.autograd.grad(by_row[case.shard == s].sum(), list(model.parameters()), retain_graph=True)
+    return [result.double().numpy() for result in results]
 
 
 NETWORKS = [
@@ -171,15 +172,15 @@ def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
 ) -> None:
     case = make_case(core, layers, separate, seed)
     results = by_all_variants(case, bf16=False)
-    expected, gradients = reference(case)
-    assert_near(results[0], expected[0], 1e-6)
-    assert_near(results[1], expected[1], 1e-6)
-    for own, of_shard in zip(results[2], gradients, strict=True):
-        for found, wanted in zip(parameter_views(torch.from_numpy(own), case.model), of_shard, strict=True):
-            assert_near(found, wanted, 1e-5)
+    by_parameter = [view for shard in torch.from_numpy(results[2]) for view in parameter_views(shard, case.model)]
+    found, expected, by_torch = [*results[:2], *by_parameter], reference(case), reference(case, torch.float32)
+    for i, (own, wanted, other) in enumerate(zip(found, expected, by_torch, strict=True)):
+        # Near a step of relu, float32 and float64 may have other derivatives.
+        rounding = np.abs(other - wanted).max() / max(np.abs(wanted).max(), 1e-30)
+        assert_near(own, wanted, max(1e-6 if i < 2 else 1e-5, 4 * float(rounding)))
     in_bf16 = by_all_variants(case, bf16=True)
     for found, wanted in zip(in_bf16, results, strict=True):
-        assert np.linalg.norm(found - wanted) <= 0.1 * np.linalg.norm(wanted)
+        assert np.linalg.norm(found - wanted) <= (0.2 if core == "gtrxl" else 0.1) * np.linalg.norm(wanted)
     has_products = any(True for trunk in case.model.trunk_list for _ in trunk.parameters())
     assert np.array_equal(in_bf16[0], results[0]) != has_products
 
@@ -236,7 +237,7 @@ def test_results_do_not_depend_on_other_sequences_on_the_capacity_or_on_the_batc
 def test_acting_gives_a_row_the_same_bits_in_any_batch(core: str, layers: int, variant: str) -> None:
     _, model = small_network(core, layers, "all")
     rng = np.random.default_rng(0)
-    obs, state = rng.standard_normal((64, 5), np.float32), rng.standard_normal((64, model.state_size), np.float32)
+    obs, state = rng.standard_normal((64, 5), np.float32), random_states(model, 64, 0).numpy()
 
     def act(chosen: slice) -> np.ndarray:
         own = state[chosen].copy()

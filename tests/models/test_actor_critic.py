@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from helpers import ACTION_SIZE, NETWORKS, OBS_SIZE, learning_network, random_states, small_network
+from helpers import ACTION_SIZE, CORES, KERNELS, OBS_SIZE, learning_network, random_states, small_network
 from torch import Tensor
 
 from shmppo.models.actor_critic import (
@@ -35,8 +35,9 @@ def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> 
     return torch.cat(params), torch.cat(values)
 
 
-@NETWORKS
+@KERNELS
 @pytest.mark.parametrize("separate", ["none", "core", "all"])
+@pytest.mark.parametrize(("core", "layers"), CORES)
 def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: str, kernel: str) -> None:
     if (core, separate) == ("none", "core"):
         pytest.skip("there is no core")

@@ -7,12 +7,12 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
-from shmppo.models.gtrxl import Gate, Gtrxl, GtrxlLayer, memory_size, positions
+from shmppo.models.gtrxl import Gtrxl, GtrxlLayer, linears, memory_size
 
 INPUTS, HIDDEN, HEADS, WINDOW, STEPS, SEQUENCES = 5, 12, 3, 6, 15, 4
 COUNTS = (0, 1, 4, 6)
@@ -47,55 +47,51 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def gated(gate: Gate, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The gate, as the paper writes it."""
-    w_r, w_z, w_h = np.split(gate.from_y.weight.detach().numpy(), 3)
-    b_r, b_z, b_h = np.split(gate.from_y.bias.detach().numpy(), 3)
-    u_r, u_z = np.split(gate.from_x.weight.detach().numpy(), 2)
-    r = sigmoid(w_r @ y + u_r @ x + b_r)
-    z = sigmoid(w_z @ y + u_z @ x + b_z - gate.keep.detach().numpy())
-    return (1 - z) * x + z * np.tanh(w_h @ y + b_h + gate.from_reset.weight.detach().numpy() @ (r * x))
+def applied(linear: nn.Linear, x: np.ndarray) -> np.ndarray:
+    bias = 0.0 if linear.bias is None else linear.bias.detach().numpy()
+    result: np.ndarray = linear.weight.detach().numpy() @ x + bias
+    return result
+
+
+def gated(gate: nn.GRUCell, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """A GRU, as torch documents it."""
+    of_y = np.split(gate.weight_ih.detach().numpy() @ y + gate.bias_ih.detach().numpy(), 3)
+    of_x = np.split(gate.weight_hh.detach().numpy() @ x + gate.bias_hh.detach().numpy(), 3)
+    r, z = sigmoid(of_y[0] + of_x[0]), sigmoid(of_y[1] + of_x[1])
+    return (1 - z) * np.tanh(of_y[2] + r * of_x[2]) + z * x
 
 
 def step(layer: GtrxlLayer, x: np.ndarray, memory: list[np.ndarray]) -> np.ndarray:
     """One layer for one step. memory: the inputs that the layer saw, the latest last; the new one is appended."""
     attention, n = layer.attention, normalized(x)
     memory.append(n)
-    query, key, value, position = (
-        getattr(attention, name).weight.detach().numpy() for name in ("query", "key", "value", "position")
-    )
-    q, size = query @ n, HIDDEN // HEADS
-    result = np.zeros(HIDDEN)
-    for head in range(HEADS):
-        part = slice(head * size, (head + 1) * size)
-        u, v = (b[head, 0].detach().numpy() for b in (attention.content_bias, attention.position_bias))
-        scores = []
-        for distance, seen in enumerate(reversed(memory[-1 - WINDOW :])):
-            encoding = [distance / 10_000 ** (2 * i / HIDDEN) for i in range(HIDDEN // 2)]
-            r = (position @ np.concatenate([np.sin(encoding), np.cos(encoding)]))[part]
-            scaled = q[part] / np.sqrt(size)
-            scores.append((scaled + u) @ (key @ seen)[part] + (scaled + v) @ r)
-        weights = np.exp(scores) / np.exp(scores).sum()
-        for weight, seen in zip(weights, reversed(memory[-1 - WINDOW :]), strict=True):
-            result[part] += weight * (value @ seen)[part]
-    after = layer.after_attention
-    x = gated(layer.gate, x, np.maximum(after.weight.detach().numpy() @ result + after.bias.detach().numpy(), 0))
+    queries = np.split(applied(attention.query, n), HEADS)
+    heads = zip(queries, *map(linears, (attention.keys, attention.distances, attention.values)), strict=True)
+    results = []
+    for query, key, distances, value in heads:
+        by_distance = applied(distances, query)
+        window = list(enumerate(reversed(memory[-1 - WINDOW :])))
+        scores = [applied(key, query) @ seen + by_distance[WINDOW - distance] for distance, seen in window]
+        weights = np.exp(np.array(scores) / np.sqrt(HIDDEN // HEADS))
+        mean = sum(weight * seen for weight, (_, seen) in zip(weights, window, strict=True)) / weights.sum()
+        results.append(applied(value, mean))
+    x = gated(layer.gate, np.maximum(applied(layer.after_attention, np.concatenate(results)), 0), x)
     y = normalized(x)
-    for linear in (layer.linears[0], layer.linears[2]):
-        y = np.maximum(linear.weight.detach().numpy() @ y + linear.bias.detach().numpy(), 0)
-    return gated(layer.second_gate, x, y)
+    for linear in linears(layer.linears):
+        y = np.maximum(applied(linear, y), 0)
+    return gated(layer.second_gate, y, x)
 
 
 def reference(core: Gtrxl, x: Tensor, state: Tensor) -> tuple[np.ndarray, list[list[list[np.ndarray]]]]:
     """The features in float64, and the memories by layer and sequence, without those that were not seen yet."""
-    into, features = core.into, np.zeros((STEPS, SEQUENCES, HIDDEN))
+    features = np.zeros((STEPS, SEQUENCES, HIDDEN))
     memories = [
         [list(row[:-1].reshape(WINDOW, HIDDEN)[WINDOW - int(row[-1]) :]) for row in of_layer]
         for of_layer in state.numpy()
     ]
     for t in range(STEPS):
         for j in range(SEQUENCES):
-            row = into.weight.detach().numpy() @ x[t, j].numpy() + into.bias.detach().numpy()
+            row = applied(core.into, x[t, j].numpy())
             for layer, of_layer in zip(core.layer_list, memories, strict=True):
                 row = step(layer, row, of_layer[j])
             features[t, j] = row
@@ -163,20 +159,14 @@ def test_the_memory_has_no_gradient() -> None:
     assert not after.requires_grad
 
 
-def test_a_trunk_keeps_the_bias_of_the_gates_and_sets_the_other_parameters() -> None:
+def test_a_trunk_closes_the_gates_and_sets_the_other_parameters() -> None:
     config = TrainConfig(env="Pendulum-v1", core="gtrxl", num_layers=2)
     task = inspect_task(config)
     core = build_model(config, task.observation, task.distribution).trunk_list[0].core
     assert isinstance(core, Gtrxl)
     for layer in core.layer_list:
-        assert (layer.gate.keep == 2).all()
-        assert not layer.attention.content_bias.any()
-        query = layer.attention.query.weight.detach()
+        for gate in (layer.gate, layer.second_gate):
+            assert gate.bias_ih.tolist() == 64 * [0.0] + 64 * [2.0] + 64 * [0.0]
+        query, key = layer.attention.query.weight.detach(), linears(layer.attention.keys)[3].weight.detach()
         torch.testing.assert_close(query @ query.T, torch.eye(64), rtol=0, atol=1e-5)
-
-
-def test_encodings_of_distances_are_sines_and_cosines_the_longest_distance_first() -> None:
-    found = positions(2, 4)
-    expected = [[np.sin(d), np.sin(d / 100), np.cos(d), np.cos(d / 100)] for d in (2, 1, 0)]
-    np.testing.assert_allclose(found, expected, atol=1e-7)
-    assert positions(3, 5).shape == (4, 5)
+        torch.testing.assert_close(key.T @ key, torch.eye(16), rtol=0, atol=1e-5)

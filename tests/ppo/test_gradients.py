@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
-from helpers import torch_distribution
+from helpers import KERNELS, torch_distribution
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -95,15 +95,8 @@ def plain_loss(
     return total
 
 
-@pytest.mark.parametrize(
-    ("kernel", "variant"),
-    [
-        (kernel, name)
-        for kernel in ("native", "torch")
-        for name in VARIANTS
-        if (kernel, name) != ("native", "gtrxl-burn-in")
-    ],
-)
+@KERNELS
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str, kernel: Any) -> None:
     encoder: Any = "mlp" if kernel == "native" else "auto"  # the kernels have no convolutions
     config = dataclasses.replace(CONFIG, **VARIANTS[variant], kernel=kernel, encoder=encoder)

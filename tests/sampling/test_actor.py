@@ -11,9 +11,9 @@ import pytest
 import torch
 from helpers import (
     ACTION_SIZE,
+    CORES,
     DISTRIBUTION,
     KERNELS,
-    NETWORKS,
     OBS_SIZE,
     assert_acting_agrees,
     random_states,
@@ -23,8 +23,9 @@ from helpers import (
 from shmppo.sampling.actor import Actor
 
 
-@NETWORKS
+@KERNELS
 @pytest.mark.parametrize("separate", ["none", "core", "all"])
+@pytest.mark.parametrize(("core", "layers"), CORES)
 def test_acting_agrees_with_the_learning_network(core: str, layers: int, separate: str, kernel: str) -> None:
     if (core, separate) == ("none", "core"):
         pytest.skip("there is no core")
@@ -36,8 +37,9 @@ def test_acting_agrees_with_the_learning_network(core: str, layers: int, separat
 
 
 @torch.inference_mode()
-@NETWORKS
+@KERNELS
 @pytest.mark.parametrize("separate", ["none", "all"])
+@pytest.mark.parametrize(("core", "layers"), CORES)
 def test_the_division_of_environments_changes_no_bit(core: str, layers: int, separate: str, kernel: Any) -> None:
     config, model = small_network(core, layers, separate)
     config = dataclasses.replace(config, num_envs=26, kernel=kernel)

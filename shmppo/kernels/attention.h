@@ -1,0 +1,183 @@
+/* The layers that only the core `gtrxl` has: attention to the last steps, and gates. */
+
+enum { STEPS_AT_ONCE = 32 };
+
+/* What attention computes for at most STEPS_AT_ONCE steps of a sequence. A step has a query for each of A heads, and
+ * attends to the K steps before it and to itself. The keys are also the values. */
+typedef struct {
+    int64_t A, H, K, steps, seen, columns; /* seen = K + steps, columns = A·steps */
+    int64_t *row;                          /* of each step of the sequence */
+    int64_t *ascending;                    /* 0, 1, …, seen − 1 */
+    float *keys, *by_keys;                 /* [seen, H]: those of the K steps before, then those of the steps */
+    float *weights, *by_weights;           /* [seen, columns] */
+    float *queries, *results;              /* [columns, H] */
+    float *packed, *scratch;
+} Attention;
+
+/* Divide the memory of a layer. Returns its size in floats. */
+static int64_t attention(const Layer *l, int64_t rows, Attention *a) {
+    int64_t A = l->heads, H = l->outputs / A, K = l->inputs / A - H - 1, seen = K + STEPS_AT_ONCE, columns = A * STEPS_AT_ONCE;
+    int64_t by_content = panels(columns) * PANEL * H, by_values = panels(H) * PANEL * columns;
+    *a = (Attention){.A = A, .H = H, .K = K, .row = (int64_t *)l->memory};
+    a->ascending = a->row + rows;
+    a->keys = (float *)(a->ascending + seen);
+    a->by_keys = a->keys + seen * H;
+    a->weights = a->by_keys + seen * H;
+    a->by_weights = a->weights + seen * columns;
+    a->queries = a->by_weights + seen * columns;
+    a->results = a->queries + columns * H;
+    a->packed = a->results + columns * H;
+    a->scratch = a->packed + (by_content > by_values ? by_content : by_values);
+    for (int64_t i = 0; l->memory && i < seen; i++) a->ascending[i] = i;
+    return a->scratch + ROWS_AT_ONCE * panels(H) * PANEL - l->memory;
+}
+
+/* Find the rows of sequence j. Returns its length. */
+static int64_t find_rows(const Batch *batch, int64_t j, Attention *a) {
+    int64_t begin = 0, t = 0;
+    for (; t < batch->steps && j < batch->active[t]; begin += batch->active[t++]) a->row[t] = begin + j;
+    return t;
+}
+
+/* Prepare the steps from `first` on: copy their keys, those before, and their queries. `copied` [rows, A·H] becomes
+ * `results`; NULL: nothing. */
+static void take_steps(const Layer *l, int64_t j, int64_t first, int64_t length, const Rows *copied, Attention *a) {
+    int64_t H = a->H, width = a->A * H;
+    a->steps = length - first < STEPS_AT_ONCE ? length - first : STEPS_AT_ONCE;
+    a->seen = a->K + a->steps, a->columns = a->A * a->steps;
+    for (int64_t i = 0, t = first - a->K; i < a->seen; i++, t++) {
+        const float *memory = l->state[0].at + j * l->state[0].stride + (a->K + t) * H;
+        memcpy(a->keys + i * H, t < 0 ? memory : l->state[1].at + a->row[t] * l->state[1].stride, 4 * (size_t)H);
+    }
+    for (int64_t i = 0; i < a->steps; i++) {
+        int64_t row = a->row[first + i];
+        memcpy(a->queries + i * width, l->x.at + row * l->x.stride, 4 * (size_t)width);
+        if (copied) memcpy(a->results + i * width, copied->at + row * copied->stride, 4 * (size_t)width);
+    }
+}
+
+/* Copy the numbers that each query has for the steps of its window between `weights` and `rows`, after A·H others. */
+static void move_windows(const Attention *a, int64_t first, float *weights, Rows rows, int to_rows) {
+    if (!to_rows) memset(weights, 0, 4 * (size_t)(a->seen * a->columns));
+    for (int64_t i = 0; i < a->steps; i++)
+        for (int64_t h = 0; h < a->A; h++) {
+            float *of_row = rows.at + a->row[first + i] * rows.stride + a->A * a->H + h * (a->K + 1);
+            float *weight = weights + i * a->columns + i * a->A + h;
+            for (int64_t d = 0; d <= a->K; d++)
+                if (to_rows)
+                    of_row[d] = weight[d * a->columns];
+                else
+                    weight[d * a->columns] = of_row[d];
+        }
+}
+
+/* Softmax over the steps that each query sees: those of its window, of which `known` exist at the first step. */
+static void softmax_windows(Attention *a, int64_t known) {
+    float scale = 1.0f / sqrtf((float)(a->H / a->A));
+    FOR_VECTORS(c, a->columns) {
+        int64_t count = a->columns - c;
+        Bits low, high;
+        Vector largest = all(-INFINITY), sum = {0};
+        for (int64_t lane = 0; lane < LANES; lane++) {
+            int64_t i = (c + lane) / a->A, there = known + i + 1 < a->K + 1 ? known + i + 1 : a->K + 1;
+            high[lane] = (int32_t)(i + a->K), low[lane] = (int32_t)(i + a->K + 1 - there);
+        }
+        for (int32_t n = 0; n < a->seen; n++) {
+            Vector v = load_part(a->weights + n * a->columns + c, count) * scale;
+            largest = choose((low <= n) & (n <= high) & (v > largest), v, largest);
+        }
+        for (int32_t n = 0; n < a->seen; n++) {
+            float *at = a->weights + n * a->columns + c;
+            Vector v = choose((low <= n) & (n <= high), v_exp(load_part(at, count) * scale - largest), all(0.0f));
+            sum += v;
+            store_part(at, v, count);
+        }
+        for (int32_t n = 0; n < a->seen; n++) {
+            float *at = a->weights + n * a->columns + c;
+            store_part(at, load_part(at, count) / sum, count);
+        }
+    }
+}
+
+/* y = Σ w·n over the window with w = softmax((q·n + b) / √(H / A)), for each head (see models/gtrxl.py). x has the queries q
+ * of the heads, [A, H], and b for each step of their windows, [A, K + 1], the oldest first. state[1] is n [rows, H]; a row of state[0] has
+ * n of the K steps before, and how many of them exist. For `backward`, b is replaced by w. */
+static void attend_forward(const Layer *l, const Batch *batch) {
+    Attention a;
+    attention(l, batch->rows, &a);
+    for (int64_t j = 0; j < batch->sequences; j++) {
+        float *state = l->state[0].at + j * l->state[0].stride, *known = state + a.K * a.H;
+        int64_t length = find_rows(batch, j, &a);
+        for (int64_t first = 0; first < length; first += a.steps) {
+            take_steps(l, j, first, length, NULL, &a);
+            move_windows(&a, first, a.weights, l->x, 0);
+            pack(a.queries, 1, a.H, a.H, a.columns, 0, a.packed);
+            multiply((Rows){a.keys, a.H}, a.seen, a.packed, a.H, a.columns, a.weights, a.columns, 0, (Rows){a.weights, a.columns});
+            softmax_windows(&a, (int64_t)*known + first);
+            multiply_transposed(0, (Rows){a.weights, a.columns}, (Rows){a.keys, a.H}, a.ascending, a.seen, a.columns, a.H, a.results, a.scratch);
+            for (int64_t i = 0; i < a.steps; i++)
+                memcpy(l->y.at + a.row[first + i] * l->y.stride, a.results + i * l->outputs, 4 * (size_t)l->outputs);
+            if (l->trains) move_windows(&a, first, a.weights, l->x, 1);
+        }
+        if (!l->writes_state) continue;
+        memmove(state, state + a.H, 4 * (size_t)((a.K - 1) * a.H));
+        memcpy(known - a.H, a.keys + a.K * a.H, 4 * (size_t)a.H);
+        *known = *known < (float)a.K ? *known + 1.0f : *known;
+    }
+}
+
+static void attend_backward(const Layer *l, const Batch *batch) {
+    Attention a;
+    attention(l, batch->rows, &a);
+    Rows by_n = l->by_state;
+    float scale = 1.0f / sqrtf((float)(a.H / a.A));
+    for (int64_t r = 0; r < batch->rows; r++) memset(by_n.at + r * by_n.stride, 0, 4 * (size_t)a.H);
+    for (int64_t j = 0; j < batch->sequences; j++)
+        for (int64_t first = 0, length = find_rows(batch, j, &a); first < length; first += a.steps) {
+            take_steps(l, j, first, length, &l->by_y, &a);
+            move_windows(&a, first, a.weights, l->x, 0);
+            pack(a.results, 1, a.H, a.H, a.columns, 0, a.packed);
+            multiply((Rows){a.keys, a.H}, a.seen, a.packed, a.H, a.columns, NULL, 0, 0, (Rows){a.by_weights, a.columns});
+            FOR_VECTORS(c, a.columns) {
+                int64_t count = a.columns - c;
+                Vector sum = {0};
+                for (int64_t n = 0, at = c; n < a.seen; n++, at += a.columns)
+                    sum = fma_(load_part(a.weights + at, count), load_part(a.by_weights + at, count), sum);
+                for (int64_t n = 0, at = c; n < a.seen; n++, at += a.columns)
+                    store_part(a.by_weights + at, (load_part(a.by_weights + at, count) - sum) * load_part(a.weights + at, count) * scale, count);
+            }
+            pack(a.results, a.H, 1, a.columns, a.H, 0, a.packed);
+            multiply((Rows){a.weights, a.columns}, a.seen, a.packed, a.columns, a.H, NULL, 0, 0, (Rows){a.by_keys, a.H});
+            pack(a.queries, a.H, 1, a.columns, a.H, 0, a.packed);
+            multiply((Rows){a.by_weights, a.columns}, a.seen, a.packed, a.columns, a.H, a.by_keys, a.H, 0, (Rows){a.by_keys, a.H});
+            for (int64_t i = 0, t = first - a.K; i < a.seen; i++, t++)
+                for (int64_t u = 0; t >= 0 && u < a.H; u++) by_n.at[a.row[t] * by_n.stride + u] += a.by_keys[i * a.H + u];
+            multiply_transposed(0, (Rows){a.by_weights, a.columns}, (Rows){a.keys, a.H}, a.ascending, a.seen, a.columns, a.H, a.results, a.scratch);
+            for (int64_t i = 0; i < a.steps; i++)
+                memcpy(l->by_x.at + a.row[first + i] * l->by_x.stride, a.results + i * l->outputs, 4 * (size_t)l->outputs);
+            move_windows(&a, first, a.by_weights, l->by_x, 1);
+        }
+}
+
+/* A gate is a GRU for one step of each row, whose state is another row, state[0]. */
+static Batch one_step(const Batch *batch, int32_t *active) {
+    Batch one = *batch;
+    *active = one.sequences = (int32_t)batch->rows;
+    one.steps = 1, one.active = active;
+    return one;
+}
+
+static void gate_forward(const Layer *l, const Batch *batch) {
+    int32_t active;
+    Batch one = one_step(batch, &active);
+    gru_forward(l, &one);
+}
+
+static void gate_backward(const Layer *l, const Batch *batch) {
+    int32_t active;
+    Batch one = one_step(batch, &active);
+    gru_backward(l, &one);
+    Memory m = memory_of(l, one.rows, one.sequences);
+    multiply((Rows){m.gates.at + l->outputs, 4 * l->outputs}, one.rows, gru_state_weights(l), 3 * l->outputs, l->outputs,
+             m.by_h.at, l->outputs, l->bf16, l->by_state);
+}
