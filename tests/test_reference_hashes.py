@@ -62,6 +62,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "lru": {"env": "CartPole-v1", "core": "lru", "num_layers": 2, "separate_critic": "core"},
     "lmu": {"env": "HalfCheetah-v5", "core": "lmu", "hide_obs": (8, 9), "layer_norm": True},
+    "gtrxl": {
+        "env": "Pendulum-v1", "core": "gtrxl", "num_layers": 2, "attention_window": 9, "seq_len": 6, "burn_in": 2,
+    },
     "multi-binary": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "multi-binary"}, "core": "gru"},
     "custom-network": {"env": "CartPole-v1", "network": "networks:leaky"},
 }  # fmt: skip

@@ -29,7 +29,7 @@ from shmppo import TrainConfig
 from shmppo.models.actor_critic import build_model, parameter_offsets
 from shmppo.models.cores import CORES
 from shmppo.models.encoders import Encoder
-from shmppo.models.native import NativeNetwork, why_not_native
+from shmppo.models.native import NativeNetwork
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import observation_spec
 
@@ -67,8 +67,6 @@ def network_gradients(core: str, steps: int) -> dict[str, Callable[[], Any]]:
         params, values, _ = model([sequences], state)
         torch.autograd.grad(params.mean() + values.mean(), list(model.parameters()))
 
-    if why_not_native(config, model) is not None:
-        return {"torch": by_torch}
     obs = np.random.default_rng(0).standard_normal((rows, HIDDEN), np.float32)
     gradients = np.zeros((1, parameter_offsets(model)[1]), np.float32)
     network = NativeNetwork(model, [obs], [None], row_count=rows, sequences=SEQUENCES, gradients=gradients)

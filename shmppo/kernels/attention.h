@@ -16,7 +16,8 @@ typedef struct {
 
 /* Divide the memory of a layer. Returns its size in floats. */
 static int64_t attention(const Layer *l, int64_t rows, Attention *a) {
-    int64_t A = l->heads, H = l->outputs / A, K = l->inputs / A - H - 1, seen = K + STEPS_AT_ONCE, columns = A * STEPS_AT_ONCE;
+    int64_t A = l->heads, H = l->outputs / A, K = l->inputs / A - H - 1;
+    int64_t seen = K + STEPS_AT_ONCE, columns = A * STEPS_AT_ONCE;
     int64_t by_content = panels(columns) * PANEL * H, by_values = panels(H) * PANEL * columns;
     *a = (Attention){.A = A, .H = H, .K = K, .row = (int64_t *)l->memory};
     a->ascending = a->row + rows;
@@ -39,6 +40,11 @@ static int64_t find_rows(const Batch *batch, int64_t j, Attention *a) {
     return t;
 }
 
+/* The row of step t of the sequence. */
+INLINE float *row_of(const Attention *a, Rows rows, int64_t t) { return rows.at + a->row[t] * rows.stride; }
+
+INLINE Rows keys_of(const Attention *a) { return (Rows){a->keys, a->H}; }
+
 /* Prepare the steps from `first` on: copy their keys, those before, and their queries. `copied` [rows, A·H] becomes
  * `results`; NULL: nothing. */
 static void take_steps(const Layer *l, int64_t j, int64_t first, int64_t length, const Rows *copied, Attention *a) {
@@ -47,12 +53,11 @@ static void take_steps(const Layer *l, int64_t j, int64_t first, int64_t length,
     a->seen = a->K + a->steps, a->columns = a->A * a->steps;
     for (int64_t i = 0, t = first - a->K; i < a->seen; i++, t++) {
         const float *memory = l->state[0].at + j * l->state[0].stride + (a->K + t) * H;
-        memcpy(a->keys + i * H, t < 0 ? memory : l->state[1].at + a->row[t] * l->state[1].stride, 4 * (size_t)H);
+        memcpy(a->keys + i * H, t < 0 ? memory : row_of(a, l->state[1], t), 4 * (size_t)H);
     }
     for (int64_t i = 0; i < a->steps; i++) {
-        int64_t row = a->row[first + i];
-        memcpy(a->queries + i * width, l->x.at + row * l->x.stride, 4 * (size_t)width);
-        if (copied) memcpy(a->results + i * width, copied->at + row * copied->stride, 4 * (size_t)width);
+        memcpy(a->queries + i * width, row_of(a, l->x, first + i), 4 * (size_t)width);
+        if (copied) memcpy(a->results + i * width, row_of(a, *copied, first + i), 4 * (size_t)width);
     }
 }
 
@@ -61,7 +66,7 @@ static void move_windows(const Attention *a, int64_t first, float *weights, Rows
     if (!to_rows) memset(weights, 0, 4 * (size_t)(a->seen * a->columns));
     for (int64_t i = 0; i < a->steps; i++)
         for (int64_t h = 0; h < a->A; h++) {
-            float *of_row = rows.at + a->row[first + i] * rows.stride + a->A * a->H + h * (a->K + 1);
+            float *of_row = row_of(a, rows, first + i) + a->A * a->H + h * (a->K + 1);
             float *weight = weights + i * a->columns + i * a->A + h;
             for (int64_t d = 0; d <= a->K; d++)
                 if (to_rows)
@@ -99,9 +104,15 @@ static void softmax_windows(Attention *a, int64_t known) {
     }
 }
 
-/* y = Σ w·n over the window with w = softmax((q·n + b) / √(H / A)), for each head (see models/gtrxl.py). x has the queries q
- * of the heads, [A, H], and b for each step of their windows, [A, K + 1], the oldest first. state[1] is n [rows, H]; a row of state[0] has
- * n of the K steps before, and how many of them exist. For `backward`, b is replaced by w. */
+/* results = weightsᵀ·keys */
+static void sum_keys(Attention *a, float *weights) {
+    multiply_transposed(0, (Rows){weights, a->columns}, keys_of(a), a->ascending, a->seen, a->columns, a->H, a->results,
+                        a->scratch);
+}
+
+/* y = Σ w·n over the window with w = softmax((q·n + b) / √(H / A)), for each head (see models/gtrxl.py). x has the
+ * queries q of the heads, [A, H], and b for each step of their windows, [A, K + 1], the oldest first. state[1] is n
+ * [rows, H]; a row of state[0] has n of the K steps before, and how many of them exist. For `backward`, w replaces b. */
 static void attend_forward(const Layer *l, const Batch *batch) {
     Attention a;
     attention(l, batch->rows, &a);
@@ -112,11 +123,11 @@ static void attend_forward(const Layer *l, const Batch *batch) {
             take_steps(l, j, first, length, NULL, &a);
             move_windows(&a, first, a.weights, l->x, 0);
             pack(a.queries, 1, a.H, a.H, a.columns, 0, a.packed);
-            multiply((Rows){a.keys, a.H}, a.seen, a.packed, a.H, a.columns, a.weights, a.columns, 0, (Rows){a.weights, a.columns});
+            multiply(keys_of(&a), a.seen, a.packed, a.H, a.columns, a.weights, a.columns, 0, (Rows){a.weights, a.columns});
             softmax_windows(&a, (int64_t)*known + first);
-            multiply_transposed(0, (Rows){a.weights, a.columns}, (Rows){a.keys, a.H}, a.ascending, a.seen, a.columns, a.H, a.results, a.scratch);
+            sum_keys(&a, a.weights);
             for (int64_t i = 0; i < a.steps; i++)
-                memcpy(l->y.at + a.row[first + i] * l->y.stride, a.results + i * l->outputs, 4 * (size_t)l->outputs);
+                memcpy(row_of(&a, l->y, first + i), a.results + i * l->outputs, 4 * (size_t)l->outputs);
             if (l->trains) move_windows(&a, first, a.weights, l->x, 1);
         }
         if (!l->writes_state) continue;
@@ -137,24 +148,29 @@ static void attend_backward(const Layer *l, const Batch *batch) {
             take_steps(l, j, first, length, &l->by_y, &a);
             move_windows(&a, first, a.weights, l->x, 0);
             pack(a.results, 1, a.H, a.H, a.columns, 0, a.packed);
-            multiply((Rows){a.keys, a.H}, a.seen, a.packed, a.H, a.columns, NULL, 0, 0, (Rows){a.by_weights, a.columns});
+            multiply(keys_of(&a), a.seen, a.packed, a.H, a.columns, NULL, 0, 0, (Rows){a.by_weights, a.columns});
             FOR_VECTORS(c, a.columns) {
                 int64_t count = a.columns - c;
                 Vector sum = {0};
                 for (int64_t n = 0, at = c; n < a.seen; n++, at += a.columns)
                     sum = fma_(load_part(a.weights + at, count), load_part(a.by_weights + at, count), sum);
-                for (int64_t n = 0, at = c; n < a.seen; n++, at += a.columns)
-                    store_part(a.by_weights + at, (load_part(a.by_weights + at, count) - sum) * load_part(a.weights + at, count) * scale, count);
+                for (int64_t n = 0, at = c; n < a.seen; n++, at += a.columns) {
+                    Vector v = (load_part(a.by_weights + at, count) - sum) * load_part(a.weights + at, count);
+                    store_part(a.by_weights + at, v * scale, count);
+                }
             }
+            Rows weights = {a.weights, a.columns}, by_weights = {a.by_weights, a.columns}, by_keys = {a.by_keys, a.H};
             pack(a.results, a.H, 1, a.columns, a.H, 0, a.packed);
-            multiply((Rows){a.weights, a.columns}, a.seen, a.packed, a.columns, a.H, NULL, 0, 0, (Rows){a.by_keys, a.H});
+            multiply(weights, a.seen, a.packed, a.columns, a.H, NULL, 0, 0, by_keys);
             pack(a.queries, a.H, 1, a.columns, a.H, 0, a.packed);
-            multiply((Rows){a.by_weights, a.columns}, a.seen, a.packed, a.columns, a.H, a.by_keys, a.H, 0, (Rows){a.by_keys, a.H});
-            for (int64_t i = 0, t = first - a.K; i < a.seen; i++, t++)
-                for (int64_t u = 0; t >= 0 && u < a.H; u++) by_n.at[a.row[t] * by_n.stride + u] += a.by_keys[i * a.H + u];
-            multiply_transposed(0, (Rows){a.by_weights, a.columns}, (Rows){a.keys, a.H}, a.ascending, a.seen, a.columns, a.H, a.results, a.scratch);
+            multiply(by_weights, a.seen, a.packed, a.columns, a.H, a.by_keys, a.H, 0, by_keys);
+            for (int64_t t = first < a.K ? 0 : first - a.K; t < first + a.steps; t++) {
+                const float *by_key = a.by_keys + (t - first + a.K) * a.H;
+                for (int64_t u = 0; u < a.H; u++) by_n.at[a.row[t] * by_n.stride + u] += by_key[u];
+            }
+            sum_keys(&a, a.by_weights);
             for (int64_t i = 0; i < a.steps; i++)
-                memcpy(l->by_x.at + a.row[first + i] * l->by_x.stride, a.results + i * l->outputs, 4 * (size_t)l->outputs);
+                memcpy(row_of(&a, l->by_x, first + i), a.results + i * l->outputs, 4 * (size_t)l->outputs);
             move_windows(&a, first, a.by_weights, l->by_x, 1);
         }
 }

@@ -12,6 +12,8 @@
  *     additions over the same rows.
  *   - With bfloat16, a chain takes its inputs in pairs, the second of a pair first. Subnormal inputs and sums count as 0.
  *     This is what the instruction VDPBF16PS computes.
+ *   - Attention divides a sequence after each 32 steps. Its products are chains over the units or over the steps, the
+ *     oldest first, and those of the derivative of a key over the queries of a part. The parts are added in order.
  *   - A sum over the units of one row (layer normalization) has 16 partial sums, of the units i, i + 16, …, which are
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
  * All other operations are elementwise, and each is rounded as IEEE 754 says. So the result of a row depends only on the

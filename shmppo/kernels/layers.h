@@ -74,7 +74,8 @@ static float sum_units(const float *a, const float *b, int64_t count) {
     return part[0];
 }
 
-/* y = activation(x̂·weight + bias), or x̂ if there is no weight, with x̂ = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016). */
+/* y = activation(x̂·weight + bias) with x̂ = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016). Without
+ * a weight, y = x̂. */
 static void norm_forward(const Layer *l, const Batch *batch) {
     int64_t width = l->outputs;
     for (int64_t r = 0; r < batch->rows; r++) {
