@@ -13,11 +13,7 @@ from typing import Annotated, Any, Literal
 from tyro.constructors import PrimitiveConstructorSpec
 
 from shmppo.config.bounds import MAX_UNITS
-from shmppo.config.checks import (
-    flag,
-    require,
-    require_json,
-)
+from shmppo.config.checks import flag, flag_with_value, require, require_json
 from shmppo.config.info_keys import parse_info_keys
 
 
@@ -154,6 +150,9 @@ class NetworkOptions:
     critic_obs: tuple[str, ...] | None = None
     """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic all. None:
     all parts."""
+    distribution: Literal["gaussian", "beta"] = "gaussian"
+    """Distribution of Box actions. gaussian: values beyond the bounds are clipped to them. beta: all values lie between
+    the bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no effect."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions."""
     std: Literal["parameter", "state"] = "parameter"
@@ -180,6 +179,11 @@ class NetworkOptions:
             f"--hidden-size is {self.hidden_size}; --core gtrxl needs a multiple of --attention-heads "
             f"{self.attention_heads}",
         )
+        if self.distribution == "beta":
+            for name, default in (("squash_actions", False), ("std", "parameter"), ("log_std_min", None)):
+                value = getattr(self, name)
+                changed = f"{flag_with_value(name, value)} changes a Gaussian distribution"
+                require(value == default, f"{changed}, but --distribution is beta; leave one of them out")
         sizes = self.encoder_sizes
         require(
             all(1 <= size <= MAX_UNITS for size in sizes),

@@ -54,7 +54,8 @@ def inspect_task(config: TrainConfig) -> Task:
         state_std = StateStd(config.log_std_init) if config.std == "state" else None
         if state_std is not None and config.log_std_min is not None:
             state_std = state_std._replace(low=config.log_std_min)
-        distribution = distribution_for(env.action_space, where, squash=config.squash_actions, state_std=state_std)
+        squash, beta = config.squash_actions, config.distribution == "beta"
+        distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
         contract = check_contract(env, where, wanted, choose_action)

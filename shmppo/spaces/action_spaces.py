@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shmppo.errors import ConfigError
+from shmppo.spaces.beta import Beta
 from shmppo.spaces.distributions import (
     Bernoulli,
     Categorical,
@@ -129,7 +130,7 @@ def _as_dict(names: Sequence[str], actions: Sequence[Any]) -> dict[str, Any]:
 
 
 def distribution_for(
-    space: spaces.Space[Any], where: str, *, squash: bool = False, state_std: StateStd | None = None
+    space: spaces.Space[Any], where: str, *, squash: bool = False, state_std: StateStd | None = None, beta: bool = False
 ) -> Distribution:
     """Create the distribution for an action space.
 
@@ -138,13 +139,16 @@ def distribution_for(
         where: name of the environment for error messages, such as "--env CartPole-v1".
         squash: squash bounded Box dimensions by tanh instead of clipping them.
         state_std: how the standard deviation of Box actions depends on the state. None: it does not.
+        beta: give Box actions a beta distribution instead of a Gaussian one.
 
     Raises:
-        ConfigError: if the space or a part of it is not supported.
+        ConfigError: if the space or a part of it is not supported, or has no bounds for a beta distribution.
     """
     parts: list[Distribution]
-    of_part = functools.partial(distribution_for, squash=squash, state_std=state_std)
+    of_part = functools.partial(distribution_for, squash=squash, state_std=state_std, beta=beta)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
+        if beta:
+            return Beta(space, where)
         return (SquashedGaussian if squash else DiagonalGaussian)(space, state_std)
     if isinstance(space, spaces.Discrete):
         return Categorical(space)
