@@ -32,6 +32,7 @@ from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.worker import ActionLog
 from shmppo.sampling.worker_pool import WorkerPool
+from shmppo.spaces.beta import Beta
 from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
 from shmppo.spaces.observations import observation_spec
 from shmppo.storage.run_directory import create_run_directory
@@ -222,6 +223,9 @@ def torch_distribution(distribution: Distribution, params: Tensor) -> torch.dist
         return torch.distributions.Categorical(logits=params)
     if isinstance(distribution, Bernoulli):
         return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
+    if isinstance(distribution, Beta):
+        alpha, beta = (1 + torch.nn.functional.softplus(params)).split(distribution.action_size, -1)
+        return torch.distributions.Independent(torch.distributions.Beta(alpha, beta), 1)
     mean, log_std = params.split(distribution.action_size, -1)
     return torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
 

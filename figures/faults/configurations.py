@@ -29,7 +29,7 @@ VALUES: dict[str, str] = {
     "seed": "0,12345",
     "eval-every": "2", "kl-profile-every": "1", "checkpoint-every": "1,2", "keep-every": "1",
     "prev-action": "", "prev-reward": "", "skip-bad-episodes": "", "layer-norm": "", "separate-critic": "none,core,all",
-    "std": "parameter,state",
+    "std": "parameter,state", "distribution": "gaussian,beta",
     "squash-actions": "", "refresh-states": "", "truncation-is-termination": "", "value-clip": "", "anneal-clip": "",
     "no-normalize-obs": "", "no-normalize-reward": "",
 }  # fmt: skip

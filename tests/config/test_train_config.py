@@ -50,6 +50,15 @@ REFUSED = [
     ({"warmup_steps": -1}, r"--warmup-steps is -1; it must be 0 or more and below 1e30"),
     ({"clip_reward": 0.0}, r"--clip-reward is 0.0; it must be positive"),
     ({"log_std_min": 1.0}, r"--log-std-min is 1.0; it must lie in -20 … --log-std-init 0.0"),
+    (
+        {"distribution": "beta", "squash_actions": True},
+        r"^--squash-actions changes a Gaussian distribution, but --distribution is beta; leave one of them out$",
+    ),
+    (
+        {"distribution": "beta", "std": "state"},
+        r"^--std state changes a Gaussian distribution, but --distribution is b",
+    ),
+    ({"distribution": "beta", "log_std_min": -2.0}, r"^--log-std-min -2.0 changes a Gaussian distribution, but"),
     ({"seed": -1}, r"--seed is -1; it must lie in 0"),
 ]
 
@@ -66,6 +75,10 @@ TASKS_REFUSED = [
     (
         {"env": "CartPole-v1", "hide_obs": (1, 4)},
         r"--hide-obs names \[4\], but the observation of CartPole-v1 has 4 numbers",
+    ),
+    (
+        {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "box"}, "distribution": "beta"},
+        r"^--env space_environments:Echo-v0 has Box actions with the bounds -inf … inf in dimension 1, but --distribution",
     ),
     ({"env": "FrozenLake-v1", "hide_obs": (0,)}, r"--hide-obs needs an observation that is one vector, and that of Fr"),
 ]

@@ -22,6 +22,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kl-adaptive": {"lr_schedule": "kl-adaptive", "warmup_steps": 500, "optimizer": "sgd", "log_std_min": -0.01},
     "per-dimension": {"ratio": "per-dimension", "dual_clip": 3.0, "clip_reward": 1.0, "optimizer": "sgd"},
     "state-std": {"std": "state", "squash_actions": True, "objective": "penalty", "entropy_coef": 0.01},
+    "beta": {"distribution": "beta", "ratio": "per-dimension", "entropy_coef": 0.01, "kl_profile_every": 2},
+    "beta-penalty": {"distribution": "beta", "objective": "penalty", "core": "gru", "prev_action": True},
     "bf16": {"autocast": "bf16", "entropy_coef": 0.01, "anneal_entropy": True, "truncation_is_termination": True},
 }
 

@@ -36,6 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dict-none": SHAPED | {"core": "none"},
     "penalty": {"objective": "penalty", "penalty_coef": 3.0},
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
+    "beta": {"env": "Pendulum-v1", "normalize_obs": False, "distribution": "beta"},
+    "beta-penalty": {"env": "Pendulum-v1", "objective": "penalty", "penalty_coef": 3.0, "distribution": "beta"},
     "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
 }
 

@@ -31,15 +31,20 @@ SPACES: dict[str, spaces.Space] = {
     "multi-discrete": spaces.MultiDiscrete([3, 2, 4]),
     "multi-binary": spaces.MultiBinary(4),
     "nested": NESTED,
+    "unit-box": spaces.Box(0, 1, (3,)),
+    "bounded": spaces.Tuple([spaces.Box(np.float32([-2, 1]), np.float32([3, 1.5])), spaces.Discrete(3)]),
 }
-CASES = [(name, False) for name in SPACES] + [(name, True) for name in ("box", "box64", "nested")]
+CASES = [(name, False) for name in list(SPACES)[:6]] + [(name, True) for name in ("box", "box64", "nested")]
 CASES += [(f"{name}, state", squash) for name in ("box", "nested") for squash in (False, True)]
+CASES += [(f"{name}, beta", False) for name in ("box64", "unit-box", "bounded")]
 STATE_STD = StateStd(-0.3, -0.9, 0.2)  # narrow, so that random numbers are at the limits
 
 
 def make(name: str, squash: bool = False) -> Distribution:
-    space, comma, _ = name.partition(",")
-    return distribution_for(SPACES[space], "a test", squash=squash, state_std=STATE_STD if comma else None)
+    """Create a distribution. name: of the space, and "state" or "beta" after a comma."""
+    space, _, kind = name.partition(", ")
+    state_std = STATE_STD if kind == "state" else None
+    return distribution_for(SPACES[space], "a test", squash=squash, state_std=state_std, beta=kind == "beta")
 
 
 def drawn(distribution: Distribution, count: int, seed: int = 0, dtype: type = np.float64) -> list[np.ndarray]:
@@ -49,7 +54,7 @@ def drawn(distribution: Distribution, count: int, seed: int = 0, dtype: type = n
     return [p, q, distribution.sample(p, distribution.noise(generator, count)).astype(dtype)]
 
 
-@pytest.mark.parametrize("name", ["box", "box64", "discrete", "multi-binary"])
+@pytest.mark.parametrize("name", ["box", "box64", "discrete", "multi-binary", "unit-box, beta"])
 def test_closed_forms_agree_with_torch_distributions(name: str) -> None:
     distribution = make(name)
     p, q, actions = drawn(distribution, 7)
@@ -59,7 +64,7 @@ def test_closed_forms_agree_with_torch_distributions(name: str) -> None:
     )
     plain = torch.from_numpy(actions[:, 0] if isinstance(distribution, Categorical) else actions)
     np.testing.assert_allclose(distribution.log_prob(p, actions).sum(-1), expected.log_prob(plain), rtol=1e-12)
-    np.testing.assert_allclose(distribution.entropy(p), expected.entropy(), rtol=1e-12)
+    np.testing.assert_allclose(distribution.entropy(p), expected.entropy(), rtol=1e-11)
     divergence = torch.distributions.kl_divergence(expected, other)
     np.testing.assert_allclose(distribution.kl(p, q), divergence, rtol=1e-10)
 

@@ -76,6 +76,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "encoder": st.sampled_from(["auto", "mlp", "nature", "a3c", "impala"]),
     "action_masks": st.booleans(),
     "squash_actions": st.booleans(),
+    "distribution": st.sampled_from(["gaussian", "beta"]),
     "std": st.sampled_from(["parameter", "state"]),
     "truncation_is_termination": st.booleans(),
     "anneal_entropy": st.booleans(),

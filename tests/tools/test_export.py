@@ -35,6 +35,7 @@ CASES = {
         SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
     ),
     "pendulum-std": dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(2,), std="state"),
+    "pendulum-beta": dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(2,), distribution="beta"),
     "pendulum-lmu-2": dataclasses.replace(
         SMALL, env="Pendulum-v1", hide_obs=(2,), core="lmu", num_layers=2, separate_critic="all", seq_len=12
     ),
@@ -133,10 +134,10 @@ SPACES = [
 ]
 
 
-@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("kind", ["", "squash", "beta"])
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
-def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.Space, squash: bool) -> None:
-    distribution = distribution_for(space, "here", squash=squash)
+def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.Space, kind: str) -> None:
+    distribution = distribution_for(space, "here", squash=kind == "squash", beta=kind == "beta")
     params = torch.randn(5, distribution.num_params, generator=torch.Generator().manual_seed(0)) * 3
     actions = distribution.to_env(distribution.mode(params.numpy()))
     parts = [action if isinstance(action, tuple) else (action,) for action in actions]
