@@ -78,7 +78,7 @@ TASKS_REFUSED = [
     ),
     (
         {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "box"}, "distribution": "beta"},
-        r"^--env space_environments:Echo-v0 has Box actions with the bounds -inf … inf in dimension 1, but --distribution",
+        r"^--env space_environments:Echo-v0 has Box actions with the bounds -inf … inf in dimension 1, but --dist",
     ),
     ({"env": "FrozenLake-v1", "hide_obs": (0,)}, r"--hide-obs needs an observation that is one vector, and that of Fr"),
 ]

@@ -22,16 +22,17 @@ BASE = TrainConfig(
     env="space_environments:Echo-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), grad_shards=3, workers=0, quiet=True, total_steps=5 * 20 * 6, entropy_coef=0.01,
 )  # fmt: skip
-KINDS = [(kind, False) for kind in ACTION_SPACES] + [("box", True), ("nested", True)]
+OPTIONS: dict[str, dict[str, Any]] = {"": {}, "squash": {"squash_actions": True}, "beta": {"distribution": "beta"}}
+KINDS = [(kind, "") for kind in ACTION_SPACES] + [("box", "squash"), ("nested", "squash"), ("nested", "beta")]
 
 
-def of(kind: str, squash: bool, **changes: Any) -> TrainConfig:
-    return dataclasses.replace(BASE, env_kwargs={"actions": kind}, squash_actions=squash, **changes)
+def of(kind: str, options: str, **changes: Any) -> TrainConfig:
+    return dataclasses.replace(BASE, env_kwargs={"actions": kind}, **OPTIONS[options], **changes)
 
 
-@pytest.mark.parametrize(("kind", "squash"), KINDS)
-def test_the_environment_gets_the_action_that_is_stored(kind: str, squash: bool) -> None:
-    config = of(kind, squash)
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_the_environment_gets_the_action_that_is_stored(kind: str, options: str) -> None:
+    config = of(kind, options)
     rollout = collected(config, (0, 5)).rollout
     distribution, space = inspect_task(config).distribution, ACTION_SPACES[kind]
     for n in range(5):
@@ -43,26 +44,26 @@ def test_the_environment_gets_the_action_that_is_stored(kind: str, squash: bool)
     assert len(np.unique(rollout.actions, axis=0)) > 1
 
 
-@pytest.mark.parametrize(("kind", "squash"), KINDS)
-def test_any_division_of_the_environments_gives_the_same_bytes(kind: str, squash: bool) -> None:
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_any_division_of_the_environments_gives_the_same_bytes(kind: str, options: str) -> None:
     divisions = [((0, 5),), ((0, 2), (2, 5)), tuple((n, n + 1) for n in range(5))]
-    config = of(kind, squash, ratio="per-dimension")
+    config = of(kind, options, ratio="per-dimension")
     assert len({memory_digest(collected(config, *division)) for division in divisions}) == 1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "squash"), [("nested", True), ("multi-discrete", False)])
-def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(kind: str, squash: bool, tmp_path: Path) -> None:
-    config = of(kind, squash)
+@pytest.mark.parametrize(("kind", "options"), [("nested", "squash"), ("multi-discrete", ""), ("nested", "beta")])
+def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(kind: str, options: str, tmp_path: Path) -> None:
+    config = of(kind, options)
     assert_no_bit_changes(config, tmp_path)
     assert len(evaluate(tmp_path / "stopped", episodes=3).returns) == 3
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["multi-binary", "nested"])
-def test_better_actions_are_learned(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "options"), [("multi-binary", ""), ("nested", "squash"), ("nested", "beta")])
+def test_better_actions_are_learned(kind: str, options: str, tmp_path: Path) -> None:
     """The reward is the first number of the action minus half the last."""
-    config = of(kind, True, learning_rate=0.02, total_steps=100 * 40, run_dir=str(tmp_path / "run"))
+    config = of(kind, options, learning_rate=0.02, total_steps=100 * 40, run_dir=str(tmp_path / "run"))
     train(config)
     best = 7 * (1.0 if kind == "multi-binary" else np.tanh(3))
     assert np.mean(evaluate(tmp_path / "run", episodes=3).returns) > 0.9 * best

@@ -37,6 +37,7 @@ CASES = {
     "cartpole-sharded": dataclasses.replace(BASE, learning="sharded"),
     "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru", kernel="torch"),
     "cartpole-central": dataclasses.replace(BASE, learning="central"),
+    "pendulum-beta": dataclasses.replace(BASE, env="Pendulum-v1", distribution="beta"),
     "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5"),
 }
 
@@ -65,7 +66,7 @@ def test_a_killed_worker_changes_no_bit(
     assert summary["weights_sha256"] == undisturbed["cartpole-sharded"]
 
 
-@pytest.mark.parametrize("case", ["cartpole-central", "halfcheetah", "pendulum-gru"])
+@pytest.mark.parametrize("case", ["cartpole-central", "halfcheetah", "pendulum-gru", "pendulum-beta"])
 def test_a_killed_worker_changes_no_bit_in_other_environments_and_learning_modes(
     case: str, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
