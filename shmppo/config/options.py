@@ -151,8 +151,9 @@ class NetworkOptions:
     """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic all. None:
     all parts."""
     distribution: Literal["gaussian", "beta"] = "gaussian"
-    """Distribution of Box actions. gaussian: values beyond the bounds are clipped to them. beta: all values lie between
-    the bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no effect."""
+    """Distribution of Box actions. gaussian: actions are clipped to the bounds, or squashed by --squash-actions. beta:
+    all actions lie between the bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no
+    effect."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions."""
     std: Literal["parameter", "state"] = "parameter"

@@ -17,21 +17,21 @@ from shmppo.errors import ConfigError
 from shmppo.kernels.functions import sigmoid, softplus
 from shmppo.spaces.special_functions import digamma, log, log_gamma, trigamma
 
-ATTEMPTS = 6  # for one gamma variate; each is accepted with a probability of at least 0.95
+ATTEMPTS = 5  # for one gamma variate; each is accepted with a probability of at least 0.95
 MARGIN = 1e-6  # samples lie in MARGIN … 1 − MARGIN
 _TINY = 1e-30  # makes the mode 0.5 if both concentrations are 1 in float32
 _MINIMUM = np.array([[1.0], [1.0], [2.0]])  # of α, β, and α + β
 
 
 class Beta:
-    """Distribution of Box actions low + (high − low)·x with x ~ Beta(α, β) (Chou et al. 2017).
+    """Distribution of bounded Box actions low + (high − low)·x with x ~ Beta(α, β) (Chou et al. 2017).
 
     `params` are a and b, each [..., A], with α = 1 + softplus(a) and β = 1 + softplus(b), so the density has one
     maximum. `actions` are x. `log_prob` and `entropy` are those of the environment's action.
 
-    x is g/(g + h) with gamma variates g and h by the method of Marsaglia and Tsang (2000). It tries values until one is
-    accepted. Here the noise has 6 attempts for each variate, and without an accepted one, the first attempt is used,
-    with a probability below 2e-8.
+    A sample of x is g/(g + h) with gamma variates g and h by the method of Marsaglia and Tsang (2000), which tries
+    values until it accepts one. The noise has 5 attempts for each variate. If none of them is accepted, which has a
+    probability below 4e-7, the variate is the value of the first attempt.
     """
 
     def __init__(self, space: spaces.Box, where: str) -> None:
@@ -47,10 +47,8 @@ class Beta:
         self.action_size = int(np.prod(space.shape))
         self.num_params = self.num_outputs = 2 * self.action_size
         self.noise_size = 2 * ATTEMPTS * self.num_params
-        self._shape = space.shape
-        self._dtype = space.dtype
-        self._low = space.low.reshape(-1)
-        self._high = space.high.reshape(-1)
+        self._shape, self._dtype = space.shape, space.dtype
+        self._low, self._high = space.low.reshape(-1), space.high.reshape(-1)
         self._range = self._high.astype(np.float64) - self._low
         for i in np.flatnonzero(~((self._range > 0) & (self._range < np.inf))):
             raise ConfigError(
@@ -78,9 +76,9 @@ class Beta:
         # With d = α − ⅓ and a normal n, d·v with v = (1 + n/√(9d))³ > 0 is accepted if a uniform number is below
         # exp(½n² + d − d·v + d·log v), or a standard exponential one above minus this exponent.
         d = softplus(params).astype(np.float64)[..., np.newaxis, :] + 2 / 3
-        shape = (*noise.shape[:-1], 2, ATTEMPTS, self.num_params)
-        normal, exponential = np.moveaxis(noise.astype(np.float64).reshape(shape), -3, 0)
-        root = np.maximum(1 + normal / np.sqrt(9 * d), 1e-10)  # so small that it is not accepted
+        attempts = noise.astype(np.float64).reshape(*noise.shape[:-1], 2 * ATTEMPTS, self.num_params)
+        normal, exponential = np.split(attempts, 2, -2)
+        root = np.maximum(1 + normal / np.sqrt(9 * d), 1e-10)  # not accepted where it is the maximum
         v = root * root * root
         accepted = exponential > d * (v - 1 - log(v)) - 0.5 * normal * normal
         g, h = np.split((d * np.take_along_axis(v, accepted.argmax(-2, keepdims=True), -2))[..., 0, :], 2, -1)
@@ -121,8 +119,7 @@ class Beta:
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # ∂/∂α_q = ψ(α_q) − ψ(α_p) − ψ(α_q + β_q) + ψ(α_p + β_p)
-        difference = digamma(self._concentrations(q)) - digamma(self._concentrations(p))
-        return self._to_params(difference, q)
+        return self._to_params(digamma(self._concentrations(q)) - digamma(self._concentrations(p)), q)
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         scaled = np.clip(self._low + self._range * actions, self._low, self._high)

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 _SQRT_HALF = math.sqrt(0.5)
 _LOG_2 = math.log(2)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_ODD = np.arange(21.0, 0, -2)
+_ODD = np.arange(17.0, 0, -2)
 _EVEN = np.arange(10.0, 0, -2)
 _BERNOULLI = np.array([5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6])  # B₁₀, B₈, … B₂
 _PAIRS = (0, 6, 10, 12)
@@ -26,7 +26,7 @@ _PAIRS = (0, 6, 10, 12)
 def log(x: Floats) -> Floats:
     """Return log x for normal x > 0.
 
-    With x = m·2ᵉ, ½ ≤ m < 1, and s = (m − √½)/(m + √½), it is (e − ½)·log 2 + 2·(s + s³/3 + … + s²¹/21).
+    With x = m·2ᵉ, ½ ≤ m < 1, and s = (m − √½)/(m + √½), it is (e − ½)·log 2 + 2·(s + s³/3 + … + s¹⁷/17).
     """
     mantissa, exponent = np.frexp(x)
     s = (mantissa - _SQRT_HALF) / (mantissa + _SQRT_HALF)
