@@ -7,8 +7,8 @@ episode's start.
 
 The output action [n, …] is the most likely action for the environment. The parts of Tuple, Dict, and MultiDiscrete
 actions are flattened and concatenated. The output params [n, P] has the parameters of the action distribution, for
-sampling; with --std state, the second half of a Box has x of `StateStd`, and with --distribution beta, a Box has a and b
-of `Beta`. The output value [n] is the value estimate. The output next_state [n, S] is the state after the step.
+sampling; with --std state, the second half of a Box has x of `StateStd`; with --distribution beta, they are a and b of
+`Beta`. The output value [n] is the value estimate. The output next_state [n, S] is the state after the step.
 
 A policy without a recurrent core has neither state nor next_state. If the critic was trained with other parts of the
 observation than the actor (--actor-obs, --critic-obs), only those of the actor are inputs, and there is no value.
