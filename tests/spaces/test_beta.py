@@ -68,7 +68,7 @@ def test_vector_instructions_of_numpy_change_no_bit() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e5])
-def test_float32_is_as_exact_for_large_concentrations(scale: float) -> None:
+def test_errors_do_not_grow_with_the_concentrations(scale: float) -> None:
     """The terms of the entropy and of the KL are about `scale`, but their errors are not."""
     generator = np.random.default_rng(0)
     distribution = Beta(spaces.Box(0, 1, (2,)), "a test")
