@@ -48,6 +48,9 @@ class EvaluateConfig:
     video: Path | None = None
     """Record all episodes, one after the other, in this mp4 or gif file. The video runs at normal speed with at most 30
     frames per second (extra `video`). None: no video."""
+    record: Path | None = None
+    """Write the observations, actions, and rewards of all episodes to this NPZ file, for --demonstrations of train.
+    None: no file."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()

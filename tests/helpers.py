@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import time
@@ -20,8 +21,9 @@ from public_helpers import long_after  # noqa: F401 (tests import it from here)
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.inspection import inspect_task
-from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
+from shmppo.models.actor_critic import ActorCritic, Trunk, build_model, parameter_offsets
 from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -30,6 +32,7 @@ from shmppo.ppo.learner import Learner
 from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
+from shmppo.sampling.evaluation import EpisodePlayer
 from shmppo.sampling.worker import ActionLog
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.spaces.beta import Beta
@@ -131,6 +134,18 @@ def learning_network(
     network = made(config, model, buffers)
     network.load()
     return network, gradients
+
+
+def clone_of_recording(config: TrainConfig, path: Path, episodes: int = 6, max_steps: int = 40) -> TrainConfig:
+    """Record episodes of a policy that has not learned, and return the configuration that clones it."""
+    task = inspect_task(config)
+    recorder, size = Recorder(path), task.observation.normalized_size
+    model = build_model(config, task.observation, task.distribution)
+    player = EpisodePlayer(config, task, model, stochastic=True, max_steps=max_steps, recorder=recorder)
+    player.play(range(episodes), np.zeros(size, np.float32), np.ones(size, np.float32), None)
+    player.close()
+    recorder.save(config, task)
+    return dataclasses.replace(config, objective="clone", demonstrations=str(path))
 
 
 class Saboteur:

@@ -45,6 +45,9 @@ KeywordArguments = Annotated[
 ]
 """A mapping that the command line reads as key=value pairs. Each value is JSON or plain text."""
 
+NEED_GYMNASIUM = ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes", "demonstrations")
+"""Options that --env-backend envpool and vector refuse."""
+
 
 @dataclass(frozen=True)
 class TaskOptions:
@@ -101,7 +104,7 @@ class TaskOptions:
         require_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
         if self.env_backend in ("envpool", "vector"):
-            for name in ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes"):
+            for name in NEED_GYMNASIUM:
                 require(
                     not getattr(self, name),
                     f"{flag(name)} needs --env-backend gymnasium, but --env-backend is {self.env_backend}; leave one "
@@ -250,9 +253,14 @@ class UpdateOptions:
 class ObjectiveOptions:
     """The objective that the update maximizes."""
 
-    objective: Literal["clip", "penalty"] = "clip"
+    objective: Literal["clip", "penalty", "clone"] = "clip"
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
-    (arXiv 1707.06347)."""
+    (arXiv 1707.06347). clone: behavior cloning, which maximizes the mean log-probability of the actions in
+    --demonstrations; the critic learns from their rewards."""
+    demonstrations: str | None = None
+    """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
+    `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). None: no
+    demonstrations."""
     ratio: Literal["joint", "per-dimension"] = "joint"
     """The ratio that is clipped. joint: one ratio of the whole action. per-dimension: one of each action dimension
     (DISC, arXiv 1905.02363)."""
@@ -280,8 +288,12 @@ class ObjectiveOptions:
 
     def check_objective(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        if self.objective == "penalty":
-            unused = "has no effect with --objective penalty, which does not clip; use --objective clip or leave it out"
+        require(
+            (self.objective == "clone") == (self.demonstrations is not None),
+            "--objective clone and --demonstrations need each other; add the other one, or leave both out",
+        )
+        if self.objective != "clip":
+            unused = f"has no effect with --objective {self.objective}, which does not clip; use --objective clip"
             require(self.ratio == "joint", f"--ratio per-dimension {unused}")
             require(self.dual_clip is None, f"--dual-clip {self.dual_clip} {unused}")
 

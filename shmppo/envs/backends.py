@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -13,7 +14,7 @@ from shmppo.envs.vector_env import VectorEnv
 
 
 def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episodes: Sequence[int] = ()) -> VectorEnv:
-    """Create the environments low … high − 1 with the backend of the task.
+    """Create the environments low … high − 1 with the backend of the task, or play back demonstrations instead.
 
     Args:
         episodes: see `EnvPoolVectorEnv`, which alone needs them.
@@ -21,6 +22,8 @@ def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episod
     Raises:
         EnvError: if an environment cannot be created.
     """
+    if config.demonstrations is not None:
+        return PlaybackVectorEnv(config, task, low, high)
     if task.backend == "envpool":
         return EnvPoolVectorEnv(config, task, low, high, episodes)
     if task.backend == "vector":

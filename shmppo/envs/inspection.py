@@ -67,7 +67,8 @@ def inspect_task(config: TrainConfig) -> Task:
         else:
             snapshot = snapshot_spec(env, choose_action)
         reason = _inexact_reason(backend, contract)
-        task = Task(observation, distribution, contract.seeding, snapshot, backend, reason)
+        spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
+        task = Task(observation, distribution, contract.seeding, snapshot, backend, reason, spaces)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     finally:
         close_environment(env, where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from shmppo.envs.checker import Seeding
@@ -28,3 +28,5 @@ class Task:
     """The implementation of `VectorEnv` that steps the environments: --env-backend without "auto"."""
     inexact_reason: str | None = None
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
+    spaces: dict[str, str] = field(default_factory=dict)
+    """The observation space and the action space as text, to compare with those of demonstrations."""

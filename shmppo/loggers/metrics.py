@@ -18,11 +18,11 @@ GLOSSARY: dict[str, str] = {
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
-    "policy_loss": "policy loss, mean over the minibatches of the update",
+    "policy_loss": "policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`",
     "value_loss": "½(V − R)², mean over the minibatches of the update",
     "entropy": "policy entropy in nats, mean over the minibatches of the update",
     "approx_kl": "mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated "
-    "by ratio − 1 − log ratio (k3), or in closed form with `--objective penalty`",
+    "by ratio − 1 − log ratio (k3), or in closed form with other objectives than `clip`",
     "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "clip_fraction": "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",

@@ -15,7 +15,7 @@ for each minibatch, REFRESH between two epochs (with --refresh-states), and EVAL
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
 environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat
 vector of all parameters, S recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension), and O
-policy parameters (0 without penalty).
+policy parameters (0 with --objective clip).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -286,7 +286,7 @@ def axis_sizes(
         "P": parameters,
         "S": model.state_size,
         "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
-        "O": distribution.num_params if config.objective == "penalty" else 0,
+        "O": distribution.num_params if config.objective != "clip" else 0,
         "E": len(config.own_eval_episodes),
         "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
         "snapshot": snapshot_bytes,

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shmppo.config.trust import Trusted
+from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.schedule import Options
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import ConfigError
@@ -75,6 +76,7 @@ def evaluate(
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
     video: str | Path | None = None,
+    record: str | Path | None = None,
     progress: Progress | None = None,
     trust: Trusted = (),
 ) -> Evaluation:
@@ -89,24 +91,28 @@ def evaluate(
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
+        record: NPZ file to which the episodes are written, as demonstrations for `train`. None: no file.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
 
     Raises:
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a number is below 1,
-            or if the video cannot be recorded.
+            or if the video or the file cannot be written.
         EnvError: if an environment raises.
     """
     for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
         if number < 1:
             raise ConfigError(f"{flag} is {number}; it must be at least 1")
+    demonstrations = None if record is None else Recorder(user_path(record, "--record"))
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with torch_threads(1), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
-            progress=progress,
+            progress=progress, recorder=demonstrations,
         )  # fmt: skip
+    if demonstrations is not None:
+        demonstrations.save(trained.config, trained.task)
     return Evaluation(trained.iteration, results, trained.options)
 
 
@@ -119,6 +125,7 @@ def play_episodes(
     max_steps: int = MAX_STEPS,
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
+    recorder: Recorder | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 
@@ -130,6 +137,7 @@ def play_episodes(
         max_steps: steps after which an episode is stopped.
         video: where to record the episodes, which are then played one by one. None: no video.
         progress: called after each step.
+        recorder: records the episodes. None: they are not recorded.
 
     Returns:
         One result per episode, in the order of environments.
@@ -155,7 +163,7 @@ def play_episodes(
         render_without_display()
     player = EpisodePlayer(
         config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
-        render_mode=None if video is None else "rgb_array", after_step=after_step,
+        render_mode=None if video is None else "rgb_array", after_step=after_step, recorder=recorder,
     )  # fmt: skip
     size = 1 if video else EPISODES_AT_ONCE
     with closing(player):

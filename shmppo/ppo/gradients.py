@@ -248,16 +248,17 @@ class ShardGradients:
         ratios = exp(log_ratios)
         log_ratio = np.add.reduce(log_ratios, 1)
         ratio = ratios[:, 0] if config.ratio == "joint" else exp(log_ratio)
-        objective, by_log_prob = self._objective(ratios, advantages, coefficients.clip_range)
+        objective, by_log_prob = self._objective(log_prob, ratios, advantages, weights, coefficients.clip_range)
         by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
         value_clip = coefficients.clip_range if config.value_clip else None
         value_losses, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
         kl = kl_estimate(log_ratio, ratio)
         if coefficients.entropy_coef:
             by_params -= distribution.entropy_grad(params) * (weights * coefficients.entropy_coef)[:, np.newaxis]
-        if config.objective == "penalty":
+        if config.objective != "clip":
             old_params = self._policy_params[index]
             kl = distribution.kl(old_params, params) * weights
+        if config.objective == "penalty":
             objective = objective - coefficients.penalty_coef * kl
             by_params += distribution.kl_grad(old_params, params) * (weights * coefficients.penalty_coef)[:, np.newaxis]
         clipped = np.add.reduce(np.abs(ratios - 1) > coefficients.clip_range, 1) / ratios.shape[1]
@@ -265,15 +266,21 @@ class ShardGradients:
         terms = np.stack([-objective, value_losses * weights, entropy * weights, kl, clipped], 1)
         return _Loss(by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio))
 
-    def _objective(self, ratios: np.ndarray, advantages: np.ndarray, clip: float) -> tuple[np.ndarray, np.ndarray]:
+    def _objective(
+        self, log_prob: np.ndarray, ratios: np.ndarray, advantages: np.ndarray, weights: np.ndarray, clip: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Compute the objective [R] per step, to be maximized, and its derivative with respect to log π, [R] or [R, Q].
 
         Args:
+            log_prob: log π, [R, Q].
             ratios: [R, Q].
             advantages: [R], 0 at burn-in steps.
+            weights: [R], 0 at burn-in steps and 1 elsewhere.
             clip: ε.
         """
         config = self._config
+        if config.objective == "clone":
+            return log_prob[:, 0] * weights, weights
         if config.ratio == "per-dimension":
             objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
         elif config.objective == "clip":

@@ -31,12 +31,12 @@ class BackgroundCheck:
         self.verdict = "none"
 
     def start(self) -> None:
-        """Start the check, unless it is off, this is another rank, or the environment is known already."""
+        """Start the check, unless it is off, this is another rank, the environment is known, or it is not used."""
         config, reasons = self._config, self._state.inexact_reasons
         if self._task.inexact_reason is not None or any(text.startswith(IRREPRODUCIBLE) for text in reasons):
             self.verdict = "failed"
             return
-        if not config.check_determinism or config.rank > 0:
+        if not config.check_determinism or config.rank > 0 or config.demonstrations is not None:
             return
         self.verdict = "not finished"
         try:

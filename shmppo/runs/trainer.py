@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of, resume_command
+from shmppo.envs.demonstrations import MINARI, load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
@@ -71,6 +72,8 @@ def train(
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
     if config.init_from is not None:
         config = dataclasses.replace(config, init_from=str(user_path(config.init_from, "--init-from").absolute()))
+    if (name := config.demonstrations) is not None and not name.startswith(MINARI):
+        config = dataclasses.replace(config, demonstrations=str(user_path(name, "--demonstrations").absolute()))
     receivers = Receivers(callback, loggers)
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
@@ -153,6 +156,9 @@ def _run(
             loggers = receivers.of_rank(config)
             task = inspect_task(config)
             inspect_evaluation(config, task)
+            if config.demonstrations is not None:
+                load_demonstrations(config, task)  # only to check them
+                task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)
             config = dataclasses.replace(config, kernel=resolve_kernel(config, model))
             snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0

@@ -16,6 +16,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import make_vector_env
+from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
@@ -315,7 +316,9 @@ class Collector:
         rollout.valid_steps[:] = valid_steps
         for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
             array[valid_steps:] = 0
-        if self._config.objective == "penalty":
+        if isinstance(self._envs, PlaybackVectorEnv):
+            rollout.actions[:valid_steps] = self._envs.take_actions()
+        if self._config.objective != "clip":
             rollout.policy_params[:] = self._params
         for i in range(len(self._first)):
             # Contiguous copies: a reduction may round differently with other strides.

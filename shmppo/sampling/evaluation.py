@@ -7,6 +7,7 @@ depend on which process plays it, or on how many episodes that process plays.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,6 +18,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import sync_vector_env
+from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
@@ -63,6 +65,7 @@ class EpisodePlayer:
         max_steps: int = MAX_STEPS,
         render_mode: str | None = None,
         after_step: AfterStep | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Create a player that has no environments yet.
 
@@ -72,7 +75,9 @@ class EpisodePlayer:
             stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
             max_steps: steps after which an episode is stopped.
             render_mode: Gymnasium's render mode. None: no rendering.
+            recorder: records the episodes. None: they are not recorded.
         """
+        self._recorder = recorder
         self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
@@ -131,6 +136,7 @@ class EpisodePlayer:
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         actions = np.zeros((count, distribution.action_size), np.float32)
         params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
+        take_step = functools.partial(self._recorder.step, envs, actions) if self._recorder else envs.step
         for step in itertools.count():
             if step == self._max_steps:
                 left = sorted(set(range(count)) - results.keys())
@@ -144,8 +150,10 @@ class EpisodePlayer:
                 actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
             actor.act(actions, params, values, 0 if self._stochastic else None)
             chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
-            for end in envs.step(chosen, rewards, terminated, truncated):
+            for end in take_step(chosen, rewards, terminated, truncated):
                 results[end.i] = EpisodeResult(end.episode_return, end.length, False, end.info)
+        if self._recorder:
+            self._recorder.end_batch(envs, [results[i].length for i in range(count)])
         return [results[i] for i in range(count)]
 
     def close(self) -> None:

@@ -33,15 +33,18 @@ class Joint:
     parameters of all parts that do not depend on the observation.
     """
 
-    def __init__(self, parts: Sequence[Distribution], assemble: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(
+        self, parts: Sequence[Distribution], assemble: Callable[[Sequence[Any]], Any], keys: Any = None
+    ) -> None:
         """Combine distributions.
 
         Args:
             parts: one distribution per part.
             assemble: builds the environment's action from one action of each part.
+            keys: of the parts in the environment's action. None: it is an array of all parts.
         """
         self._parts = list(parts)
-        self._assemble = assemble
+        self._assemble, self._keys = assemble, keys
         self.action_size = sum(part.action_size for part in parts)
         self.noise_size = sum(part.noise_size for part in parts)
         self.num_outputs = sum(part.num_outputs for part in parts)
@@ -106,6 +109,12 @@ class Joint:
         parts = [part.to_env(actions[:, where]) for part, where in slices]
         return [self._assemble(one) for one in zip(*parts, strict=True)]
 
+    def from_env(self, actions: Any) -> np.ndarray:
+        given = (
+            np.reshape(actions, (-1, len(self._parts))).T if self._keys is None else [actions[k] for k in self._keys]
+        )
+        return np.concatenate([part.from_env(own) for part, own in zip(self._parts, given, strict=True)], -1)
+
     def best_action(self, params: Tensor) -> Tensor:
         slices = zip(self._parts, self._output_slices, self._free_slices, strict=True)
         parts = [part.best_action(torch.cat([params[:, a], params[:, b]], -1)) for part, a, b in slices]
@@ -160,10 +169,10 @@ def distribution_for(
         return Joint(parts, functools.partial(_as_array, space.shape, space.dtype))
     if isinstance(space, spaces.Tuple) and len(space):
         parts = [of_part(s, f"{where}: part {i}") for i, s in enumerate(space)]
-        return Joint(parts, tuple)
+        return Joint(parts, tuple, range(len(space)))
     if isinstance(space, spaces.Dict) and len(space):
         parts = [of_part(s, f"{where}: part {k!r}") for k, s in space.items()]
-        return Joint(parts, functools.partial(_as_dict, tuple(space)))
+        return Joint(parts, functools.partial(_as_dict, tuple(space)), tuple(space))
     raise ConfigError(
         f"{where} has the action space {space}, which is not supported; supported are {SUPPORTED}: convert it with a "
         "wrapper"

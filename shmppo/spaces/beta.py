@@ -125,6 +125,10 @@ class Beta:
         scaled = np.clip(self._low + self._range * actions, self._low, self._high)
         return list(scaled.astype(self._dtype).reshape(-1, *self._shape))
 
+    def from_env(self, actions: Any) -> np.ndarray:
+        x = (np.reshape(actions, (-1, self.action_size)) - self._low) / self._range
+        return np.clip(x, MARGIN, 1 - MARGIN).astype(np.float32)
+
     def best_action(self, params: Tensor) -> Tensor:
         a, b = (torch.nn.functional.softplus(params) + _TINY).chunk(2, -1)
         low, high, size = (torch.from_numpy(bound) for bound in (self._low, self._high, self._range))

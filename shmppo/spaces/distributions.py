@@ -24,6 +24,8 @@ from shmppo.kernels.functions import exp, log, sigmoid, softplus, tanh
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)
 QUADRATURE_POINTS = 32  # of the Gauss-Hermite rule for the entropy of a squashed Gaussian
+MAX_SQUASHED = 0.9999
+"""`SquashedGaussian.from_env` reads actions as at most this fraction of the half range: at a bound, u is infinite."""
 
 MASKED = -1e8
 """Logit of a masked action. Its probability is 0 in float32, and 0 times its log-probability is 0."""
@@ -73,6 +75,12 @@ class Distribution(Protocol):
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         """Convert actions [n, A] to a list of n actions in the environment's own format."""
+
+    def from_env(self, actions: Any) -> np.ndarray:
+        """Convert n actions in the environment's own format, stacked along a first axis, to actions float32 [n, A].
+
+        The inverse of `to_env`.
+        """
 
     def best_action(self, params: Tensor) -> Tensor:
         """Compute `to_env(mode(params))` with torch, for an exported policy.
@@ -180,6 +188,9 @@ class DiagonalGaussian:
         clipped = np.clip(actions.astype(self._dtype, copy=False), self._low, self._high)
         return list(clipped.reshape(-1, *self._shape))
 
+    def from_env(self, actions: Any) -> np.ndarray:
+        return np.reshape(actions, (-1, self.action_size)).astype(np.float32)
+
     def best_action(self, params: Tensor) -> Tensor:
         return self._clip(params[..., : self.action_size])
 
@@ -243,6 +254,12 @@ class SquashedGaussian(DiagonalGaussian):
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return super().to_env(np.where(self._bounded, self._middle + self._half * tanh(actions), actions))
 
+    def from_env(self, actions: Any) -> np.ndarray:
+        # artanh a = ½ log((1 + a) / (1 − a))
+        given = super().from_env(actions)
+        a = np.clip((given - self._middle) / self._half, -MAX_SQUASHED, MAX_SQUASHED).astype(np.float32)
+        return np.where(self._bounded, 0.5 * log((1 + a) / (1 - a)), given)
+
     def best_action(self, params: Tensor) -> Tensor:
         u = params[..., : self.action_size]
         squashed = torch.from_numpy(self._middle) + torch.from_numpy(self._half) * u.tanh()
@@ -295,6 +312,9 @@ class Categorical:
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
 
+    def from_env(self, actions: Any) -> np.ndarray:
+        return np.reshape(actions, (-1, self.action_size)).astype(np.float32) - self._start
+
     def best_action(self, params: Tensor) -> Tensor:
         return params.argmax(-1) + self._start
 
@@ -340,6 +360,9 @@ class Bernoulli:
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))
+
+    def from_env(self, actions: Any) -> np.ndarray:
+        return np.reshape(actions, (-1, self.action_size)).astype(np.float32)
 
     def best_action(self, params: Tensor) -> Tensor:
         return (params > 0).to(torch.int8).reshape(-1, *self._shape)

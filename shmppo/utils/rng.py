@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK = 0, 1, 2
+_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _DEMONSTRATIONS = 0, 1, 2, 3
 
 
 def _philox(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
@@ -62,6 +62,11 @@ def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.
 def minibatch_generator(run_seed: int, block: int, iteration: int, epoch: int) -> np.random.Generator:
     """Return the generator that shuffles the sequences of one block of environments in one epoch of an update."""
     return _philox(run_seed, block, _MINIBATCHES, epoch, iteration)
+
+
+def demonstration_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:
+    """Return the generator of the order in which one environment plays all demonstrations for the n-th time."""
+    return _philox(run_seed, env_index, _DEMONSTRATIONS, epoch, 0)
 
 
 def determinism_check_generator(run_seed: int, index: int) -> np.random.Generator:

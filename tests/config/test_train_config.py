@@ -42,6 +42,13 @@ REFUSED = [
     ({"env_block": 3}, r"--num-envs 16 is not a multiple of --env-block 3"),
     ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension has no effect with --objective pen"),
     ({"objective": "penalty", "dual_clip": 3.0}, r"--dual-clip 3.0 has no effect .* use --objective clip"),
+    ({"objective": "clone"}, r"--objective clone and --demonstrations need each other; add the other one, or leave"),
+    ({"demonstrations": "a.npz"}, r"--objective clone and --demonstrations need each other"),
+    ({"objective": "clone", "demonstrations": "a.npz", "dual_clip": 3.0}, r"no effect with --objective clone, which"),
+    (
+        {"objective": "clone", "demonstrations": "a.npz", "env_backend": "vector"},
+        r"--demonstrations needs --env-backend gymnasium, but --env-backend is vector; leave one of them out",
+    ),
     ({"clip": 3e38}, r"--clip is 3e\+38; it must be positive and below 1e30"),
     ({"dual_clip": 1.0}, r"--dual-clip is 1.0; it must be above 1 and below 1e30"),
     ({"desired_kl": 0.0}, r"--desired-kl is 0.0; it must be positive"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
-from helpers import KERNELS, torch_distribution
+from helpers import KERNELS, clone_of_recording, torch_distribution
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -35,6 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none"},
     "penalty": {"objective": "penalty", "penalty_coef": 3.0},
+    "clone": {"objective": "clone"},
+    "clone-burn-in": SHAPED | {"objective": "clone", "burn_in": 3, "encoder": "mlp"},
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
     "beta": {"env": "Pendulum-v1", "normalize_obs": False, "distribution": "beta"},
     "beta-penalty": {"env": "Pendulum-v1", "objective": "penalty", "penalty_coef": 3.0, "distribution": "beta"},
@@ -62,15 +65,17 @@ def plain_loss(
     steps = [(t, n) for start, n, length, _ in sequences for t in range(start, start + length)]
     chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
     mean, std = chosen.mean(), chosen.std()
-    total = torch.zeros(())
+    kind = next(model.parameters()).dtype
+    total = torch.zeros((), dtype=kind)
     for start, n, length, slot in sequences:
         span = slice(start, start + length)
         warm = config.burn_in if slot >= 0 and start > 0 else 0
         seen = slice(start - warm, start + length)
-        state = torch.zeros(1, model.state_size)
+        state = torch.zeros(1, model.state_size, dtype=kind)
         if slot >= 0 and model.state_size:
             state[0] = torch.from_numpy(rollout.sequence_state[slot, n])
         obs = [torch.from_numpy(leaf[seen, n].copy()).unsqueeze(1) for leaf in rollout.obs]
+        obs = [leaf.to(kind) if leaf.is_floating_point() else leaf for leaf in obs]
         with torch.no_grad():
             before = old_model(obs, state)[0][warm:]
         params, values = (out[warm:] for out in model(obs, state)[:2])
@@ -83,6 +88,8 @@ def plain_loss(
         low, high = 1 - config.clip, 1 + config.clip
         if config.objective == "penalty":
             objective = ratio * scaled - 3.0 * torch.distributions.kl_divergence(old_policy, policy)
+        elif config.objective == "clone":
+            objective = log_prob_of(policy, actions).sum(-1)
         elif config.ratio == "per-dimension":
             ratios = log_ratio.exp()
             bounded = torch.where(scaled.unsqueeze(-1) > 0, ratios.clamp(max=high), ratios.clamp(min=low))
@@ -99,9 +106,17 @@ def plain_loss(
 
 @KERNELS
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(variant: str, kernel: Any) -> None:
-    encoder: Any = "mlp" if kernel == "native" else "auto"  # the kernels have no convolutions
-    config = dataclasses.replace(CONFIG, **VARIANTS[variant], kernel=kernel, encoder=encoder)
+def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(
+    variant: str, kernel: Any, tmp_path: Path
+) -> None:
+    changes = VARIANTS[variant] | {"kernel": kernel}
+    if kernel == "native":
+        changes["encoder"] = "mlp"  # the kernels have no convolutions
+    if clones := changes.get("objective") == "clone":
+        del changes["objective"]
+    config = dataclasses.replace(CONFIG, **changes)
+    if clones:
+        config = clone_of_recording(config, tmp_path / "episodes.npz")
     buffers, learner, pool = sampled(config)
     advantages = planned(buffers, learner)
     old_model = copy.deepcopy(learner.model)
@@ -116,8 +131,11 @@ def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(va
     bounds = plan.bounds[epoch, minibatch]
     sequences = plan.sequences[plan.order[epoch, bounds[0] : bounds[-1]]].tolist()
     steps = sum(length for _, _, length, _ in sequences)
-    total = plain_loss(config, buffers, learner.model, old_model, sequences, advantages)
-    plain = torch.autograd.grad(total / steps, list(learner.model.parameters()))
+    model = copy.deepcopy(learner.model)
+    if clones:  # a reference in float64
+        model, old_model = model.double(), old_model.double()
+    total = plain_loss(config, buffers, model, old_model, sequences, advantages)
+    plain = [gradient.float() for gradient in torch.autograd.grad(total / steps, list(model.parameters()))]
     assert plan.steps[epoch, minibatch] == steps
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected, atol=2e-6, rtol=2e-4)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers import clone_of_recording
 from public_helpers import checking, wait_for_the_check, worker_processes
 
 from shmppo import TrainConfig, train
@@ -47,6 +48,12 @@ def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> 
     assert (summary["exact"], summary["environment_check"]) == (None, "not finished")
     assert "not checked for reproducibility: the run ended before the check" in log_of(tmp_path / "run")
     assert not checking()
+
+
+def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> None:
+    config = clone_of_recording(SMALL, tmp_path / "a.npz")
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert (summary["exact"], summary["environment_check"]) == (True, "none")
 
 
 @pytest.mark.long

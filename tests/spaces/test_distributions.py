@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 from helpers import torch_distribution
 
 from shmppo.errors import ConfigError
@@ -52,6 +53,32 @@ def drawn(distribution: Distribution, count: int, seed: int = 0, dtype: type = n
     generator = np.random.default_rng(seed)
     p, q = (0.7 * generator.standard_normal((count, distribution.num_params)).astype(dtype) for _ in range(2))
     return [p, q, distribution.sample(p, distribution.noise(generator, count)).astype(dtype)]
+
+
+@pytest.mark.parametrize(("name", "squash"), CASES)
+def test_actions_of_the_environment_are_converted_back(name: str, squash: bool) -> None:
+    distribution, space = make(name, squash), SPACES[name.partition(", ")[0]]
+    given = distribution.to_env(drawn(distribution, 9, dtype=np.float32)[2])
+    stacked = concatenate(space, given, create_empty_array(space, 9))
+    actions = distribution.from_env(stacked)
+    assert (actions.dtype, actions.shape) == (np.float32, (9, distribution.action_size))
+    again = concatenate(space, distribution.to_env(actions), create_empty_array(space, 9))
+    for one, other in zip(leaves_of(again), leaves_of(stacked), strict=True):
+        np.testing.assert_allclose(one, other, atol=3e-4 if squash else 1e-6 * ("beta" in name))  # tanh saturates
+
+
+def leaves_of(actions: Any) -> list[np.ndarray]:
+    """The arrays of stacked actions."""
+    if isinstance(actions, np.ndarray):
+        return [actions]
+    return [leaf for part in (actions.values() if isinstance(actions, dict) else actions) for leaf in leaves_of(part)]
+
+
+def test_a_squashed_action_at_a_bound_stays_finite() -> None:
+    distribution = distribution_for(PART_BOUNDED, "a test", squash=True)
+    actions = distribution.from_env(np.array([[3.0, 3.0, 1.0], [-2.0, -8.0, 1.25]]))
+    bound = np.arctanh(0.9999)
+    np.testing.assert_allclose(actions, [[bound, 3, -bound], [-bound, -8, 0]], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["box", "box64", "discrete", "multi-binary", "unit-box, beta"])

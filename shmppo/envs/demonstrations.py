@@ -1,0 +1,215 @@
+"""Demonstrations: episodes in an NPZ file or a Minari data set, how they are recorded, and how a run plays them back.
+
+A file contains no pickled objects, so loading it runs no code. Episodes follow each other in its arrays:
+
+- `obs`, or one array per leaf such as `obs/camera`: observations as stored, before normalization,
+  [steps + episodes, …]. Those of an episode are the observations before its steps, and the last one.
+- `actions`: as sampled, float32 [steps, A]; `Distribution.to_env` converts them to those of the environment.
+- `rewards`, `terminated`, `truncated`: [steps]. The last step of an episode that was stopped is truncated.
+- `lengths`: int64 [episodes], numbers of steps.
+- `description`: JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shmppo.config.checks import require
+from shmppo.config.info_keys import InfoKey
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.handles import EnvHandle
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.errors import ConfigError, EnvError
+from shmppo.utils.files import make_parent_directory, replaced_file
+from shmppo.utils.rng import demonstration_generator
+
+MINARI = "minari:"
+"""What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
+
+OUTCOMES = ("rewards", "terminated", "truncated")
+"""What `VectorEnv.step` writes."""
+
+
+class Recorder:
+    """Records episodes while they are played, in one batch of environments after the other."""
+
+    def __init__(self, path: Path) -> None:
+        """Prepare to write a file. Raises ConfigError if it cannot be written."""
+        make_parent_directory(path, "--record")
+        require(not path.is_dir(), f"--record {path} is a directory; name a file in it")
+        self._path = path
+        self._episodes: list[list[np.ndarray]] = []
+        self._steps: list[list[np.ndarray]] = []  # of the current batch
+        self._finals: dict[int, tuple[np.ndarray, ...]] = {}
+
+    def step(self, envs: VectorEnv, sampled: np.ndarray, actions: list[Any], *outcome: np.ndarray) -> list[EpisodeEnd]:
+        """Record a step of the environments of a batch, and return the episodes that ended.
+
+        Args:
+            sampled: the actions as sampled, float32 [n, A].
+            actions, outcome: the arguments of `VectorEnv.step`.
+        """
+        obs = [leaf.copy() for leaf in envs.obs]
+        ended = envs.step(actions, *outcome)
+        self._steps.append([*obs, *(array.copy() for array in (sampled, *outcome))])
+        self._finals.update({end.i: end.final for end in ended})
+        return ended
+
+    def end_batch(self, envs: VectorEnv, lengths: Sequence[int]) -> None:
+        """Add the episodes of a batch. lengths: [n], their numbers of steps."""
+        columns = [np.stack(column) for column in zip(*self._steps, strict=True)]  # [T, n, …]
+        for i, length in enumerate(lengths):
+            episode = [column[:length, i] for column in columns]
+            for k, final in enumerate(self._finals.get(i, [leaf[i] for leaf in envs.obs])):  # missing: it was stopped
+                episode[k] = np.concatenate([episode[k], final[np.newaxis]])
+            self._episodes.append(episode)
+        self._steps, self._finals = [], {}
+
+    def save(self, config: TrainConfig, task: Task) -> None:
+        """Write the episodes to the file."""
+        arrays = _join(self._episodes, task)
+        about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": config.hidden_indices}
+        about |= {"return_mean": arrays["rewards"].sum() / len(self._episodes), **_required(config, task)}
+        with replaced_file(self._path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, **arrays, description=json.dumps(about))  # type: ignore[arg-type]
+
+
+def _join(episodes: Sequence[Sequence[np.ndarray]], task: Task) -> dict[str, np.ndarray]:
+    """Join episodes, each of which has the arrays of a file in their order."""
+    names = [*(leaf.field for leaf in task.observation.leaves), "actions", *OUTCOMES]
+    arrays = {name: np.concatenate(parts) for name, *parts in zip(names, *episodes, strict=True)}
+    arrays["lengths"] = np.array([len(rewards) for *_, rewards, _, _ in episodes])
+    last = np.cumsum(arrays["lengths"]) - 1
+    arrays["truncated"][last] |= ~arrays["terminated"][last]
+    return arrays
+
+
+def _required(config: TrainConfig, task: Task) -> dict[str, Any]:
+    """Return what a recording and a run that learns from it must have in common."""
+    return {**task.spaces, "squash_actions": config.squash_actions, "distribution": config.distribution}
+
+
+def load_demonstrations(config: TrainConfig, task: Task) -> dict[str, np.ndarray]:
+    """Load the demonstrations that --demonstrations names.
+
+    Raises:
+        ConfigError: if they cannot be read, or if they do not fit the environment or the options of the run.
+    """
+    name = str(config.demonstrations)
+    try:
+        if name.startswith(MINARI):
+            return _from_minari(name.removeprefix(MINARI), config, task)
+        with open(name, "rb") as opened, np.load(opened) as file:
+            _check(json.loads(str(file["description"])), config, task)
+            return dict(file)
+    except (ImportError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"--demonstrations {name} cannot be read ({str(error).partition('. ')[0]}); name a file that evaluate "
+            "--record has written, or minari:ID (extra minari) of a data set that minari download has fetched"
+        ) from error
+
+
+def _from_minari(dataset_id: str, config: TrainConfig, task: Task) -> dict[str, np.ndarray]:
+    """Convert a Minari data set. Its actions are those that the environment received."""
+    import minari
+
+    dataset = minari.load_dataset(dataset_id)
+    spaces = {name: " ".join(str(getattr(dataset, name)).split()) for name in task.spaces}
+    _check({"hide_obs": (), **_required(config, task), **spaces}, config, task)
+    episodes = []
+    for one in dataset:
+        obs = [leaf.to_storage(leaf.extract(one.observations), (len(one) + 1,)) for leaf in task.observation.leaves]
+        actions = task.distribution.from_env(one.actions)
+        episodes.append([*obs, actions, one.rewards, one.terminations, one.truncations])
+    return _join(episodes, task)
+
+
+def _check(about: dict[str, Any], config: TrainConfig, task: Task) -> None:
+    """Raise ConfigError if demonstrations with this description do not fit a run."""
+    where = f"--demonstrations {config.demonstrations}"
+    for key, wanted in _required(config, task).items():
+        require(about[key] == wanted, f"{where} has {key} {about[key]}, but the run has {wanted}; use the same")
+    hidden = sorted(set(about["hide_obs"]) - set(config.hidden_indices))
+    require(not hidden, f"{where} was recorded without the observation indices {hidden}; add them to --hide-obs")
+
+
+class PlaybackVectorEnv(VectorEnv):
+    """A range of environments, each of which plays all recorded episodes in a random order, again and again.
+
+    `step` ignores the given actions. The hash of each episode is that of all recorded actions and rewards.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
+        """Load the demonstrations for the environments low … high − 1. Errors: see `load_demonstrations`."""
+        super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
+        self._data = data = load_demonstrations(config, task)
+        self._hash = zlib.crc32(data["actions"].tobytes() + data["rewards"].tobytes())
+        self._seed, self._first_env = config.seed, config.first_env
+        self._begins = np.cumsum(data["lengths"]) - data["lengths"]  # first step of each recorded episode
+        # The recorded episode that each environment plays, and its next step among all steps.
+        self._recorded, self._next = np.zeros((2, high - low), np.int64)
+        self._played: list[np.ndarray] = []  # the recorded actions [n, A] of each step since `take_actions`
+
+    def reset_all(self, episode: int) -> None:
+        for i in range(len(self.handles)):
+            self.reset_env(i, episode)
+
+    def reset_env(self, i: int, episode: int, steps: int = 0) -> None:
+        """Start the episode with this number in environment i, or continue it after some steps."""
+        self._begin_episode(i, episode)
+        self.hashes[i] = self._hash
+        epoch, position = divmod(episode, len(self._begins))
+        generator = demonstration_generator(self._seed, self._first_env + self.handles[i].index, epoch)
+        self._recorded[i] = generator.permutation(len(self._begins))[position]
+        self._next[i] = self._begins[self._recorded[i]] + steps
+        self._observe([i])
+        self._hide()
+
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        """Continue every episode after its steps so far, unless the demonstrations have changed."""
+        progress += 1
+        for i, one in enumerate(episodes):
+            if one.actions is None or one.expected_hash != self._hash:
+                self.reset_env(i, one.number + 1)
+            else:
+                self.reset_env(i, one.number, len(one.actions))
+        return [handle.episode == one.number for handle, one in zip(self.handles, episodes, strict=True)]
+
+    def take_actions(self) -> np.ndarray:
+        """Return the recorded actions of the steps since the last call, float32 [steps, n, A]."""
+        actions, self._played = np.stack(self._played), []
+        return actions
+
+    def close(self) -> None:
+        pass
+
+    def _step_all(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> dict[int, EnvError]:
+        data, step = self._data, self._next
+        self._played.append(data["actions"][step])
+        rewards[:], terminated[:], truncated[:] = (data[name][step] for name in OUTCOMES)
+        self._next += 1
+        self._observe(range(len(step)))
+        return {}
+
+    def _observe(self, indices: Sequence[int]) -> None:
+        """Copy the current observations of some environments to `obs`."""
+        rows = (self._next + self._recorded)[indices]  # each earlier episode has one observation more than steps
+        for obs, leaf in zip(self.obs, self.observation.leaves, strict=True):
+            obs[indices] = self._data[leaf.field][rows]
+
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        return np.full(len(indices), np.nan)
+
+    def _begin_next(self, indices: Sequence[int]) -> None:
+        for i in indices:
+            self.reset_env(i, self.handles[i].episode + 1)

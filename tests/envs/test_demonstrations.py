@@ -1,0 +1,302 @@
+"""Demonstrations: what a recording contains, the order in which it is played back, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from helpers import clone_of_recording, collected
+
+import shmppo.evaluate as command
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.demonstrations import PlaybackVectorEnv, load_demonstrations
+from shmppo.envs.factory import make_environment
+from shmppo.envs.inspection import inspect_task
+from shmppo.envs.vector_env import EpisodeToRestore
+from shmppo.errors import ConfigError
+from shmppo.policies.evaluation import evaluate
+from shmppo.runs.trainer import train
+from shmppo.sampling.evaluation import FIRST_INDEX
+from shmppo.utils.rng import episode_seed
+
+TRAINED = Path(__file__).parents[2] / "examples" / "trained"
+SMALL = TrainConfig(
+    env="CartPole-v1", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), grad_shards=2, workers=0, quiet=True, total_steps=5 * 20 * 4,
+)  # fmt: skip
+ECHO = dataclasses.replace(SMALL, env="space_environments:Echo-v0", env_kwargs={"actions": "nested"})
+SHAPED = dataclasses.replace(
+    SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict", "action": "box"}, encoder="mlp",
+    squash_actions=True, prev_action=True,
+)  # fmt: skip
+CASES = {
+    "cartpole": SMALL,
+    "discrete-joint": dataclasses.replace(ECHO, env_kwargs={"actions": "multi-discrete"}),
+    "joint-squashed": dataclasses.replace(ECHO, squash_actions=True),
+    "dict": SHAPED,
+    "mask": dataclasses.replace(SMALL, env="space_environments:Masked-v0", action_masks=True),
+    "mujoco": dataclasses.replace(SMALL, env="HalfCheetah-v5"),
+}
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def loaded(config: TrainConfig) -> dict[str, np.ndarray]:
+    return load_demonstrations(config, inspect_task(config))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> None:
+    config = CASES[case]
+    data = loaded(clone_of_recording(config, tmp_path / "a.npz", episodes=3, max_steps=30))
+    task, env = inspect_task(config), make_environment(config)
+    step = row = 0
+    for k, length in enumerate(data["lengths"].tolist()):
+        seed = episode_seed(config.seed, FIRST_INDEX + k, 0)
+        obs, _ = env.reset(seed=seed)
+        actions = task.distribution.to_env(data["actions"][step : step + length])
+        for t in range(length + 1):
+            for leaf in task.observation.leaves:
+                stored = data[leaf.field][row + t]
+                np.testing.assert_array_equal(stored, leaf.to_storage(leaf.extract(obs)).astype(leaf.dtype))
+            if t < length:
+                obs, reward, terminated, truncated, _ = env.step(actions[t])
+                assert data["rewards"][step + t] == reward
+                assert data["terminated"][step + t] == terminated
+                assert data["truncated"][step + t] == (truncated or (t == 29 and not terminated))
+        step, row = step + length, row + length + 1
+    assert (step, row) == (len(data["actions"]), len(data[task.observation.leaves[0].field]))
+    env.close()
+
+
+def test_evaluate_records_its_episodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, run_dir = tmp_path / "new" / "a.npz", TRAINED / "cartpole"
+    monkeypatch.setattr(sys, "argv", ["evaluate", str(run_dir), "--episodes", "70", "--record", str(file), "--json"])
+    assert command.main() == 0
+    result, data = json.loads(capsys.readouterr().out), arrays_of(file)
+    assert data["lengths"].tolist() == result["lengths"]  # two batches of environments
+    ends = np.cumsum(data["lengths"])
+    np.testing.assert_allclose(np.add.reduceat(data["rewards"], ends - data["lengths"]), result["returns"])
+    about = json.loads(str(data["description"]))
+    assert about["return_mean"] == result["return_mean"]
+    assert (about["env"], about["env_kwargs"], about["hide_obs"]) == ("CartPole-v1", {}, [])
+    assert about["action_space"] == "Discrete(2)"
+    with pytest.raises(ConfigError, match=f"^--record {tmp_path} is a directory; name a file in it$"):
+        evaluate(run_dir, record=tmp_path)
+    assert evaluate(run_dir, episodes=2, record=tmp_path / "b.npz") == evaluate(run_dir, episodes=2)
+
+
+def test_each_environment_plays_all_episodes_in_an_order_of_its_own(tmp_path: Path) -> None:
+    config = clone_of_recording(SMALL, tmp_path / "a.npz")
+    data, envs = loaded(config), PlaybackVectorEnv(config, inspect_task(config), 1, 4)
+    begins = np.cumsum(data["lengths"] + 1) - data["lengths"] - 1
+    firsts = {data["obs"][row].tobytes(): k for k, row in enumerate(begins)}
+    orders = []
+    for i in range(3):
+        played = []
+        for episode in range(12):
+            envs.reset_env(i, episode)
+            played.append(firsts[envs.obs[0][i].tobytes()])
+        assert sorted(played[:6]) == sorted(played[6:]) == list(range(6))
+        orders += [played[:6], played[6:]]
+    assert len({tuple(order) for order in orders}) > 1
+    other = PlaybackVectorEnv(dataclasses.replace(config, seed=2), inspect_task(config), 1, 2)
+    played = []
+    for episode in range(6):
+        other.reset_env(0, episode)
+        played.append(firsts[other.obs[0][0].tobytes()])
+    assert played not in orders
+
+
+@pytest.mark.parametrize("case", ["cartpole", "joint-squashed", "dict"])
+def test_a_rollout_contains_the_recorded_steps(case: str, tmp_path: Path) -> None:
+    config = clone_of_recording(CASES[case], tmp_path / "a.npz")
+    data, rollout = loaded(config), collected(config, (0, 2), (2, 5)).rollout
+    episode_of = np.repeat(np.arange(len(data["lengths"])), data["lengths"])
+    leaves = [leaf.field for leaf in inspect_task(config).observation.leaves]
+    rows = np.arange(len(episode_of)) + episode_of
+
+    def steps(obs: list[np.ndarray], *rest: np.ndarray) -> set[bytes]:
+        arrays = [*obs, *(array.astype(np.float64) for array in rest)]
+        return {b"".join(array[k].tobytes() for array in arrays) for k in range(len(rest[0]))}
+
+    names = ("actions", "rewards", "terminated", "truncated")
+    recorded = steps([data[leaf][rows] for leaf in leaves], *(data[name] for name in names))
+    parts = (rollout.actions, rollout.reward, rollout.terminated, rollout.truncated)
+    flat = [array.reshape(100, *array.shape[2:]) for array in parts]
+    found = steps([leaf.reshape(100, *leaf.shape[2:]) for leaf in rollout.obs], *flat)
+    assert found <= recorded
+    assert len(found) > 20
+
+
+def test_an_episode_is_continued_where_it_was_unless_the_demonstrations_have_changed(tmp_path: Path) -> None:
+    config = clone_of_recording(SMALL, tmp_path / "a.npz")
+    task, progress = inspect_task(config), np.zeros(1, np.int64)
+    outcome = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
+    envs = PlaybackVectorEnv(config, task, 0, 2)
+    envs.reset_all(3)
+    for _ in range(4):
+        envs.step([None, None], *outcome)
+    lost = [
+        EpisodeToRestore(h.episode, [0] * n, c, None)
+        for h, n, c in zip(envs.handles, envs.lengths, envs.hashes, strict=True)
+    ]
+    restored = PlaybackVectorEnv(config, task, 0, 2)
+    assert restored.restore(lost, progress) == [True, True]
+    for _ in range(60):
+        np.testing.assert_array_equal(restored.obs[0], envs.obs[0])
+        before = [handle.episode for handle in envs.handles]
+        ended = [[end.i for end in one.step([None, None], *outcome)] for one in (envs, restored)]
+        assert ended[0] == ended[1]
+    assert before[0] > 3
+    assert restored.restore([lost[0], lost[1]._replace(actions=None)], progress) == [True, False]
+    assert restored.handles[1].episode == lost[1].number + 1
+    clone_of_recording(dataclasses.replace(SMALL, seed=2), tmp_path / "a.npz")
+    assert PlaybackVectorEnv(config, task, 0, 2).restore(lost, progress) == [False, False]
+
+
+REFUSED: list[tuple[TrainConfig, dict[str, Any], str]] = [
+    (SMALL, {"env": "Pendulum-v1"}, r"has observation_space Box\(.*\), but the run has Box\(.*\); use the same$"),
+    (SMALL, {"prev_action": True}, r"has observation_space Box.*, but the run has Dict"),
+    (
+        SMALL,
+        {"env": "environments:FourNumbersThreeActions-v0"},
+        r"has (action_space Discrete\(2\), but the run has Discrete\(3\)|observation_space)",
+    ),
+    (
+        dataclasses.replace(SMALL, env="Pendulum-v1"),
+        {"squash_actions": True},
+        "has squash_actions False, but the run has True; use the same",
+    ),
+    (
+        dataclasses.replace(SMALL, hide_obs=(1, 3)),
+        {"hide_obs": (1,)},
+        r"was recorded without the observation indices \[3\]; add them to --hide-obs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recorded", "changes", "message"), REFUSED)
+def test_other_spaces_and_options_are_refused_in_one_sentence(
+    recorded: TrainConfig, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = clone_of_recording(recorded, tmp_path / "a.npz")
+    with pytest.raises(ConfigError, match=rf"^--demonstrations {tmp_path}/a\.npz {message}") as raised:
+        train(dataclasses.replace(config, **changes, run_dir=str(tmp_path / "run")))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_student_may_see_less_than_its_teacher(tmp_path: Path) -> None:
+    config = dataclasses.replace(clone_of_recording(SMALL, tmp_path / "a.npz"), hide_obs=(1, 3))
+    rollout = collected(config, (0, 5)).rollout
+    assert not rollout.obs[0][..., [1, 3]].any()
+    assert rollout.obs[0][..., [0, 2]].all()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 99, b"PK\x03\x04", "empty", "pickle"])
+def test_a_file_that_is_no_recording_is_refused_in_one_sentence(content: Any, tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        np.savez(file, **({} if content == "empty" else {"description": np.array([object()])}))
+    config = dataclasses.replace(SMALL, objective="clone", demonstrations=str(file))
+    with pytest.raises(ConfigError, match=rf"{file} cannot be read \(.*\); name a file that evaluate --record"):
+        loaded(config)
+
+
+class Lunch(gymnasium.Env[dict[str, Any], dict[str, Any]]):
+    """An environment with parts that Minari can store."""
+
+    observation_space = spaces.Dict({"where": spaces.Box(-9, 9, (2,)), "day": spaces.Discrete(7, start=1)})
+    action_space = spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "dish": spaces.MultiDiscrete([3, 2])})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._observe(), {}
+
+    def _observe(self) -> dict[str, Any]:
+        return {
+            "where": self.np_random.uniform(-1, 1, 2).astype(np.float32),
+            "day": np.int64(1 + self.np_random.integers(7)),
+        }
+
+    def step(self, action: dict[str, Any]) -> tuple[dict, float, bool, bool, dict]:
+        self.t += 1
+        return self._observe(), float(action["dish"][0]), self.t == 9, False, {}
+
+
+gymnasium.register("Lunch-v0", entry_point="test_demonstrations:Lunch")
+
+
+def stacked(space: spaces.Space, values: list[Any]) -> Any:
+    return concatenate(space, values, create_empty_array(space, len(values)))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Lunch-v0"])
+def test_a_minari_data_set_is_played_back(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    made = gymnasium.make(env)
+    given: list[list[Any]] = []
+    observed: list[list[Any]] = []
+    buffers = []
+    for seed in range(3):
+        made.action_space.seed(seed)
+        observed.append([made.reset(seed=seed)[0]])
+        given.append([])
+        steps: list[list[Any]] = []
+        while not steps or not any(steps[-1][1:]):
+            given[-1].append(made.action_space.sample())
+            obs, *outcome, _ = made.step(given[-1][-1])
+            observed[-1].append(obs)
+            steps.append(outcome)
+        rewards, terminations, truncations = (list(column) for column in zip(*steps, strict=True))
+        buffers.append(
+            minari.data_collector.EpisodeBuffer(
+                observations=stacked(made.observation_space, observed[-1]),
+                actions=stacked(made.action_space, given[-1]),
+                rewards=rewards, terminations=terminations, truncations=truncations,
+            )
+        )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the missing name of the author
+        minari.create_dataset_from_buffers("tests/lunch-v0", buffer=buffers, env=made)
+    config = dataclasses.replace(SMALL, env=env, objective="clone", demonstrations="minari:tests/lunch-v0")
+    task, data = inspect_task(config), loaded(config)
+    assert len(data["lengths"]) == 3
+    for expected, found in zip(itertools.chain(*given), task.distribution.to_env(data["actions"]), strict=True):
+        np.testing.assert_array_equal(
+            spaces.flatten(made.action_space, expected), spaces.flatten(made.action_space, found)
+        )
+    for leaf in task.observation.leaves:
+        stored = [leaf.to_storage(leaf.extract(obs)).astype(leaf.dtype) for obs in itertools.chain(*observed)]
+        np.testing.assert_array_equal(data[leaf.field], stored)
+    assert collected(config, (0, 5)).rollout.reward.any()
+    other = dataclasses.replace(config, demonstrations="minari:tests/dinner-v0")
+    with pytest.raises(ConfigError, match=r"minari:tests/dinner-v0 cannot be read \(Dataset tests/dinner-v0 not found"):
+        loaded(other)
+
+
+def test_minari_is_needed_only_for_its_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    config = dataclasses.replace(SMALL, objective="clone", demonstrations="minari:D4RL/door/human-v2")
+    with pytest.raises(ConfigError, match=r"minari:D4RL/door/human-v2 cannot be read \(.*minari.*extra minari"):
+        loaded(config)

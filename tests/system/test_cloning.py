@@ -1,0 +1,75 @@
+"""Behavior cloning in whole runs: it learns, no disturbance changes a bit, and PPO continues from the clone."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import assert_no_bit_changes, summary_of
+from helpers import Saboteur, clone_of_recording
+
+from shmppo.config.flags import parse_config
+from shmppo.config.train_config import TrainConfig
+from shmppo.policies.evaluation import evaluate
+from shmppo.runs.trainer import resume, train
+
+TRAINED = Path(__file__).parents[2] / "examples" / "trained"
+BASE = TrainConfig(
+    env="CartPole-v1", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), grad_shards=2, workers=0, quiet=True, total_steps=6 * 24 * 6,
+)  # fmt: skip
+CASES = {
+    "cartpole": dataclasses.replace(BASE, burn_in=3),
+    "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5", core="gru", lr_schedule="kl-adaptive"),  # snapshots
+    "joint": dataclasses.replace(BASE, env="space_environments:Echo-v0", env_kwargs={"actions": "nested"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_workers_a_stop_and_a_killed_worker_change_no_bit(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = clone_of_recording(CASES[case], tmp_path / "a.npz")
+    assert_no_bit_changes(config, tmp_path)
+    saboteur = Saboteur(monkeypatch, at_round=11, number=signal.SIGKILL, delay=0.0)  # of the third COLLECT
+    killed = train(dataclasses.replace(config, workers=2, run_dir=str(tmp_path / "killed")))
+    assert saboteur.hit
+    assert (killed["worker_restarts"], killed["exact"]) == (1, True)
+    assert killed["weights_sha256"] == summary_of(tmp_path / "0-central")["weights_sha256"]
+
+
+def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(clone_of_recording(BASE, tmp_path / "a.npz"), demonstrations="a.npz", run_dir="run")
+    assert train(dataclasses.replace(config, stop_at_iteration=2))["exact"]
+    clone_of_recording(dataclasses.replace(BASE, seed=2), tmp_path / "a.npz")
+    monkeypatch.chdir(os.sep)
+    summary = resume(tmp_path / "run")
+    assert "environment 0: its episode could not be replayed and was restarted" in summary["inexact_reasons"]
+
+
+def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(tmp_path: Path) -> None:
+    file, clone = tmp_path / "a.npz", tmp_path / "clone"
+    evaluate(TRAINED / "cartpole", episodes=20, record=file)
+    config = TrainConfig(
+        env="CartPole-v1", objective="clone", demonstrations=str(file), total_steps=40_960, seed=3, workers=0,
+        eval_every=20, quiet=True, run_dir=str(clone),
+    )  # fmt: skip
+    summary = train(config)
+    assert summary["exact"]
+    file.unlink()  # only cloning needs it
+    returns = evaluate(clone, episodes=20, seed=7).returns
+    assert sum(returns) / 20 >= 400
+    with open(clone / "metrics.csv") as metrics:
+        rows = list(csv.DictReader(metrics))
+    assert float(rows[-1]["policy_loss"]) < 0.5 * float(rows[0]["policy_loss"])
+    assert {float(row["return_mean_100"]) for row in rows[5:]} == {500.0}
+    assert 0 <= float(rows[-1]["approx_kl"]) < 0.1
+    words = ["--init-from", str(clone), "--total-steps", "2048", "--workers", "0", "--run-dir", str(tmp_path / "ppo")]
+    continued = parse_config([*words, "--quiet"])
+    assert (continued.objective, continued.demonstrations, continued.hidden_indices) == ("clip", None, ())
+    assert train(continued)["return_mean_100"] != 500.0
