@@ -57,13 +57,16 @@ def portable() -> None:
     pin_torch()
 
 
-def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
+def train(
+    config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), trust: Trusted = ()
+) -> dict[str, Any]:
     """Train a policy until the configured number of steps.
 
     Args:
         config: the configuration of the run.
         callback: receives the metrics of each iteration. If it returns True, the run stops after that iteration.
         loggers: receive the same metrics (see `shmppo.loggers.trackers.Logger`).
+        trust: modules of which code may be imported although only the run of `config.teacher` names it.
 
     With several ranks, only rank 0 calls callback and loggers.
 
@@ -79,7 +82,7 @@ def train(config: TrainConfig, *, callback: Callback | None = None, loggers: Seq
     """
     from shmppo.runs import trainer
 
-    return _uninterrupted(trainer.train(config, callback=callback, loggers=loggers))
+    return _uninterrupted(trainer.train(config, callback=callback, loggers=loggers, trust=trust))
 
 
 def resume(

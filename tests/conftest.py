@@ -59,7 +59,9 @@ def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
 
 def fields_of(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     """The layout table of the shared memory of a run."""
-    return run_fields(config, task.observation, task.distribution, task.snapshot.bytes if task.snapshot else 0)
+    snapshot, teacher = task.snapshot, task.teacher
+    sizes = {"snapshot": snapshot.bytes if snapshot else 0, "U": teacher.state_size if teacher else 0}
+    return run_fields(config, task.observation, task.distribution, **sizes)
 
 
 def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner, Pool]:

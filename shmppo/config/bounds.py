@@ -19,7 +19,7 @@ BOUNDS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("be at least 1", lambda v: v >= 1, (
         "num_envs", "total_steps", "hidden_size", "num_layers", "rollout_steps", "seq_len", "epochs", "minibatches",
         "env_block", "grad_shards", "anneal_steps", "stop_at_iteration", "checkpoint_every", "keep_every",
-        "kl_profile_every", "eval_every", "eval_episodes", "attention_window", "attention_heads",
+        "kl_profile_every", "eval_every", "eval_episodes", "attention_window", "attention_heads", "teacher_steps",
     )),
     ("be 0 or more", lambda v: v >= 0, ("workers", "check_determinism")),
     ("lie in 0 … 2^63 - 1", lambda v: 0 <= v < 2**63, ("seed",)),
@@ -33,7 +33,7 @@ BOUNDS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
         "clip_reward", "clip", "penalty_coef", "desired_kl", "learning_rate", "max_grad_norm", "adam_eps",
     )),
     ("be 0 or more and below 1e30", lambda v: 0 <= v < TOO_LARGE, (
-        "entropy_coef", "value_coef", "weight_decay", "warmup_steps",
+        "entropy_coef", "value_coef", "weight_decay", "warmup_steps", "teacher_coef", "critic_warmup_steps",
     )),
     ("be above 1 and below 1e30", lambda v: 1 < v < TOO_LARGE, ("dual_clip",)),
     ("be positive and at most 1e6 seconds", lambda v: 0 < v <= MAX_SECONDS, ("worker_timeout", "rank_timeout")),

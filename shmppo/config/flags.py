@@ -26,7 +26,7 @@ from shmppo.utils.files import user_path
 COMMON = (
     "env", "env_kwargs", "preset", "total_steps", "num_envs", "seed", "workers", "core", "hidden_size",
     "rollout_steps", "learning_rate", "gamma", "entropy_coef", "info_keys", "eval_every", "best_by", "stop_when",
-    "track", "run_dir", "seeds", "resume", "init_from", "config",
+    "track", "run_dir", "seeds", "resume", "init_from", "teacher", "config",
 )  # fmt: skip
 """Fields whose flags `train --help` shows first."""
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
@@ -48,8 +48,8 @@ class SourceOptions:
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
     trust: Modules = ()
-    """A module or package of which code may be imported although only --init-from, or the config.json of a run, names
-    it. Give the flag once per module."""
+    """A module or package of which code may be imported although only --init-from, --teacher, or the config.json of a
+    run, names it. Give the flag once per module."""
     seeds: tuple[int, ...] = ()
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. The same command continues them."""
     jobs: int = 1

@@ -253,10 +253,10 @@ class UpdateOptions:
 class ObjectiveOptions:
     """The objective that the update maximizes."""
 
-    objective: Literal["clip", "penalty", "clone"] = "clip"
+    objective: Literal["clip", "penalty", "distill", "clone"] = "clip"
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
-    (arXiv 1707.06347). clone: behavior cloning, which maximizes the mean log-probability of the actions in
-    --demonstrations; the critic learns from their rewards."""
+    (arXiv 1707.06347). distill: the actor only imitates --teacher. clone: behavior cloning, which maximizes the mean
+    log-probability of the actions in --demonstrations. With all of them, the critic learns from rewards."""
     demonstrations: str | None = None
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
     `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). None: no
@@ -285,6 +285,18 @@ class ObjectiveOptions:
     """Weight of the entropy bonus."""
     anneal_entropy: bool = False
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
+    teacher: str | None = None
+    """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: the loss gets
+    the KL divergence from the teacher to the policy at the steps of the rollouts (kickstarting, arXiv 1803.03835). The
+    teacher sees the parts of the observation that it was trained with, also those that the actor does not see. None:
+    no teacher."""
+    teacher_coef: float = 1.0
+    """Weight of the KL divergence from the teacher."""
+    teacher_steps: int | None = None
+    """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
+    critic_warmup_steps: int = 0
+    """Environment steps at the start in which only the critic is trained, for example after --init-from. Needs
+    --separate-critic all."""
 
     def check_objective(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
@@ -293,9 +305,14 @@ class ObjectiveOptions:
             "--objective clone and --demonstrations need each other; add the other one, or leave both out",
         )
         if self.objective != "clip":
-            unused = f"has no effect with --objective {self.objective}, which does not clip; use --objective clip"
+            unused = f"has no effect with --objective {self.objective}; use --objective clip"
             require(self.ratio == "joint", f"--ratio per-dimension {unused}")
             require(self.dual_clip is None, f"--dual-clip {self.dual_clip} {unused}")
+        if self.objective == "distill":
+            require(self.teacher is not None, "--objective distill needs a teacher; add --teacher RUN_DIR")
+            require(
+                self.teacher_steps is None, "--teacher-steps would end the loss of --objective distill; leave it out"
+            )
 
 
 @dataclass(frozen=True)

@@ -352,6 +352,11 @@ def _check_combinations(c: TrainConfig) -> None:
         f"--preempt-fraction {c.preempt_fraction} ends rollouts early, but --refresh-states needs complete rollouts; "
         "leave one of them out",
     )
+    require(
+        not c.critic_warmup_steps or (c.separate_critic == "all" and not c.weight_decay),
+        "--critic-warmup-steps needs --separate-critic all and no --weight-decay, because otherwise the policy would "
+        "change, too; change these flags, or leave it out",
+    )
 
 
 def _check_workers(c: TrainConfig) -> None:

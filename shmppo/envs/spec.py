@@ -1,4 +1,4 @@
-"""Description of an environment: its spaces, its seeding, and its snapshots."""
+"""Description of an environment: its spaces, its seeding, and its snapshots. A run adds its teacher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from shmppo.envs.checker import Seeding
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.spaces.observations import ObservationSpec
 
-if TYPE_CHECKING:  # it imports torch, which stepping an environment does not need
+if TYPE_CHECKING:  # they import torch, which stepping an environment does not need
+    from shmppo.models.teacher import Teacher
     from shmppo.spaces.distributions import Distribution
 
 
@@ -30,3 +31,5 @@ class Task:
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     spaces: dict[str, str] = field(default_factory=dict)
     """The observation space and the action space as text, to compare with those of demonstrations."""
+    teacher: Teacher | None = None
+    """The teacher of the run, which sees this environment. None: no teacher, or not loaded yet."""

@@ -4,13 +4,13 @@
 --prev-reward. The wrapped observation is a Dict, so the additions are leaves of the observation. They are stored,
 hashed, and replayed like every other leaf.
 
-`RepeatAction` and `FirstActions` are for --wrappers, for example `--wrappers
+`RepeatAction`, `FirstActions`, and `SplitObservation` are for --wrappers, for example `--wrappers
 "shmppo.envs.wrappers:RepeatAction(steps=8)"`. Presets use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -103,6 +103,39 @@ class FirstActions(gymnasium.ActionWrapper):
     def action(self, action: Any) -> Any:
         """Return the action unchanged."""
         return action
+
+
+class SplitObservation(gymnasium.ObservationWrapper):
+    """Turns an observation that is one vector into a Dict of named parts, for --actor-obs and --critic-obs.
+
+    Parts may overlap, and one may be the whole vector, which a teacher needs that was trained without this wrapper.
+    """
+
+    def __init__(self, env: gymnasium.Env, **parts: Sequence[int | None]) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: an environment whose observation is a Box with one axis.
+            parts: the numbers of each part by its name, as the arguments of `slice`: [8, None] for all but the first 8.
+
+        Raises:
+            ConfigError: if the observation is no vector, or if a part is empty.
+        """
+        super().__init__(env)
+        box: Any = env.observation_space
+        self._parts = {name: slice(*bounds) for name, bounds in parts.items()}
+        require(
+            isinstance(box, spaces.Box) and len(box.shape) == 1 and all(map(len, self.observation(box.low).values())),
+            f"--wrappers SplitObservation needs an observation that is one vector, and none of its parts may be empty, "
+            f"but the observation is {box}; correct the parts, or remove the wrapper",
+        )
+        chosen = self._parts.items()
+        boxes = [(name, spaces.Box(box.low[part], box.high[part], dtype=box.dtype)) for name, part in chosen]
+        self.observation_space = spaces.Dict(boxes)
+
+    def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parts of an observation."""
+        return {name: observation[part] for name, part in self._parts.items()}
 
 
 class ActionMaskWrapper(gymnasium.Wrapper):

@@ -8,7 +8,7 @@ function.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -271,6 +271,20 @@ def build_model(config: TrainConfig, observation: ObservationSpec, distribution:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return ActorCritic(config, observation, distribution)
+
+
+def trained_model(
+    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, weights: Mapping[str, Tensor]
+) -> ActorCritic:
+    """Create the network with the given weights, for acting.
+
+    If the critic sees other parts of the observation, it is removed, because the observation may lack them.
+    """
+    model = build_model(config, observation, distribution)
+    if len(set(model.inputs)) > 1:
+        model.remove_critic()
+    model.load_state_dict({name: weights[name] for name in model.state_dict()})
+    return model
 
 
 def build_meta_model(config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> ActorCritic:

@@ -10,10 +10,14 @@ class LossCoefficients(NamedTuple):
 
     clip_range: float
     """ε of PPO-Clip."""
+    policy_coef: float
+    """Weight of the objective: 1, or 0 if it is not part of the loss."""
     entropy_coef: float
     """Weight of the entropy bonus."""
     penalty_coef: float
     """β of PPO-Penalty."""
+    teacher_coef: float
+    """Weight of KL(teacher ‖ policy)."""
 
 
 class LossTerms(NamedTuple):
@@ -24,6 +28,7 @@ class LossTerms(NamedTuple):
     entropy: float
     approx_kl: float
     clip_fraction: float
+    teacher_kl: float
 
 
 class Progress(NamedTuple):
@@ -32,8 +37,8 @@ class Progress(NamedTuple):
     steps: int
     """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
     replayed: int
-    """A counter of restored environments, of steps replayed to restore them, and of steps of a state refresh or an
-    evaluation."""
+    """A counter of restored environments, of steps replayed to restore them, and of steps of a state refresh, a
+    teacher, or an evaluation."""
 
 
 class Sequence(NamedTuple):

@@ -15,7 +15,8 @@ for each minibatch, REFRESH between two epochs (with --refresh-states), and EVAL
 Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
 environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat
 vector of all parameters, S recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension), and O
-policy parameters (0 with --objective clip).
+policy parameters (0 with --objective clip). The teacher has U numbers of recurrent state and V policy parameters (0
+without --teacher).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -81,6 +82,7 @@ class Rollout:
         OWN_ENVS, "COLLECT", "f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)"
     )
     policy_params: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N O", "policy parameters, for the closed-form KL")
+    teacher_params: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N V", "policy parameters of the teacher")
     value: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N", "V(obs[t])")
     bootstrap: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f4", "T N", "V after a truncated step, and after the last valid step"
@@ -122,6 +124,7 @@ class Carry:
 
     obs: tuple[np.ndarray, ...] = _per_leaf(OWN_ENVS, "START, COLLECT", "N", "the current observation")
     state: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "f4", "N S", "recurrent state")
+    teacher_state: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "N U", "recurrent state of the teacher")
     first: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "?", "N", "the current observation begins an episode")
     episode: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "number of the episode in progress")
     episode_return: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "f8", "N", "return of the episode so far")
@@ -151,7 +154,7 @@ class Minibatches:
     advantage_scale: np.ndarray = _shared(
         LEARNER, "PLAN", "f8", "K M 2", "mean and 1 / standard deviation of advantages"
     )
-    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "3", "coefficients of this update (`LossCoefficients`)")
+    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "5", "coefficients of this update (`LossCoefficients`)")
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class ShardResults:
 
     gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
     total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "their sum, which the step scales")
-    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 5", "the shard's part of `LossTerms`")
+    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 6", "the shard's part of `LossTerms`")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 
 
@@ -170,7 +173,7 @@ class OptimizerState:
 
     learning_rate: np.ndarray = _shared(LEARNER, "PUBLISH", "f8", "1", "learning rate of the iteration")
     gradient_factor: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "scales the gradient to --max-grad-norm")
-    steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of steps with this one")
+    steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of steps of Adam with this one")
     moments: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")
 
 
@@ -267,9 +270,12 @@ class Field:
 
 
 def axis_sizes(
-    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, snapshot_bytes: int = 0
+    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, **known: int
 ) -> dict[str, int]:
-    """Return the length of each axis of a run, by name."""
+    """Return the length of each axis of a run, by name.
+
+    known: of the axes "snapshot" and "U", which are 0 by default.
+    """
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
     return {
@@ -289,9 +295,11 @@ def axis_sizes(
         "O": distribution.num_params if config.objective != "clip" else 0,
         "E": len(config.own_eval_episodes),
         "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
-        "snapshot": snapshot_bytes,
+        "snapshot": 0,
+        "U": 0,
+        "V": 0 if config.teacher is None else distribution.num_params,
         "phases": len(PHASES),
-    }
+    } | known
 
 
 def _length(axis: str, sizes: dict[str, int]) -> int:
@@ -322,10 +330,10 @@ def _group_fields(group: str, view: type, sizes: dict[str, int], leaves: tuple[L
 
 
 def run_fields(
-    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, snapshot_bytes: int = 0
+    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, **known: int
 ) -> tuple[Field, ...]:
-    """Return the layout table of a run with this configuration and these spaces."""
-    return shared_fields(axis_sizes(config, observation, distribution, snapshot_bytes), observation.leaves)
+    """Return the layout table of a run with this configuration and these spaces. known: as for `axis_sizes`."""
+    return shared_fields(axis_sizes(config, observation, distribution, **known), observation.leaves)
 
 
 def aligned(size: int) -> int:

@@ -20,10 +20,10 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
-from shmppo.models.actor_critic import ActorCritic, build_model, parameter_shapes
+from shmppo.models.actor_critic import ActorCritic, parameter_shapes, trained_model
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
-from shmppo.spaces.observations import NUMBERS
+from shmppo.spaces.observations import NUMBERS, ObservationSpec
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
@@ -44,12 +44,8 @@ class TrainedPolicy:
 
     @property
     def input_names(self) -> list[str]:
-        """Names of all leaves of the observation: "obs", "obs/camera", or what a flag adds, such as "prev_action"."""
-        names = [leaf.field for leaf in self.task.observation.leaves]
-        # Each of these wrappers puts the observation under the key "obs", beside what it adds.
-        for _ in range((self.config.prev_action or self.config.prev_reward) + self.config.action_masks):
-            names = [name.removeprefix("obs/") for name in names]
-        return names
+        """Names of all leaves of the observation (see `input_names`)."""
+        return input_names(self.config, self.task.observation)
 
     @property
     def obs_mean(self) -> np.ndarray:
@@ -62,6 +58,15 @@ class TrainedPolicy:
         """1 / standard deviation of the observations, float32 [D]."""
         scale: np.ndarray = (1 / self.moments.std).astype(np.float32)
         return scale
+
+
+def input_names(config: TrainConfig, observation: ObservationSpec) -> list[str]:
+    """Return the names of all leaves: "obs", "obs/camera", or what a flag adds, such as "prev_action"."""
+    names = [leaf.field for leaf in observation.leaves]
+    # Each of these wrappers puts the observation under the key "obs", beside what it adds.
+    for _ in range((config.prev_action or config.prev_reward) + config.action_masks):
+        names = [name.removeprefix("obs/") for name in names]
+    return names
 
 
 def load_trained(
@@ -105,10 +110,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     task = inspect_task(config)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", state["learner"]["model"], shapes)
-    model = build_model(config, task.observation, task.distribution)
-    model.load_state_dict(state["learner"]["model"])
-    if len(set(model.inputs)) > 1:  # the observation may lack what only the critic sees
-        model.remove_critic()
+    model = trained_model(config, task.observation, task.distribution, state["learner"]["model"])
     moments = RunningMoments(task.observation.normalized_size)
     moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
     schedule = json.loads(state.get("reset_options", "{}"))

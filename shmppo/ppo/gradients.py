@@ -129,7 +129,7 @@ class _Loss:
     by_values: np.ndarray
     """Derivative with respect to the values, [R]."""
     terms: np.ndarray
-    """[R, 5], in the order of `LossTerms`."""
+    """[R, 6], in the order of `LossTerms`."""
     log_ratios: np.ndarray
     """|log ratio|, [R]."""
 
@@ -156,6 +156,7 @@ class ShardGradients:
         self._states = rollout.sequence_state.reshape(config.state_slots * config.num_envs, model.state_size)
         self._actions = rollout.actions.reshape(steps, -1)
         self._policy_params = rollout.policy_params.reshape(steps, -1)  # of the policy that acted
+        self._teacher_params = rollout.teacher_params.reshape(steps, -1)
         self._network: GradientNetwork
         if network is not None:
             self._network = network
@@ -248,22 +249,32 @@ class ShardGradients:
         ratios = exp(log_ratios)
         log_ratio = np.add.reduce(log_ratios, 1)
         ratio = ratios[:, 0] if config.ratio == "joint" else exp(log_ratio)
-        objective, by_log_prob = self._objective(log_prob, ratios, advantages, weights, coefficients.clip_range)
-        by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
+        objective, by_params = np.zeros_like(log_ratio), np.zeros_like(params)
+        if coefficients.policy_coef:
+            objective, by_log_prob = self._objective(log_prob, ratios, advantages, weights, coefficients.clip_range)
+            by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
         value_clip = coefficients.clip_range if config.value_clip else None
         value_losses, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
         kl = kl_estimate(log_ratio, ratio)
+        teacher_kl = np.zeros_like(log_ratio)
+        added: list[tuple[float, np.ndarray]] = []  # further terms: coefficients and derivatives by params
         if coefficients.entropy_coef:
-            by_params -= distribution.entropy_grad(params) * (weights * coefficients.entropy_coef)[:, np.newaxis]
+            added.append((-coefficients.entropy_coef, distribution.entropy_grad(params)))
         if config.objective != "clip":
             old_params = self._policy_params[index]
             kl = distribution.kl(old_params, params) * weights
         if config.objective == "penalty":
             objective = objective - coefficients.penalty_coef * kl
-            by_params += distribution.kl_grad(old_params, params) * (weights * coefficients.penalty_coef)[:, np.newaxis]
+            added.append((coefficients.penalty_coef, distribution.kl_grad(old_params, params)))
+        if config.teacher is not None:
+            teacher_params = self._teacher_params[index]
+            teacher_kl = distribution.kl(teacher_params, params) * weights
+            added.append((coefficients.teacher_coef, distribution.kl_grad(teacher_params, params)))
+        for coefficient, gradient in added:
+            by_params += gradient * (weights * coefficient)[:, np.newaxis]
         clipped = np.add.reduce(np.abs(ratios - 1) > coefficients.clip_range, 1) / ratios.shape[1]
         entropy = distribution.entropy(params)
-        terms = np.stack([-objective, value_losses * weights, entropy * weights, kl, clipped], 1)
+        terms = np.stack([0 - objective, value_losses * weights, entropy * weights, kl, clipped, teacher_kl], 1)
         return _Loss(by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio))
 
     def _objective(

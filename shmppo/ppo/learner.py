@@ -46,24 +46,24 @@ RATE_BOUNDS = (1e-5, 1e-2)
 
 @dataclass(frozen=True)
 class UpdateStatistics:
-    """Statistics of one update. The fields are columns of metrics.csv; `loggers.metrics.GLOSSARY` explains them."""
+    """Statistics of one update: the columns of metrics.csv that `loggers.metrics.GLOSSARY` explains."""
 
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
+    terms: LossTerms
+    """Means over the minibatches."""
+    coefficients: LossCoefficients
     approx_kl_last_epoch: float
-    clip_fraction: float
     gradient_norm: float
     first_log_ratio: float
     optimizer_steps: float
     state_drift: float
     learning_rate: float
-    clip_range: float
-    entropy_coef: float
-    penalty_coef: float
     sync_seconds: float
     """Signaling seconds of the update. metrics.csv adds those of the rollout."""
+
+    def columns(self) -> dict[str, float]:
+        """Return the columns by name."""
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, float)}
+        return {**self.terms._asdict(), **self.coefficients._asdict(), **plain}
 
 
 class Learner:
@@ -104,6 +104,8 @@ class Learner:
         """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate."""
         self._iteration = iteration
         self.publish_statistics()
+        if self.schedule.trains_actor(iteration) > self.schedule.trains_actor(iteration - 1):
+            self._buffers.optimizer.steps[0] = 0  # otherwise the first steps of the actor would be too large
         self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
 
     def publish_statistics(self) -> None:
@@ -191,11 +193,12 @@ class Learner:
         timer.switch("other")
         self.kl_profile = recorder.end(len(steps)) if recorder is not None else None
         last_kl = float(np.mean(kls[-config.minibatches :]))
-        self.schedule.adapt(last_kl)
+        if self.schedule.trains_actor(self._iteration):
+            self.schedule.adapt(last_kl)
         means = np.mean(steps, axis=0) if steps else np.full(len(LossTerms._fields), np.nan)
         return UpdateStatistics(
-            **LossTerms(*means.tolist())._asdict(),
-            **LossCoefficients(*minibatches.coefficients.tolist())._asdict(),
+            terms=LossTerms(*means.tolist()),
+            coefficients=LossCoefficients(*minibatches.coefficients.tolist()),
             approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,
@@ -315,9 +318,16 @@ class Schedule:
         self.adapted_rate = config.learning_rate
         self.penalty_coef = config.penalty_coef
 
-    def remaining(self, iteration: int) -> float:
-        """Return the fraction of the annealing horizon that remains at the start of an iteration, from 1 to 0."""
-        return max(0.0, 1.0 - iteration * self._config.batch_steps / self._config.anneal_horizon)
+    def remaining(self, iteration: int, horizon: int | None = None) -> float:
+        """Return the fraction of a horizon that remains at the start of an iteration, from 1 to 0.
+
+        horizon: in environment steps. None: the annealing horizon.
+        """
+        return max(0.0, 1.0 - iteration * self._config.batch_steps / (horizon or self._config.anneal_horizon))
+
+    def trains_actor(self, iteration: int) -> bool:
+        """Whether an iteration trains the actor, too (--critic-warmup-steps)."""
+        return iteration * self._config.batch_steps >= self._config.critic_warmup_steps
 
     def learning_rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, with annealing and warm-up."""
@@ -332,10 +342,15 @@ class Schedule:
     def coefficients(self, iteration: int) -> LossCoefficients:
         """Return the coefficients of the loss in an iteration."""
         config, remaining = self._config, self.remaining(iteration)
+        actor = float(self.trains_actor(iteration))
+        policy = 0.0 if config.objective == "distill" else actor
+        teacher = 0.0 if config.teacher is None else actor * config.teacher_coef
         return LossCoefficients(
             clip_range=config.clip * (remaining if config.anneal_clip else 1.0),
-            entropy_coef=config.entropy_coef * (remaining if config.anneal_entropy else 1.0),
-            penalty_coef=self.penalty_coef,
+            policy_coef=policy,
+            entropy_coef=policy * config.entropy_coef * (remaining if config.anneal_entropy else 1.0),
+            penalty_coef=actor * self.penalty_coef,
+            teacher_coef=teacher * (self.remaining(iteration, config.teacher_steps) if config.teacher_steps else 1.0),
         )
 
     def adapt(self, approx_kl: float) -> None:

@@ -54,6 +54,8 @@ class Optimizer:
         if self._name == "sgd":
             weights.add_(gradient.add(weights, alpha=self._decay) if self._decay else gradient, alpha=-rate)
             return
+        if self._state.steps[0] == 1:  # of the run, or after --critic-warmup-steps
+            torch._foreach_zero_(moments)
         fused = torch._fused_adam_ if self._name == "adam" else torch._fused_adamw_
         fused(
             [weights], [gradient], [moments[0]], [moments[1]], [], [self._count.fill_(float(self._state.steps[0]))],

@@ -30,7 +30,7 @@ _START_FIELDS = {
 """Keys of `Learner.state`, and the names of these fields."""
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
-    "ended_length", "ended_info", "bootstrap",
+    "ended_length", "ended_info", "bootstrap", "teacher_params",
 )  # fmt: skip
 """Fields of `Rollout` in the order in which a step computes them. The observation comes before them."""
 

@@ -19,6 +19,7 @@ from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
+from shmppo.models.native import uses_kernels
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
@@ -143,9 +144,12 @@ class Session:
         config = self.config
         if config.device != "cpu":
             self.state.mark_inexact(f"--device {config.device} adds numbers in another order")
-        if config.kernel == "torch":
+        networks = [(config, self.learner.model)]
+        if task.teacher is not None:
+            networks.append((task.teacher.config, task.teacher.model(task.distribution)))
+        for own, model in networks:
             with torch_threads(1):
-                independent = is_row_independent(self.learner.model, config.inference_rows)
+                independent = uses_kernels(own, model) or is_row_independent(model, own.inference_rows)
             if not independent:
                 self.state.mark_inexact(
                     "an environment's actions depend on the other environments of its inference batch, on this "

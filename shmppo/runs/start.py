@@ -13,6 +13,7 @@ from typing import Any
 from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.config.trust import Trusted, check_trust, modules_of
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
@@ -93,13 +94,41 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     if config.init_from is None:
         return None
     path = user_path(config.init_from, "--init-from").absolute()
+    state = _load_on_all_ranks(path, "--init-from", process_group)
+    return InitialWeights(path, from_json(json.loads(state["config"])), state["iteration"], state["learner"])
+
+
+def load_teacher(
+    config: TrainConfig, process_group: ProcessGroup, trust: Trusted, path: Path | None = None
+) -> dict[str, Any] | None:
+    """Load the checkpoint of the teacher. Return None without --teacher.
+
+    Args:
+        config: of the run. The caller trusts the modules that it names.
+        trust: further modules of which the teacher's configuration may name code (see `check_trust`).
+        path: directory with the checkpoint. None: what --teacher names.
+
+    Raises:
+        ConfigError: on all ranks, if a rank finds no checkpoint or other weights than another rank, or if the teacher's
+            configuration names code that is not trusted.
+    """
+    if config.teacher is None:
+        return None
+    path = path or Path(config.teacher)
+    state = _load_on_all_ranks(path, "--teacher", process_group)
+    named = modules_of(config.to_json())
+    check_trust(json.loads(state["config"]), path, (*named, *((trust,) if isinstance(trust, str) else trust)))
+    return state
+
+
+def _load_on_all_ranks(path: Path, option: str, process_group: ProcessGroup) -> dict[str, Any]:
+    """Load a checkpoint file, or the newest checkpoint of a run, which must have the same weights on all ranks."""
     with process_group.config_errors_on_all_ranks():
         run_dir, which = (path.parent, path) if path.is_file() else (path, "last")
-        state = load_selected_checkpoint(run_dir, which, "--init-from")
-        weights = InitialWeights(path, from_json(json.loads(state["config"])), state["iteration"], state["learner"])
-    hashes = process_group.gather_objects(weights.record()["weights_sha256"])
-    require(len(set(hashes)) == 1, f"--init-from {path} has other weights on some ranks; give all ranks the same files")
-    return weights
+        state = load_selected_checkpoint(run_dir, which, option)
+    hashes = process_group.gather_objects(weights_sha256(state["learner"]["model"].values()))
+    require(len(set(hashes)) == 1, f"{option} {path} has other weights on some ranks; give all ranks the same files")
+    return state
 
 
 def origin(path: Path, iteration: int, learner: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +150,8 @@ class Start:
     """Content of the checkpoint to resume. None: a new run."""
     forked_from: Path | None = None
     """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
+    teacher: dict[str, Any] | None = None
+    """Content of the teacher's checkpoint. None: no teacher."""
 
     def check(self, config: TrainConfig, task: Task, fields: Sequence[Field]) -> None:
         """Check that the run can start from this.

@@ -27,7 +27,8 @@ from shmppo.ppo.learner import Learner
 from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
-from shmppo.runs.start import Start, load_initial_weights
+from shmppo.runs.start import Start, load_initial_weights, load_teacher
+from shmppo.runs.teacher import save_teacher, with_teacher
 from shmppo.runs.training import train_iterations
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
@@ -61,6 +62,7 @@ def train(
     *,
     callback: Callback | None = None,
     loggers: Sequence[Logger] = (),
+    trust: Trusted = (),
     make_learner: LearnerType = Learner,
 ) -> dict[str, Any]:
     """Train a new run, as `shmppo.train` describes.
@@ -70,8 +72,9 @@ def train(
     refuse_imported_script()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
-    if config.init_from is not None:
-        config = dataclasses.replace(config, init_from=str(user_path(config.init_from, "--init-from").absolute()))
+    for name, option in (("init_from", "--init-from"), ("teacher", "--teacher")):
+        if (path := getattr(config, name)) is not None:
+            config = dataclasses.replace(config, **{name: str(user_path(path, option).absolute())})  # type: ignore[arg-type]
     if (name := config.demonstrations) is not None and not name.startswith(MINARI):
         config = dataclasses.replace(config, demonstrations=str(user_path(name, "--demonstrations").absolute()))
     receivers = Receivers(callback, loggers)
@@ -80,14 +83,18 @@ def train(
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
             own = modules_of(config.to_json())  # the caller names this code
             return _resume(
-                process_group, ResumeRequest(Path(str(config.run_dir)), {}, trust=own), receivers, make_learner
+                process_group,
+                ResumeRequest(Path(str(config.run_dir)), {}, trust=(*own, *trust)),
+                receivers,
+                make_learner,
             )
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
             config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), process_group.rank)))
         with buffer_records() as records:
-            start = Start(load_initial_weights(config, process_group))
+            teacher = load_teacher(config, process_group, trust)
+            start = Start(load_initial_weights(config, process_group), teacher=teacher)
         return _run(process_group, config, start, receivers, make_learner, records)
 
 
@@ -161,12 +168,16 @@ def _run(
                 task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)
             config = dataclasses.replace(config, kernel=resolve_kernel(config, model))
-            snapshot_bytes = task.snapshot.bytes if task.snapshot is not None else 0
-            fields = run_fields(config, task.observation, task.distribution, snapshot_bytes)
+            task = task if start.teacher is None else with_teacher(config, task, start.teacher)
+            snapshot, teacher = task.snapshot, task.teacher
+            sizes = {"snapshot": snapshot.bytes if snapshot else 0, "U": teacher.state_size if teacher else 0}
+            fields = run_fields(config, task.observation, task.distribution, **sizes)
             check_shared_memory(fields)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))
             run_dir = start.open_directory(config, stack)
+            if start.teacher is not None:
+                save_teacher(run_dir, start.teacher)
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
         stack.enter_context(torch_threads(1))

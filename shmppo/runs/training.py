@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -245,7 +244,7 @@ class TrainState:
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         return {
-            **dataclasses.asdict(statistics),
+            **statistics.columns(),
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_seconds": self.phase_seconds.sum(),

@@ -135,6 +135,11 @@ class Actor:
         self._network.load()
         self._obs_mean[:], self._obs_scale[:] = obs_mean, obs_scale
 
+    @property
+    def params(self) -> np.ndarray:
+        """Policy parameters of the last step, [own, P]. The next step overwrites them."""
+        return self._network.params
+
     def load_noise(self, noise: np.ndarray) -> None:
         """Copy the noise of the next steps, float32 [noise_steps, own, noise_size]."""
         self._noise[:] = noise

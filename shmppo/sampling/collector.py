@@ -26,6 +26,7 @@ from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.ppo.gae import column_moments
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.state_refresh import refresh_states
+from shmppo.sampling.teacher import TeacherActor
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 
@@ -140,6 +141,8 @@ class Collector:
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         self._params = np.zeros((steps, count, task.distribution.num_params), np.float32)
         self._sequences = SequenceStarts(config, count)
+        teacher = task.teacher
+        self._teacher = TeacherActor(teacher, task.distribution, count, columns.start) if teacher else None
         self._normalized = task.observation.normalized_slices if config.normalize_obs else []
 
     def start(self) -> None:
@@ -230,6 +233,9 @@ class Collector:
                 self._end_episodes(t, ended, timer)
         timer.switch("inference")
         self._finish_rollout(t + 1)
+        if self._teacher is not None:
+            before, after = (self._buffers.carries[i % 2].teacher_state[self._own] for i in (iteration, iteration + 1))
+            after[:] = self._teacher.act(rollout, t + 1, before, self._progress[1:])
         timer.switch("other")
         self._write_carry(self._buffers.carries[(iteration + 1) % 2])
         self._buffers.control.finished_rollouts[self._own] = iteration + 1

@@ -23,6 +23,8 @@ from shmppo.utils.files import replaced_file, short_path, write_json
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
+TEACHER = "teacher"
+"""Directory with the checkpoint of the run's teacher."""
 _DERIVED = (
     "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "inference_rows", "block", "num_workers",
     "sharded", "sequence_steps",

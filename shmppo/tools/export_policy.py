@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY
+from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY, TEACHER
 from shmppo.tools.verify import read_run
 from shmppo.utils.files import read_object, user_path
 
@@ -45,6 +46,7 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     target = user_path(out or run_dir / "policy", "--out")
     state = load_selected_checkpoint(run_dir, checkpoint)
     config = from_json(json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
+    config["teacher"] = config["teacher"] and TEACHER  # its copy
     learner = {name: state["learner"][name] for name in ("model", "obs_moments", "return_moments")}
     content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
     described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
@@ -58,6 +60,8 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     try:
         target.mkdir(parents=True)
         write_checkpoint(target / NAME, content)
+        if config["teacher"]:
+            shutil.copytree(run_dir / TEACHER, target / TEACHER)
         _write_json(target / CONFIG, described)
         _write_json(target / SUMMARY, summary)
         with open(target / METRICS, "w", newline="") as file:

@@ -24,7 +24,7 @@ from shmppo.runs import trainer
 from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
 from shmppo.storage.checkpoint import no_checkpoint
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint
-from shmppo.storage.run_directory import METRICS
+from shmppo.storage.run_directory import METRICS, TEACHER
 from shmppo.utils.files import short_path
 
 COMPARED = tuple(name for name in GLOSSARY if name in (*DECISIVE, WEIGHTS_HASH))
@@ -301,8 +301,9 @@ def _execute(
     with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
         target = Path(directory) / "run"
         if start is None:
-            config = dataclasses.replace(later, run_dir=str(target), **changes)
-            trainer.train(config, make_learner=make_learner)
+            teacher = str(files.run_dir / TEACHER) if later.teacher is not None else None
+            config = dataclasses.replace(later, run_dir=str(target), teacher=teacher, **changes)
+            trainer.train(config, trust=trust, make_learner=make_learner)
         else:
             trainer.resume(
                 files.run_dir,

@@ -48,7 +48,7 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
                 check_early(config)
                 from shmppo.runs.trainer import train
-            return _print_summary(train(config))
+            return _print_summary(train(config, trust=start.trust))
     run_dir, changes = parse_resume(arguments)
     compute_like(run_dir)
     from shmppo.runs.startup import startup_line

@@ -1,4 +1,4 @@
-"""Wrappers for --wrappers: repeated actions, and fewer actions."""
+"""Wrappers for --wrappers: repeated actions, fewer actions, and parts of an observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.wrappers import FirstActions, RepeatAction
+from shmppo.envs.wrappers import FirstActions, RepeatAction, SplitObservation
 from shmppo.errors import ConfigError
 
 
@@ -55,6 +55,24 @@ def test_wrong_arguments_are_refused() -> None:
     for env, count in ((Counting(5), 6), (Counting(5), 0), (Counting(5, action_space=spaces.Box(-1, 1)), 2)):
         with pytest.raises(ConfigError, match=f"FirstActions has count={count}, but the action space is"):
             FirstActions(env, count=count)
+
+
+def test_an_observation_is_split_into_named_parts() -> None:
+    wrapper = "shmppo.envs.wrappers:SplitObservation(velocities=[1, None, 2], everything=[None], last=[-1, None])"
+    env = make_environment(TrainConfig(env="CartPole-v1", wrappers=(wrapper,)))
+    plain = gymnasium.make("CartPole-v1")
+    obs, expected = env.reset(seed=3)[0], plain.reset(seed=3)[0]
+    assert list(obs) == list(env.observation_space) == ["velocities", "everything", "last"]
+    for name, part in (("velocities", slice(1, None, 2)), ("everything", slice(None)), ("last", slice(3, 4))):
+        assert obs[name].tolist() == expected[part].tolist()
+        assert env.observation_space[name].high.tolist() == plain.observation_space.high[part].tolist()
+    assert env.observation_space.contains(obs)
+
+
+def test_only_a_vector_is_split_and_no_part_is_empty() -> None:
+    for env, parts in ((Counting(5), {"all": [None]}), (gymnasium.make("CartPole-v1"), {"none": [4, None]})):
+        with pytest.raises(ConfigError, match="SplitObservation needs an observation that is one vector, and none of"):
+            SplitObservation(env, **parts)
 
 
 def test_the_command_line_can_name_them() -> None:

@@ -41,6 +41,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
     "beta": {"env": "Pendulum-v1", "normalize_obs": False, "distribution": "beta"},
     "beta-penalty": {"env": "Pendulum-v1", "objective": "penalty", "penalty_coef": 3.0, "distribution": "beta"},
+    "teacher": {"teacher": "runs/teacher", "teacher_coef": 0.7, "burn_in": 3},
+    "distill": {"teacher": "runs/teacher", "objective": "distill", "env": "Pendulum-v1"},
+    "warm-up": {"teacher": "runs/teacher", "critic_warmup_steps": 1, "separate_critic": "all"},
     "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
 }
 
@@ -98,9 +101,14 @@ def plain_loss(
             objective = torch.min(ratio * scaled, ratio.clamp(low, high) * scaled)
         if config.dual_clip is not None:
             objective = torch.where(scaled < 0, torch.max(objective, config.dual_clip * scaled), objective)
-        total = total - objective.sum()
+        actor = 0.0 if config.critic_warmup_steps else 1.0
+        if config.teacher is not None:
+            teacher = torch_distribution(distribution, torch.from_numpy(rollout.teacher_params[span, n].copy()))
+            total = total + actor * config.teacher_coef * torch.distributions.kl_divergence(teacher, policy).sum()
+        actor = 0.0 if config.objective == "distill" else actor
+        total = total - actor * objective.sum()
         total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
-        total = total - config.entropy_coef * policy.entropy().sum()
+        total = total - actor * config.entropy_coef * policy.entropy().sum()
     return total
 
 
@@ -118,6 +126,7 @@ def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(
     if clones:
         config = clone_of_recording(config, tmp_path / "episodes.npz")
     buffers, learner, pool = sampled(config)
+    buffers.rollout.teacher_params[:] = np.random.default_rng(0).standard_normal(buffers.rollout.teacher_params.shape)
     advantages = planned(buffers, learner)
     old_model = copy.deepcopy(learner.model)
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1

@@ -63,6 +63,19 @@ def stepped(name: str) -> np.ndarray:
     return result
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_the_first_step_ignores_earlier_moments(name: str) -> None:
+    """The learner sets the number of steps to 0 after --critic-warmup-steps."""
+    buffers = memory(np.array([1.0, 2.0]))
+    optimizer = Optimizer(config_of(name, adam_eps=1e-8), buffers)
+    for gradient in (1.0, -3.0, 2.0):
+        step(buffers, [optimizer], np.full(2, gradient), 0.1)
+    weights, buffers.optimizer.steps[0] = buffers.published.weights.copy(), 0.0
+    step(buffers, [optimizer], np.array([-5.0, 5.0]), 0.1)
+    decay = 0.1 * config_of(name).weight_decay
+    np.testing.assert_allclose(buffers.published.weights, weights * (1 - decay) + [0.1, -0.1], rtol=1e-6)
+
+
 def test_by_hand() -> None:
     # Two equal gradients: Adam's corrected moments are g and g², so each step is 0.1 · sign(g).
     np.testing.assert_allclose(stepped("adam"), [0.8, 2.2], rtol=1e-6)

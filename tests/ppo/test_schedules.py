@@ -25,6 +25,19 @@ def test_annealing_reaches_zero_at_its_horizon() -> None:
     assert (coefficients.clip_range, coefficients.entropy_coef) == (0.2, 0.1)
 
 
+def test_the_teacher_fades_and_the_critic_warms_up_alone() -> None:
+    fading = schedule(teacher="runs/teacher", teacher_coef=2.0, teacher_steps=200, entropy_coef=0.1)
+    assert [fading.coefficients(i).teacher_coef for i in range(4)] == [2.0, 1.0, 0.0, 0.0]
+    assert [fading.coefficients(i).policy_coef for i in range(2)] == [1.0, 1.0]
+    assert schedule(teacher="runs/teacher").coefficients(3).teacher_coef == 1.0
+    assert schedule(teacher_coef=2.0).coefficients(0).teacher_coef == 0.0
+    distilled = schedule(teacher="runs/teacher", objective="distill", entropy_coef=0.1).coefficients(3)
+    assert distilled == (0.2, 0.0, 0.0, 1.0, 1.0)
+    warm = schedule(separate_critic="all", critic_warmup_steps=150, entropy_coef=0.1, teacher="runs/teacher")
+    assert [warm.trains_actor(i) for i in range(3)] == [False, False, True]
+    assert [warm.coefficients(i) for i in (1, 2)] == [(0.2, 0.0, 0.0, 0.0, 0.0), (0.2, 1.0, 0.1, 1.0, 1.0)]
+
+
 def test_warm_up_multiplies_the_schedule() -> None:
     warm = schedule(lr_schedule="constant", warmup_steps=200)
     assert [warm.learning_rate(i) for i in range(3)] == [5e-4, 1e-3, 1e-3]

@@ -31,11 +31,13 @@ OUT_OF_RANGE = (
     "env-kwargs a", "env-kwargs a=NaN", "env-kwargs =1", "env NoSuchEnv-v0", "env no_such_module:Env",
     "config none.yaml", "preset NoSuch", "init-from none", "resume none", "wrappers NoSuchWrapper",
     "wrappers TimeLimit(", "network nothing:make", "network x", "env-schedule nothing:f", "actor-obs nothing",
+    "teacher-coef -1", "teacher-steps 0", "critic-warmup-steps -1", "teacher none",
 )  # fmt: skip
 COMBINATIONS = (
     "--workers 32 --num-envs 16", "--learning sharded --workers 0", "--learning sharded --device cuda",
     "--core none --burn-in 2", "--core none --refresh-states", "--objective penalty --ratio per-dimension",
-    "--objective penalty --dual-clip 3", "--num-envs 2 --rollout-steps 8 --minibatches 99",
+    "--objective penalty --dual-clip 3", "--objective distill", "--critic-warmup-steps 9",
+    "--num-envs 2 --rollout-steps 8 --minibatches 99",
     "--preempt-fraction 0.5 --refresh-states", "--env-backend envpool --prev-action",
     "--env-backend vector --wrappers TimeLimit", "--env-backend vector --action-masks", "--preset auto",
     "--resume runs/none --gamma 0.5", "--resume runs/none --no-normalize-obs", "--resume --help-me", "CartPole-v1",

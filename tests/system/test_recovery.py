@@ -33,9 +33,11 @@ BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
     grad_shards=2, workers=2, quiet=True, total_steps=6 * 32 * 16, seq_len=8,
 )  # fmt: skip
+CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 CASES = {
     "cartpole-sharded": dataclasses.replace(BASE, learning="sharded"),
     "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru", kernel="torch"),
+    "cartpole-teacher": dataclasses.replace(BASE, objective="distill", teacher=str(CARTPOLE)),
     "cartpole-central": dataclasses.replace(BASE, learning="central"),
     "pendulum-beta": dataclasses.replace(BASE, env="Pendulum-v1", distribution="beta"),
     "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5"),
@@ -66,7 +68,9 @@ def test_a_killed_worker_changes_no_bit(
     assert summary["weights_sha256"] == undisturbed["cartpole-sharded"]
 
 
-@pytest.mark.parametrize("case", ["cartpole-central", "halfcheetah", "pendulum-gru", "pendulum-beta"])
+@pytest.mark.parametrize(
+    "case", ["cartpole-central", "cartpole-teacher", "halfcheetah", "pendulum-gru", "pendulum-beta"]
+)
 def test_a_killed_worker_changes_no_bit_in_other_environments_and_learning_modes(
     case: str, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -129,7 +133,7 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
     assert resume(tmp_path / "run")["weights_sha256"] == undisturbed["cartpole-sharded"]
 
 
-@pytest.mark.parametrize("case", long_after(2, CASES))
+@pytest.mark.parametrize("case", long_after(3, CASES))
 @pytest.mark.parametrize(
     ("stop", "workers"), [(5, 3), *(pytest.param(*v, marks=pytest.mark.long) for v in [(1, 0), (15, 1)])]
 )

@@ -88,8 +88,13 @@ def export(run_dir: Path, **options: Any) -> None:
     export(run_dir, format="torchscript", **options)
 
 
+def teacher(run_dir: Path, **options: Any) -> None:
+    train(dataclasses.replace(OWN, env="environments:Counter", teacher=run_dir, run_dir=f"{run_dir}-new"), **options)
+
+
 USES: dict[str, Callable[..., Any]] = {
     "load_policy": load_policy,
+    "teacher": teacher,
     "evaluate": evaluate,
     "resume": functools.partial(resume, total_steps=48),
     "fork": fork,
@@ -98,7 +103,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", long_after(3, USES))
+@pytest.mark.parametrize("use", long_after(4, USES))
 def test_a_run_imports_only_code_that_is_trusted(use: str, own: Path, marker: Path) -> None:
     with refused(r"names code to import: --env own_counter:Own; .* add --trust own_counter"):
         USES[use](own)

@@ -1,0 +1,74 @@
+"""The teacher of a run: load it, check that it fits, and keep a copy in the run directory, so that the run can be
+resumed and verified without the directory that --teacher named."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+from shmppo.config.checks import require
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
+from shmppo.models.teacher import Teacher
+from shmppo.policies.policy import TrainedPolicy, input_names, trained_from
+from shmppo.storage.checkpoint import NAME
+from shmppo.storage.checkpoint_file import write_checkpoint
+from shmppo.storage.run_directory import TEACHER, config_error_if_unwritable
+from shmppo.utils.files import replaced_file
+
+
+def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task:
+    """Return the task of a run with its teacher.
+
+    Args:
+        config: of the run, with a resolved --kernel.
+        state: content of the teacher's checkpoint.
+
+    Raises:
+        ConfigError: if the teacher has other actions, or if the run has no observation that it needs.
+    """
+    trained, where = trained_from(state), f"--teacher {config.teacher}"
+    # Pickled distributions are equal if their types, sizes, and bounds are.
+    actions = {pickle.dumps((one.distribution, one.observation.has_mask)) for one in (trained.task, task)}
+    other = "another action space, --squash-actions, or --action-masks"
+    require(len(actions) == 1, f"{where} was trained with {other}; choose a teacher with the same actions")
+    unseen = sorted({*config.hidden_indices} - {*trained.config.hidden_indices})
+    require(
+        not unseen, f"--hide-obs hides {unseen} from {where}, which needs them; use --actor-obs with SplitObservation"
+    )
+    sources = {i: _source(i, trained, config, task, where) for i in trained.model.needed_leaves}
+    # The --kernel of the run is recorded, so a resumed run computes the teacher in the same way.
+    own = dataclasses.replace(trained.config, kernel="torch" if config.kernel == "torch" else "auto")
+    weights = {name: tensor.numpy() for name, tensor in trained.model.state_dict().items()}
+    statistics, size = (trained.obs_mean, trained.obs_scale), trained.model.state_size
+    return dataclasses.replace(task, teacher=Teacher(own, trained.task.observation, sources, weights, statistics, size))
+
+
+def _source(index: int, trained: TrainedPolicy, config: TrainConfig, task: Task, where: str) -> int:
+    """Return the index of the run's leaf that a leaf of the teacher reads.
+
+    It has the same name, shape, and type. A teacher whose observation has no names reads the only leaf with the same
+    shape and type.
+    """
+    names, name = input_names(config, task.observation), trained.input_names[index]
+    leaf = dataclasses.replace(trained.task.observation.leaves[index], keys=())
+    same = [i for i, one in enumerate(task.observation.leaves) if dataclasses.replace(one, keys=()) == leaf]
+    found = [i for i in same if names[i] == name] or (same if name == "obs" else [])
+    missing = f"{where} sees {name} with shape {leaf.env_shape} and type {leaf.dtype}, but the observation of this run"
+    require(len(found) == 1, f"{missing} has no such part, or several; use an environment or a wrapper with one")
+    return found[0]
+
+
+def save_teacher(run_dir: Path, state: dict[str, Any]) -> None:
+    """Write what a teacher's checkpoint contains of its policy to the directory `teacher` of a run.
+
+    Raises:
+        ConfigError: if it cannot be written.
+    """
+    learner = {name: state["learner"][name] for name in ("model", "obs_moments")}
+    with config_error_if_unwritable(run_dir):
+        (run_dir / TEACHER).mkdir(exist_ok=True)
+        with replaced_file(run_dir / TEACHER / NAME) as temporary:
+            write_checkpoint(temporary, {name: state[name] for name in ("config", "iteration")} | {"learner": learner})

@@ -1,0 +1,219 @@
+"""Teachers: what they compute, that a run with one is reproducible and needs no other directory, and its messages."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import published, summary_of
+from helpers import KERNELS
+from rank_processes import directories, output_of, start
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
+from shmppo.runs.teacher import with_teacher
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.collector import Collector
+from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint
+from shmppo.tools.export_policy import export_policy
+from shmppo.tools.verify import verify_run
+from shmppo.utils.phase_timer import PhaseTimer
+
+CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
+SPLIT = "shmppo.envs.wrappers:SplitObservation(everything=[None], positions=[0, None, 2])"
+BASE = TrainConfig(
+    env="CartPole-v1", wrappers=(SPLIT,), separate_critic="all", actor_obs=("positions",), critic_obs=("everything",),
+    teacher=str(CARTPOLE), num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16,
+    encoder_sizes=(16,), workers=0, quiet=True, total_steps=4 * 32 * 4,
+)  # fmt: skip
+
+
+def rows_of(run_dir: Path, *columns: str) -> list[list[float]]:
+    """Some columns of metrics.csv."""
+    with open(run_dir / "metrics.csv", newline="") as file:
+        return [[float(row[name]) for name in columns] for row in csv.DictReader(file)]
+
+
+@KERNELS
+@pytest.mark.parametrize("hidden", [(), (1, 3)])
+def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
+    hidden: tuple[int, ...], kernel: Any, tmp_path: Path
+) -> None:
+    """Also a teacher that was trained with --hide-obs sees zeros there, whatever the student sees."""
+    source = CARTPOLE
+    if hidden:
+        source = tmp_path / "hidden"
+        train(
+            TrainConfig(env="CartPole-v1", hide_obs=hidden, workers=0, quiet=True, total_steps=1, run_dir=str(source))
+        )
+    config = dataclasses.replace(BASE, kernel=kernel, rollout_steps=64)
+    task = with_teacher(config, inspect_task(config), load_selected_checkpoint(source))
+    buffers, learner = published(config, task)
+    collector = Collector(config, task, learner.model, buffers, range(4), np.zeros(2, np.int64))
+    collector.start()
+    policy, states = load_policy(source), np.zeros((4, buffers.carries[0].teacher_state.shape[1]), np.float32)
+    episodes = 0
+    for iteration in range(2):
+        collector.collect(iteration, PhaseTimer())
+        rollout = buffers.rollout
+        for t, n in np.ndindex(64, 4):
+            episodes += int(rollout.first[t, n])
+            state = np.zeros_like(states[n]) if rollout.first[t, n] else states[n]
+            _, states[n] = policy.act(rollout.obs[0][t, n], state)
+            np.testing.assert_allclose(rollout.teacher_params[t, n], policy._params[0], rtol=1e-5, atol=1e-5)
+            assert kernel == "torch" or np.array_equal(rollout.teacher_params[t, n], policy._params[0])
+        np.testing.assert_allclose(buffers.carries[(iteration + 1) % 2].teacher_state, states, rtol=1e-5, atol=1e-5)
+    assert episodes > 8
+    collector.close()
+
+
+def test_a_student_with_the_weights_of_its_teacher_has_no_kl_to_it(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="CartPole-v1", teacher=str(CARTPOLE), init_from=str(CARTPOLE), epochs=1, minibatches=1, workers=0,
+        quiet=True, stop_at_iteration=1, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    train(config)
+    ((kl, coefficient),) = rows_of(tmp_path / "run", "teacher_kl", "teacher_coef")
+    assert abs(kl) < 1e-6
+    assert coefficient == 1.0
+
+
+def test_a_distilled_student_without_velocities_balances_the_pole(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="CartPole-v1", wrappers=(SPLIT,), separate_critic="all", actor_obs=("positions",),
+        critic_obs=("everything",), objective="distill", teacher=str(CARTPOLE), workers=2, quiet=True,
+        learning_rate=3e-3, total_steps=12 * 2048, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    train(config)
+    rows = rows_of(tmp_path / "run", "teacher_kl", "policy_loss", "policy_coef", "value_loss")
+    assert rows[-1][0] < 0.6 * rows[0][0]
+    assert {(row[1], row[2]) for row in rows} == {(0.0, 0.0)}
+    returns = evaluate(tmp_path / "run", episodes=10).returns
+    assert sum(returns) / len(returns) > 200, "a policy without memory reaches about 50"
+
+
+@pytest.mark.parametrize("objective", ["clip", "penalty"])
+def test_the_critic_warm_up_changes_only_the_critic(objective: Any, tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="Pendulum-v1", separate_critic="all", objective=objective, lr_schedule="kl-adaptive", entropy_coef=0.01,
+        critic_warmup_steps=4 * 32 * 2, num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, hidden_size=8,
+        encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 32 * 3, keep_every=1, run_dir=str(tmp_path),
+    )  # fmt: skip
+    train(config)
+    weights = [load_selected_checkpoint(tmp_path, i)["learner"]["model"] for i in (1, 2, 3)]
+    changed = [
+        {name for name, tensor in new.items() if not torch.equal(tensor, old[name])}
+        for old, new in itertools.pairwise(weights)
+    ]
+    critic = {name for name in weights[0] if name.startswith(("trunks.1.", "value_head."))}
+    assert changed == [critic, weights[0].keys()]
+    columns = rows_of(tmp_path, "policy_coef", "entropy_coef", "learning_rate", "penalty_coef")
+    rate, penalty = config.learning_rate, float(objective == "penalty")
+    assert columns[:2] == [[0.0, 0.0, rate, 0.0]] * 2, "neither the learning rate nor β adapts to a KL of 0"
+    assert columns[2][:3] == [1.0, 0.01, rate]
+    steps = [load_selected_checkpoint(tmp_path, i)["learner"]["optimizer"]["state"][0]["step"] for i in (1, 2, 3)]
+    assert steps == [8, 16, 8], "Adam starts anew"
+    assert columns[2][3] == 1.0 or not penalty
+
+
+def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(CARTPOLE, source)
+    straight = train(dataclasses.replace(BASE, run_dir=str(tmp_path / "straight")))["weights_sha256"]
+    run_dir, target = tmp_path / "run", tmp_path / "target"
+    train(dataclasses.replace(BASE, teacher=str(source), keep_every=1, stop_at_iteration=2, run_dir=str(run_dir)))
+    shutil.rmtree(source)
+    assert resume(run_dir, checkpoint=1, new_run_dir=target)["weights_sha256"] == straight
+    assert resume(run_dir, workers=2)["weights_sha256"] == straight
+    for name in (run_dir, target):
+        assert load_policy(name / "teacher").iteration == load_policy(CARTPOLE).iteration
+        assert verify_run(name, from_iteration=2).equal
+        assert verify_run(name, from_iteration=0).equal
+    exported = export_policy(run_dir)
+    assert str(tmp_path) not in (exported / "config.json").read_text()
+    shutil.rmtree(run_dir / "teacher")
+    assert verify_run(exported).equal
+    with pytest.raises(ConfigError, match=r"teacher does not exist"):
+        resume(run_dir, total_steps=4 * 32 * 5, anneal_steps=4 * 32 * 5)
+
+
+def test_each_rank_has_the_teacher(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--total-steps", 512, "--teacher", CARTPOLE)
+    output = output_of(process)
+    assert process.returncode == 0, output
+    first, second = (summary_of(path) for path in directories(tmp_path / "run"))
+    assert first["weights_sha256"] == second["weights_sha256"]
+    for path in directories(tmp_path / "run"):
+        assert load_checkpoint(path / "teacher" / NAME)["iteration"] == load_checkpoint(CARTPOLE / NAME)["iteration"]
+
+
+ONLY_POSITIONS = "shmppo.envs.wrappers:SplitObservation(positions=[0, None, 2])"
+TWICE = "shmppo.envs.wrappers:SplitObservation(one=[None], other=[None], positions=[0, None, 2])"
+PLAIN: dict[str, Any] = {"wrappers": (), "actor_obs": None, "critic_obs": None}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({"teacher": "nowhere"}, r"^\S+nowhere does not exist; name the directory of a run$"),
+    "actions": (
+        PLAIN | {"env": "Pendulum-v1"},
+        r"^--teacher \S+cartpole was trained with another action space, --squash-actions, or --action-masks; choose",
+    ),
+    "masks": (
+        PLAIN | {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [2]}, "action_masks": True},
+        r"--action-masks; choose a teacher with the same actions$",
+    ),
+    "missing": (
+        {"wrappers": (ONLY_POSITIONS,), "critic_obs": None},
+        r"^--teacher \S+cartpole sees obs with shape \(4,\) and type float32, but the observation of this run has no "
+        r"such part, or several; use an environment or a wrapper with one$",
+    ),
+    "several": ({"wrappers": (TWICE,), "critic_obs": ("one",)}, "has no such part, or several"),
+    "hidden": (
+        PLAIN | {"hide_obs": (1, 3)},
+        r"^--hide-obs hides \[1, 3\] from --teacher \S+cartpole, which needs them; use --actor-obs with "
+        "SplitObservation$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_teacher_that_does_not_fit_is_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), **changes))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "distill", "teacher": None}, "--objective distill needs a teacher; add --teacher RUN_DIR"),
+        (
+            {"objective": "distill", "teacher_steps": 9},
+            "--teacher-steps would end the loss of --objective distill; leave it out",
+        ),
+        (
+            {"objective": "distill", "dual_clip": 3.0},
+            "--dual-clip 3.0 has no effect with --objective distill; use --objective clip or leave it out",
+        ),
+        (
+            {"critic_warmup_steps": 9, "weight_decay": 0.1},
+            "--critic-warmup-steps needs --separate-critic all and no --weight-decay, because otherwise the policy "
+            "would change, too; change these flags, or leave it out",
+        ),
+        ({**PLAIN, "critic_warmup_steps": 9, "separate_critic": "none"}, "--critic-warmup-steps needs --separate-cri"),
+    ],
+)
+def test_wrong_combinations_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dataclasses.replace(BASE, **changes)
+    assert str(caught.value).startswith(message)
