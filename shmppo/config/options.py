@@ -305,7 +305,7 @@ class ObjectiveOptions:
             "--objective clone and --demonstrations need each other; add the other one, or leave both out",
         )
         if self.objective != "clip":
-            unused = f"has no effect with --objective {self.objective}; use --objective clip"
+            unused = f"has no effect with --objective {self.objective}; use --objective clip or leave it out"
             require(self.ratio == "joint", f"--ratio per-dimension {unused}")
             require(self.dual_clip is None, f"--dual-clip {self.dual_clip} {unused}")
         if self.objective == "distill":

@@ -11,6 +11,7 @@ from logging import LogRecord
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shmppo.config.checks import flag
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.demonstrations import MINARI, load_demonstrations
@@ -72,11 +73,11 @@ def train(
     refuse_imported_script()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
-    for name, option in (("init_from", "--init-from"), ("teacher", "--teacher")):
-        if (path := getattr(config, name)) is not None:
-            config = dataclasses.replace(config, **{name: str(user_path(path, option).absolute())})  # type: ignore[arg-type]
-    if (name := config.demonstrations) is not None and not name.startswith(MINARI):
-        config = dataclasses.replace(config, demonstrations=str(user_path(name, "--demonstrations").absolute()))
+    for option in ("init_from", "teacher", "demonstrations"):
+        path = getattr(config, option)
+        if path is not None and not path.startswith(MINARI):
+            absolute = str(user_path(path, flag(option)).absolute())
+            config = dataclasses.replace(config, **{option: absolute})  # type: ignore[arg-type]
     receivers = Receivers(callback, loggers)
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))

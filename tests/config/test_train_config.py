@@ -44,7 +44,7 @@ REFUSED = [
     ({"objective": "penalty", "dual_clip": 3.0}, r"--dual-clip 3.0 has no effect .* use --objective clip"),
     ({"objective": "clone"}, r"--objective clone and --demonstrations need each other; add the other one, or leave"),
     ({"demonstrations": "a.npz"}, r"--objective clone and --demonstrations need each other"),
-    ({"objective": "clone", "demonstrations": "a.npz", "dual_clip": 3.0}, r"no effect with --objective clone, which"),
+    ({"objective": "clone", "demonstrations": "a.npz", "dual_clip": 3.0}, r"no effect with --objective clone; use"),
     (
         {"objective": "clone", "demonstrations": "a.npz", "env_backend": "vector"},
         r"--demonstrations needs --env-backend gymnasium, but --env-backend is vector; leave one of them out",
