@@ -95,3 +95,58 @@ class Mixing(Plain):
     def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         x = self.layer(obs["obs"]).relu()
         return x - x.mean(1, keepdim=True), state
+
+
+class Predict(nn.Module):
+    """An auxiliary loss: the features and the action predict the observation and the return of their step."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any, features: int, actions: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(features + actions, 1 + sum(torch.Size(shape).numel() for shape in shapes.values()))
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        targets = torch.cat([returns.unsqueeze(1), *(leaf.flatten(1) for leaf in obs.values())], 1)
+        return (self.layer(torch.cat([features, actions], 1)) - targets).square().mean(1)
+
+
+class Probe(Predict):
+    """Its gradient does not flow into the network."""
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        return super().forward(features.detach(), obs, actions, returns)
+
+
+class Halved(Predict):
+    """Returns the loss of every second step."""
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        return super().forward(features, obs, actions, returns)[::2]
+
+
+class Forgetful(Predict):
+    """Does not use its parameters."""
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        return features.square().mean(1)
+
+
+class Noisy(Predict):
+    """Has dropout."""
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(features), obs, actions, returns)
+
+
+class Total(Predict):
+    """Returns a number that is no tensor."""
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Any:
+        return super().forward(features, obs, actions, returns).sum().item()
+
+
+def no_module(shapes: Mapping[str, tuple[int, ...]], config: Any, features: int, actions: int) -> None:
+    return None
+
+
+def camera(shapes: Mapping[str, tuple[int, ...]], config: Any, features: int, actions: int) -> nn.Module:
+    return nn.Linear(features, *shapes["obs/camera"])

@@ -34,6 +34,7 @@ BOUNDS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     )),
     ("be 0 or more and below 1e30", lambda v: 0 <= v < TOO_LARGE, (
         "entropy_coef", "value_coef", "weight_decay", "warmup_steps", "teacher_coef", "critic_warmup_steps",
+        "auxiliary_coef",
     )),
     ("be above 1 and below 1e30", lambda v: 1 < v < TOO_LARGE, ("dual_clip",)),
     ("be positive and at most 1e6 seconds", lambda v: 0 < v <= MAX_SECONDS, ("worker_timeout", "rank_timeout")),

@@ -142,8 +142,8 @@ class NetworkOptions:
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
     init_from: str | None = None
     """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
-    line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters, and
-    random numbers start anew. None: random initial weights."""
+    line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters,
+    random numbers, and the module of --auxiliary start anew. None: random initial weights."""
     separate_critic: Literal["none", "core", "all"] = "none"
     """Which layers the critic has of its own. none: its head; actor and critic share the encoder and the core. core:
     also its core; they share the encoder. all: its encoder and its core."""
@@ -297,6 +297,11 @@ class ObjectiveOptions:
     critic_warmup_steps: int = 0
     """Environment steps at the start in which only the critic is trained, for example after --init-from. Needs
     --separate-critic all."""
+    auxiliary: str | None = None
+    """`module:factory` of a module that computes a further loss from the actor's features (see
+    shmppo/models/auxiliary.py). The trained policy does not need it. None: no further loss."""
+    auxiliary_coef: float = 1.0
+    """Weight of the loss of --auxiliary."""
 
     def check_objective(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

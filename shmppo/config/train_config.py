@@ -105,6 +105,11 @@ class TrainConfig(
         """Environment steps after which the learning rate or the clip range is 0; inf if both stay positive."""
         return self.anneal_horizon if self.lr_schedule == "linear" or self.anneal_clip else math.inf
 
+    @property
+    def computed_by(self) -> str:
+        """What computes all that a run learns: "native", or "torch", which also computes --auxiliary."""
+        return self.kernel if self.auxiliary is None else "torch"
+
     # --- derived sizes
 
     @cached_property

@@ -51,7 +51,7 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
         found += [NamedCode(name, text) for text in _texts(fields.get(name)) if _NAME_IN_TEXT.match(text)]
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name]
-    functions = [(name, fields.get(name)) for name in ("env_schedule", "network")]
+    functions = [(name, fields.get(name)) for name in ("env_schedule", "network", "auxiliary")]
     found += [NamedCode(name, function) for name, function in functions if function is not None]
     return [code for code in found if code.module not in SAFE_MODULES]
 

@@ -26,6 +26,7 @@ GLOSSARY: dict[str, str] = {
     "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "clip_fraction": "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
     "teacher_kl": "mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step",
+    "auxiliary_loss": "loss of `--auxiliary` without its coefficient, mean over the minibatches of the update",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
     "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
@@ -63,7 +64,7 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "rollout": ("episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps"),
-    "losses": ("policy_loss", "value_loss", "entropy", "explained_variance", "gradient_norm"),
+    "losses": ("policy_loss", "value_loss", "entropy", "auxiliary_loss", "explained_variance", "gradient_norm"),
     "policy": (
         "approx_kl", "approx_kl_last_epoch", "clip_fraction", "teacher_kl", "first_log_ratio", "optimizer_steps",
         "state_drift", "learning_rate", "clip_range", "policy_coef", "entropy_coef", "penalty_coef", "teacher_coef",

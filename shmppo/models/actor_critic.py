@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.models.auxiliary import AuxiliaryLoss
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.encoders import Encoder, encoders_of, orthogonal, orthogonal_
@@ -27,6 +28,9 @@ from shmppo.utils.torch_utils import ALIGNMENT
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
 # with another alignment.
 _ALIGNED_FLOATS = ALIGNMENT // 4
+
+AUXILIARY = "auxiliary."
+"""Beginning of the names of the parameters of `ActorCritic.auxiliary`."""
 
 Observations = Sequence[Tensor]
 """One tensor per leaf of the observation. Vectors are normalized, all other leaves are as stored."""
@@ -123,6 +127,7 @@ class ActorCritic(nn.Module):
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
         shares_encoder: whether both trunks use the encoders of the first one.
         value_head: None after `remove_critic`.
+        auxiliary: computes a further loss from the actor's features (--auxiliary). None: there is none.
     """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
@@ -141,6 +146,10 @@ class ActorCritic(nn.Module):
         self.value_head: nn.Linear | None = orthogonal(nn.Linear(self.trunk_list[-1].features, 1), 1.0)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
+        self.auxiliary: AuxiliaryLoss | None = None
+        if config.auxiliary is not None:
+            sizes = self.trunk_list[0].features, distribution.action_size
+            self.auxiliary = AuxiliaryLoss(config, leaves, *sizes)
 
     @property
     def state_size(self) -> int:
@@ -152,6 +161,11 @@ class ActorCritic(nn.Module):
         """Indices of the leaves that a trunk sees, and of the action mask."""
         mask = {len(self.observation.leaves) - 1} if self.has_mask else set()
         return tuple(sorted(mask.union(*self.inputs)))
+
+    @property
+    def network_parameters(self) -> list[nn.Parameter]:
+        """The parameters in front of those of `auxiliary`, which are the last ones."""
+        return [parameter for name, parameter in self.named_parameters() if not name.startswith(AUXILIARY)]
 
     def remove_critic(self) -> None:
         """Keep only what acting needs. All values are 0 afterwards. Needs --separate-critic all."""
@@ -256,6 +270,11 @@ def move_parameters(model: nn.Module, flat: Tensor, *, keep: bool) -> None:
         if keep:
             view.copy_(parameter.detach())
         parameter.data = view
+
+
+def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a state dict without those of `ActorCritic.auxiliary`."""
+    return {name: tensor for name, tensor in state.items() if not name.startswith(AUXILIARY)}
 
 
 def weights_sha256(tensors: Iterable[Tensor]) -> str:

@@ -64,6 +64,8 @@ class NativeNetwork:
         values: [R, 1], an output.
         by_params: [R, P], the derivative of the loss with respect to `params`, an input of `backward`.
         by_values: [R, 1], that with respect to `values`.
+        outputs: `params`, `values` as [R], and if there is a `backward` for --auxiliary, the actor's features [R, F],
+            each with its derivative. `backward` overwrites that of the features.
     """
 
     def __init__(
@@ -130,6 +132,9 @@ class NativeNetwork:
         builder.linear(features[0], model.policy_head, out=self.params[:, : model.policy_head.out_features])
         if model.value_head is not None:
             builder.linear(features[-1], model.value_head, out=self.values)
+        self.outputs = [(self.params, self.by_params), (self.values[:, 0], self.by_values[:, 0])]
+        if self._gradients is not None and model.auxiliary is not None:
+            self.outputs.append((features[0], builder.derivatives_to_add_to(features[0])))
 
     def load(self) -> None:
         """Pack the current weights. Call it whenever they have changed."""

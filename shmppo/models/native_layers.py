@@ -90,6 +90,12 @@ class LayerBuilder:
             self._derivatives[array.ctypes.data] = np.zeros_like(array) if derivatives is None else derivatives
         return array
 
+    def derivatives_to_add_to(self, array: np.ndarray) -> np.ndarray:
+        """Let the backward pass add to the derivatives of an output that has all its readers. Return their memory."""
+        if (last := self._readers.get(array.ctypes.data)) is not None:  # it runs first, and would set them
+            last.into_by_x = ADD
+        return self._derivatives.get(array.ctypes.data, np.zeros_like(array))
+
     def _new(self, width: int) -> np.ndarray:
         return self.output(np.zeros((self._row_count, width), np.float32))
 

@@ -29,6 +29,7 @@ class LossTerms(NamedTuple):
     approx_kl: float
     clip_fraction: float
     teacher_kl: float
+    auxiliary_loss: float
 
 
 class Progress(NamedTuple):

@@ -163,7 +163,7 @@ class ShardResults:
 
     gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
     total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "their sum, which the step scales")
-    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 6", "the shard's part of `LossTerms`")
+    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 7", "the shard's part of `LossTerms`")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 
 

@@ -20,7 +20,7 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
-from shmppo.models.actor_critic import ActorCritic, parameter_shapes, trained_model
+from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
@@ -33,6 +33,7 @@ class TrainedPolicy:
     """The content of a checkpoint that a policy needs."""
 
     config: TrainConfig
+    """Of the run, but without --auxiliary."""
     task: Task
     model: ActorCritic
     moments: RunningMoments
@@ -90,7 +91,7 @@ def load_trained(
     run_dir = user_path(run_dir, "run_dir")
     state = load_selected_checkpoint(run_dir, checkpoint)
     fields = from_json(json.loads(state["config"])).to_json()
-    check_trust(fields, run_dir, trust)
+    check_trust(fields | {"auxiliary": None}, run_dir, trust)
     return trained_from(state, env_kwargs)
 
 
@@ -107,10 +108,11 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     config = from_json(json.loads(state["config"])).with_env_kwargs(env_kwargs)
     if config.kernel == "native":  # this machine may have no kernels
         config = replace(config, kernel="auto")
+    config, weights = replace(config, auxiliary=None), network_weights(state["learner"]["model"])
     task = inspect_task(config)
     shapes = parameter_shapes(config, task.observation, task.distribution)
-    check_shapes("parameter", state["learner"]["model"], shapes)
-    model = trained_model(config, task.observation, task.distribution, state["learner"]["model"])
+    check_shapes("parameter", weights, shapes)
+    model = trained_model(config, task.observation, task.distribution, weights)
     moments = RunningMoments(task.observation.normalized_size)
     moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
     schedule = json.loads(state.get("reset_options", "{}"))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.models.actor_critic import ActorCritic, move_parameters
+from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.torch_gradients import GradientInputs, TorchNetwork
@@ -64,6 +64,8 @@ class DeviceGradients(ShardGradients):
         )
         self._host_gradients = torch.from_numpy(buffers.shard_results.gradients)
         self._device_gradients = torch.zeros_like(self._host_gradients, device=device)
+        offsets, size = parameter_offsets(model)
+        self._size = [*offsets, size][len(model.network_parameters)]  # --auxiliary computes the rest on the CPU
         device_model = copy.deepcopy(model).to(device)
         move_parameters(device_model, self._inputs.weights, keep=False)
         network = TorchNetwork(config, device_model, self._inputs, self._device_gradients)
@@ -82,7 +84,7 @@ class DeviceGradients(ShardGradients):
             target.copy_(source, non_blocking=True)
         self._device_gradients.zero_()
         super().compute(epoch, minibatch, shards)
-        self._host_gradients.copy_(self._device_gradients)
+        self._host_gradients[:, : self._size].copy_(self._device_gradients[:, : self._size])
 
     def _pin(self, memory: Tensor) -> None:
         """Pin the shared memory, so that the GPU copies from it directly. If this fails, copies are slower."""

@@ -34,7 +34,7 @@ from shmppo.ppo.losses import (
     value_loss,
 )
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
-from shmppo.ppo.torch_gradients import TorchNetwork
+from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 from shmppo.utils.torch_utils import keep_denormals
 
@@ -48,8 +48,10 @@ class GradientNetwork(Protocol):
     def load(self) -> None:
         """Read the current weights."""
 
-    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the policy parameters [R, O] and the values [R]. The next call overwrites them.
+    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute the policy parameters [R, O], the values [R], and with --auxiliary the features of the actor [R, F].
+
+        The next call overwrites them.
 
         Args:
             active: int32 [L], number of sequences that have a step t.
@@ -57,17 +59,14 @@ class GradientNetwork(Protocol):
             state: [J, S], before the first step.
         """
 
-    def backward(
-        self, shards: range, order: np.ndarray, bounds: np.ndarray, by_params: np.ndarray, by_values: np.ndarray
-    ) -> None:
+    def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
         """Write the gradients of shards, given the derivatives of the loss with respect to the last outputs.
 
         Args:
             shards: the shards of the batch.
             order: int64 [R], the rows of the first shard in ascending order, then those of the next one.
             bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
-            by_params: [R, O].
-            by_values: [R].
+            by_outputs: one derivative for each of them, of the same shape.
         """
 
 
@@ -102,7 +101,7 @@ class NativeGradients:
     def load(self) -> None:
         self._network.load()
 
-    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
         needed = len(index), len(state)
         capacity = tuple(n * 5 // 4 if n > most else most for n, most in zip(needed, self._capacity, strict=True))
         if capacity != self._capacity:
@@ -110,13 +109,11 @@ class NativeGradients:
             self.load()
         self._network.state[: len(state)] = state
         self._network.forward(active, index)
-        return self._network.params[: len(index)], self._network.values[: len(index), 0]
+        return tuple(output[: len(index)] for output, _ in self._network.outputs)
 
-    def backward(
-        self, shards: range, order: np.ndarray, bounds: np.ndarray, by_params: np.ndarray, by_values: np.ndarray
-    ) -> None:
-        self._network.by_params[: len(by_params)] = by_params
-        self._network.by_values[: len(by_values), 0] = by_values
+    def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
+        for (_, derivatives), given in zip(self._network.outputs, by_outputs, strict=True):
+            derivatives[: len(given)] = given
         self._network.backward(shards, order, bounds)
 
 
@@ -129,7 +126,7 @@ class _Loss:
     by_values: np.ndarray
     """Derivative with respect to the values, [R]."""
     terms: np.ndarray
-    """[R, 6], in the order of `LossTerms`."""
+    """[R, 7], in the order of `LossTerms`. The auxiliary loss is added later."""
     log_ratios: np.ndarray
     """|log ratio|, [R]."""
 
@@ -164,6 +161,9 @@ class ShardGradients:
             self._network = NativeGradients(config, model, buffers)
         else:
             self._network = TorchNetwork.of_buffers(config, model, buffers)
+        self._auxiliary: AuxiliaryGradients | None = None
+        if model.auxiliary is not None:
+            self._auxiliary = AuxiliaryGradients(config, model.auxiliary, model, buffers)
 
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Write the gradients, loss terms, and largest |log ratio| of some shards of a minibatch.
@@ -188,15 +188,23 @@ class ShardGradients:
             return
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
         index, active, counted, member = self._pack(sequences)
-        params, values = self._network.forward(active, index, self._initial_states(sequences))
+        params, values, *features = self._network.forward(active, index, self._initial_states(sequences))
         loss = self._loss(params, values, index, counted, epoch, minibatch)
         shard = np.searchsorted(cuts - cuts[0], member, side="right") - 1  # of each row
         order = np.argsort(shard, kind="stable")
         bounds = np.searchsorted(shard[order], np.arange(len(shards) + 1))
         steps = int(minibatches.steps[epoch, minibatch])
-        self._network.backward(shards, order, bounds, loss.by_params / steps, loss.by_values / steps)
-        for s, (begin, end) in zip(shards, itertools.pairwise(bounds.tolist()), strict=True):
-            rows = order[begin:end]
+        parts = [order[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]  # the rows of each shard
+        by_features = [np.zeros_like(output) for output in features]
+        if self._auxiliary is not None:
+            for s, rows in zip(shards, parts, strict=True):
+                rows = rows[counted[rows]]
+                at = index[rows]
+                loss.terms[rows, -1], by_features[0][rows] = self._auxiliary.compute(
+                    s, features[0][rows], at, self._actions[at], minibatches.step_targets[at, 1], steps
+                )
+        self._network.backward(shards, order, bounds, loss.by_params / steps, loss.by_values / steps, *by_features)
+        for s, rows in zip(shards, parts, strict=True):
             results.loss_terms[s] = np.add.reduce(loss.terms[rows], 0, np.float64) / steps
             results.max_log_ratio[s] = np.maximum.reduce(loss.log_ratios[rows], initial=0.0)
 
@@ -210,7 +218,7 @@ class ShardGradients:
         steps = sequences[:, 2] + burn_in_steps(sequences, self._config.burn_in)
         sequences = sequences[np.argsort(-steps, kind="stable")]
         index, active, counted, _ = self._pack(sequences)
-        params, _ = self._network.forward(active, index, self._initial_states(sequences))
+        params, *_ = self._network.forward(active, index, self._initial_states(sequences))
         chosen: np.ndarray = params[counted]
         return chosen
 
@@ -274,7 +282,8 @@ class ShardGradients:
             by_params += gradient * (weights * coefficient)[:, np.newaxis]
         clipped = np.add.reduce(np.abs(ratios - 1) > coefficients.clip_range, 1) / ratios.shape[1]
         entropy = distribution.entropy(params)
-        terms = np.stack([0 - objective, value_losses * weights, entropy * weights, kl, clipped, teacher_kl], 1)
+        sums = [0 - objective, value_losses * weights, entropy * weights, kl, clipped, teacher_kl, np.zeros_like(kl)]
+        terms = np.stack(sums, 1)
         return _Loss(by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio))
 
     def _objective(

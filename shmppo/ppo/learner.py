@@ -16,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
-from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
+from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
@@ -284,13 +284,15 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.load_weights(state)
+        self.model.load_state_dict(state["model"])
         load_optimizer_state(self._buffers, state["optimizer"])
         self.schedule.load(state["schedule"])
         self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Load only the weights and normalizers of what `state` returned, also from another run (--init-from)."""
-        self.model.load_state_dict(state["model"])
+        """Load only the network's weights and the normalizers of what `state` returned, also from another run
+        (--init-from)."""
+        self.model.load_state_dict(network_weights(state["model"]), strict=False)
         for moments, name in (
             (self.obs_moments, "obs_moments"),
             (self.reward_normalizer.moments, "return_moments"),

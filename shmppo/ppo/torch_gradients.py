@@ -1,4 +1,5 @@
-"""The network computed by torch for the update: plain modules, and autograd. On a GPU, or where the kernels cannot."""
+"""What torch computes in an update with plain modules and autograd: the network, on a GPU or where the kernels cannot,
+and the auxiliary loss."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
+from shmppo.models.auxiliary import AuxiliaryLoss
 from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.parallel.shared_buffers import SharedBuffers
 
@@ -56,8 +58,8 @@ class TorchNetwork:
         self._model, self._inputs = model, inputs
         self._device = inputs.weights.device
         self._bf16 = config.autocast == "bf16"
-        self._parameters = list(model.parameters())
-        self._gradients = [parameter_views(shard, model) for shard in gradients]
+        self._parameters = model.network_parameters
+        self._gradients = [parameter_views(shard, model)[: len(self._parameters)] for shard in gradients]
         self._statistics = leaf_statistics(
             model.observation.normalized_slices, inputs.obs_mean, inputs.obs_scale, config.normalize_obs
         )
@@ -71,7 +73,7 @@ class TorchNetwork:
     def load(self) -> None:
         """Nothing to do: the model's parameters are views of the weights."""
 
-    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `GradientNetwork`. --autocast bf16 applies to the matrix products of the trunks."""
         rows = np.arange(active[0])
         valid = rows < active[:, np.newaxis]  # [L, J]
@@ -83,21 +85,67 @@ class TorchNetwork:
         ]
         with torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
             features, _ = self._model.features(obs, self._to_device(state))
-        params, values = self._model.heads([part.float() for part in features], obs)
+        features = [part.float() for part in features]
+        params, values = self._model.heads(features, obs)
         mask = self._to_device(valid)
-        self._params, self._values = params[mask], values[mask]
-        return self._params.detach().cpu().numpy(), self._values.detach().cpu().numpy()
+        outputs = (params, values) if self._model.auxiliary is None else (params, values, features[0])
+        self._outputs = [output[mask] for output in outputs]
+        return tuple(output.detach().cpu().numpy() for output in self._outputs)
 
-    def backward(
-        self, shards: range, order: np.ndarray, bounds: np.ndarray, by_params: np.ndarray, by_values: np.ndarray
-    ) -> None:
+    def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
         """See `GradientNetwork`."""
         # This scalar has the given derivatives. Passing them to autograd as arguments would make torch import sympy,
         # which needs 60 MB per process.
-        loss = (self._params * self._to_device(by_params)).sum() + (self._values * self._to_device(by_values)).sum()
+        pairs = zip(self._outputs, by_outputs, strict=True)
+        loss = torch.stack([(output * self._to_device(by_output)).sum() for output, by_output in pairs]).sum()
         with torch.no_grad():
             torch._foreach_copy_(self._gradients[shards.start], list(torch.autograd.grad(loss, self._parameters)))
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         """Copy to the device. Memory of torch is aligned in the same way in every process, that of NumPy is not."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, copy=True)
+
+
+class AuxiliaryGradients:
+    """Computes the auxiliary loss with the current weights of its module."""
+
+    def __init__(self, config: TrainConfig, module: AuxiliaryLoss, model: ActorCritic, buffers: SharedBuffers) -> None:
+        """Create views. module: the one of `model`."""
+        self._coef, self._module, self._parameters = config.auxiliary_coef, module, list(module.parameters())
+        begin = len(model.network_parameters)
+        shards = torch.from_numpy(buffers.shard_results.gradients)
+        self._gradients = [parameter_views(shard, model)[begin:] for shard in shards]
+        inputs = GradientInputs.of(buffers)
+        slices = model.observation.normalized_slices
+        statistics = leaf_statistics(slices, inputs.obs_mean, inputs.obs_scale, config.normalize_obs)
+        count = len(model.observation.network_leaves)  # without an action mask, which is the last leaf
+        self._obs = list(zip(inputs.obs[:count], statistics[:count], strict=True))
+
+    def compute(
+        self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Write the gradients of the module's parameters for a shard.
+
+        Args:
+            features: [R, F], of the actor, at the steps of the shard that count.
+            index: int64 [R], the index of each step in arrays [T·N, …].
+            actions: [R, A].
+            returns: [R], value targets.
+            steps: valid steps of the minibatch.
+
+        Returns:
+            (losses [R], the derivatives of the loss of the minibatch with respect to the features [R, F]).
+        """
+        if not len(index):  # the minibatch has fewer sequences than shards
+            for view in self._gradients[shard]:
+                view.zero_()
+            return returns, features  # both are empty
+        # These tensors have memory of torch, which is aligned in the same way in every process.
+        rows, seen = torch.tensor(index), torch.tensor(features, requires_grad=True)
+        obs = [normalize_leaf(leaf[rows], statistics) for leaf, statistics in self._obs]
+        losses = self._module(seen, obs, torch.tensor(actions), torch.tensor(returns))
+        total = losses.sum() * (self._coef / steps)
+        by_features, *gradients = torch.autograd.grad(total, [seen, *self._parameters], materialize_grads=True)
+        for view, gradient in zip(self._gradients[shard], gradients, strict=True):
+            view.copy_(gradient)
+        return losses.detach().float().numpy(), by_features.numpy()

@@ -15,7 +15,7 @@ from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.config.trust import Trusted, check_trust, modules_of
 from shmppo.envs.spec import Task
-from shmppo.models.actor_critic import parameter_shapes, weights_sha256
+from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.runs.training import carry_shapes
@@ -61,8 +61,9 @@ class InitialWeights:
                 config.seq_len == self.config.seq_len,
                 f"{where} was trained with {trained}, the window of --core lmu; add this flag",
             )
-        parameters = parameter_shapes(config, task.observation, task.distribution)
-        check_shapes("parameter", self.learner["model"], parameters, where=where, advice=advice)
+        plain = dataclasses.replace(config, auxiliary=None)
+        parameters = parameter_shapes(plain, task.observation, task.distribution)
+        check_shapes("parameter", network_weights(self.learner["model"]), parameters, where=where, advice=advice)
         size = (task.observation.normalized_size,)
         moments = {"count": (), "mean": size, "m2": size}
         check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)

@@ -178,7 +178,7 @@ class TrainState:
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(config.reported_info)
-        self.fingerprint = machine.versions() | {"processor": machine.processor_type(config.kernel)}
+        self.fingerprint = machine.versions() | {"processor": machine.processor_type(config.computed_by)}
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.num_envs, task.distribution.action_size, limit)

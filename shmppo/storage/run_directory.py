@@ -121,7 +121,7 @@ def describe(config: TrainConfig) -> dict[str, Any]:
         "config": config.to_json(),
         "derived": {name: getattr(config, name) for name in _DERIVED},
         "versions": machine.versions(),
-        "processor": machine.processor_type(config.kernel),
+        "processor": machine.processor_type(config.computed_by),
         "platform": sys.platform,
         "git_revision": machine.git_revision(),
     }

@@ -27,7 +27,10 @@ BASE = TrainConfig(
 PENDULUM = dataclasses.replace(BASE, env="Pendulum-v1", squash_actions=True, entropy_coef=0.01, objective="penalty")
 
 
-@pytest.mark.parametrize("config", [BASE, PENDULUM], ids=["cartpole", "pendulum"])
+AUXILIARY = dataclasses.replace(BASE, auxiliary="networks:Predict")
+
+
+@pytest.mark.parametrize("config", [BASE, PENDULUM, AUXILIARY], ids=["cartpole", "pendulum", "auxiliary"])
 def test_copies_give_the_same_weights(config: TrainConfig) -> None:
     """The copies are on the CPU here. A field that is not copied shows as well."""
     weights = []
@@ -82,7 +85,7 @@ def test_a_device_that_torch_cannot_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
-@pytest.mark.parametrize("config", [BASE, PENDULUM], ids=["cartpole", "pendulum"])
+@pytest.mark.parametrize("config", [BASE, PENDULUM, AUXILIARY], ids=["cartpole", "pendulum", "auxiliary"])
 def test_a_gpu_gives_nearly_the_gradients_of_the_cpu(config: TrainConfig, tmp_path: Path) -> None:
     rows: dict[str, list[dict[str, float]]] = {}
     for device in ("cpu", "cuda"):

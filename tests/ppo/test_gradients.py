@@ -26,6 +26,7 @@ CONFIG = TrainConfig(
 
 
 SHAPED = {"env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
+AUXILIARY = {"auxiliary": "networks:Predict", "auxiliary_coef": 0.7}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
@@ -45,6 +46,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "distill": {"teacher": "runs/teacher", "objective": "distill", "env": "Pendulum-v1"},
     "warm-up": {"teacher": "runs/teacher", "critic_warmup_steps": 1, "separate_critic": "all"},
     "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
+    "auxiliary": AUXILIARY | {"burn_in": 3},
+    "auxiliary-none": AUXILIARY | {"core": "none"},
+    "auxiliary-lmu": AUXILIARY | {"core": "lmu", "num_layers": 2, "separate_critic": "core"},
+    "auxiliary-input": AUXILIARY | {"env": "Pendulum-v1", "core": "none", "encoder_sizes": ()},
+    "auxiliary-dict": SHAPED | AUXILIARY | {"separate_critic": "all", "burn_in": 3},
 }
 
 
@@ -55,6 +61,15 @@ def log_prob_of(policy: torch.distributions.Distribution, actions: Tensor) -> Te
     return policy.log_prob(actions[..., 0]).unsqueeze(-1)
 
 
+def in_float64(model: ActorCritic) -> ActorCritic:
+    """A copy that computes in float64."""
+    copied = copy.deepcopy(model).double()
+    for module in copied.modules():
+        if isinstance(module, torch.nn.Conv2d):  # images are float32
+            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    return copied
+
+
 def plain_loss(
     config: TrainConfig,
     buffers: SharedBuffers,
@@ -63,29 +78,31 @@ def plain_loss(
     sequences: list[list[int]],
     advantages: np.ndarray,
 ) -> Tensor:
-    """The loss, summed over the steps of sequences. It is computed one sequence after the other, without padding."""
+    """The loss, summed over the steps of sequences, in float64 and one sequence after the other, without padding.
+
+    models: in float64.
+    """
     distribution, rollout = inspect_task(config).distribution, buffers.rollout
     steps = [(t, n) for start, n, length, _ in sequences for t in range(start, start + length)]
     chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
     mean, std = chosen.mean(), chosen.std()
-    kind = next(model.parameters()).dtype
-    total = torch.zeros((), dtype=kind)
+    total = torch.zeros((), dtype=torch.float64)
     for start, n, length, slot in sequences:
         span = slice(start, start + length)
         warm = config.burn_in if slot >= 0 and start > 0 else 0
         seen = slice(start - warm, start + length)
-        state = torch.zeros(1, model.state_size, dtype=kind)
+        state = torch.zeros(1, model.state_size, dtype=torch.float64)
         if slot >= 0 and model.state_size:
             state[0] = torch.from_numpy(rollout.sequence_state[slot, n])
         obs = [torch.from_numpy(leaf[seen, n].copy()).unsqueeze(1) for leaf in rollout.obs]
-        obs = [leaf.to(kind) if leaf.is_floating_point() else leaf for leaf in obs]
+        obs = [leaf.double() if leaf.is_floating_point() else leaf for leaf in obs]
         with torch.no_grad():
             before = old_model(obs, state)[0][warm:]
         params, values = (out[warm:] for out in model(obs, state)[:2])
         actions = torch.from_numpy(rollout.actions[span, n].copy())
         policy, old_policy = (torch_distribution(distribution, p[:, 0]) for p in (params, before))
         log_ratio = log_prob_of(policy, actions) - log_prob_of(old_policy, actions)
-        scaled = torch.from_numpy(((advantages[span, n] - mean) / (std + 1e-8)).astype(np.float32))
+        scaled = torch.from_numpy((advantages[span, n] - mean) / (std + 1e-8))
         target = torch.from_numpy(advantages[span, n] + rollout.value[span, n])
         ratio = log_ratio.sum(-1).exp()
         low, high = 1 - config.clip, 1 + config.clip
@@ -109,6 +126,10 @@ def plain_loss(
         total = total - actor * objective.sum()
         total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
         total = total - actor * config.entropy_coef * policy.entropy().sum()
+        if model.auxiliary is not None:
+            features = model.features(obs, state)[0][0][warm:, 0]
+            losses = model.auxiliary(features, [leaf[warm:, 0] for leaf in obs], actions, target)
+            total = total + config.auxiliary_coef * losses.sum()
     return total
 
 
@@ -128,7 +149,7 @@ def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(
     buffers, learner, pool = sampled(config)
     buffers.rollout.teacher_params[:] = np.random.default_rng(0).standard_normal(buffers.rollout.teacher_params.shape)
     advantages = planned(buffers, learner)
-    old_model = copy.deepcopy(learner.model)
+    old_model = in_float64(learner.model)
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
@@ -140,11 +161,9 @@ def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(
     bounds = plan.bounds[epoch, minibatch]
     sequences = plan.sequences[plan.order[epoch, bounds[0] : bounds[-1]]].tolist()
     steps = sum(length for _, _, length, _ in sequences)
-    model = copy.deepcopy(learner.model)
-    if clones:  # a reference in float64
-        model, old_model = model.double(), old_model.double()
+    model = in_float64(learner.model)
     total = plain_loss(config, buffers, model, old_model, sequences, advantages)
-    plain = [gradient.float() for gradient in torch.autograd.grad(total / steps, list(model.parameters()))]
+    plain = torch.autograd.grad(total / steps, list(model.parameters()))
     assert plan.steps[epoch, minibatch] == steps
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
-        torch.testing.assert_close(actual, expected, atol=2e-6, rtol=2e-4)
+        torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)

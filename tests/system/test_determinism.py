@@ -49,6 +49,9 @@ CASES = {
     "halfcheetah-none": TrainConfig(
         env="HalfCheetah-v5", core="none", encoder_sizes=(64, 64), separate_critic="all", value_clip=True, **SMALL
     ),  # type: ignore[arg-type]
+    "cartpole-auxiliary": TrainConfig(
+        env="CartPole-v1", hide_obs=(1, 3), hidden_size=24, auxiliary="networks:Predict", **SMALL
+    ),  # type: ignore[arg-type]
     "halfcheetah-lstm": TrainConfig(env="HalfCheetah-v5", hidden_size=64, grad_shards=3, seq_len=8, **SMALL),  # type: ignore[arg-type]
 }  # fmt: skip
 
@@ -139,13 +142,15 @@ def test_acting_and_gradients_use_one_thread(monkeypatch: pytest.MonkeyPatch, tm
         assert (acting, learning, torch.get_num_threads()) == ({1}, {1}, 3)
 
 
-def test_minibatches_with_fewer_sequences_than_shards_are_possible(tmp_path: Path) -> None:
+@pytest.mark.parametrize("auxiliary", [None, "networks:Predict"])
+def test_minibatches_with_fewer_sequences_than_shards_are_possible(auxiliary: str | None, tmp_path: Path) -> None:
     """Sequences have 32 or 8 steps, and minibatches 160. So some minibatches have fewer than 8 sequences."""
     hashes = set()
     for workers in (0, 2):
         config = TrainConfig(
             env="Pendulum-v1", rollout_steps=40, num_envs=16, minibatches=4, grad_shards=8, epochs=2, hidden_size=8,
             encoder_sizes=(8,), workers=workers, quiet=True, stop_at_iteration=3, run_dir=str(tmp_path / str(workers)),
+            auxiliary=auxiliary,
         )  # fmt: skip
         hashes.add(train(config)["weights_sha256"])
     assert len(hashes) == 1

@@ -47,6 +47,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "clip": NUMBER,
     "value_clip": st.booleans(),
     "entropy_coef": NUMBER,
+    "auxiliary": st.sampled_from([None, "networks:Predict"]),
+    "auxiliary_coef": NUMBER,
     "value_coef": NUMBER,
     "max_grad_norm": NUMBER,
     "target_kl": st.none() | NUMBER,

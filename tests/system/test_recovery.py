@@ -41,6 +41,7 @@ CASES = {
     "cartpole-central": dataclasses.replace(BASE, learning="central"),
     "pendulum-beta": dataclasses.replace(BASE, env="Pendulum-v1", distribution="beta"),
     "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5"),
+    "auxiliary": dataclasses.replace(BASE, hide_obs=(1, 3), auxiliary="networks:Predict", learning="sharded"),
 }
 
 
@@ -69,7 +70,7 @@ def test_a_killed_worker_changes_no_bit(
 
 
 @pytest.mark.parametrize(
-    "case", ["cartpole-central", "cartpole-teacher", "halfcheetah", "pendulum-gru", "pendulum-beta"]
+    "case", ["cartpole-central", "cartpole-teacher", "halfcheetah", "pendulum-gru", "pendulum-beta", "auxiliary"]
 )
 def test_a_killed_worker_changes_no_bit_in_other_environments_and_learning_modes(
     case: str, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

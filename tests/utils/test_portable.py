@@ -59,6 +59,9 @@ def test_a_run_says_on_which_processors_its_weights_are_the_same_also_after_a_re
     one_type = train(tmp_path / "torch", "--kernel", "torch")
     assert one_type != PROCESSORS
     assert resume(tmp_path / "torch") == one_type
+    auxiliary = ("--kernel", "native", "--auxiliary", "networks:Predict")
+    assert train(tmp_path / "auxiliary", *auxiliary) == one_type
+    assert train(tmp_path / "portable-auxiliary", *auxiliary, "--portable") == PROCESSORS
 
 
 def test_a_run_whose_numpy_was_imported_first_is_continued_with_the_same_numpy(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""A module of the user, made by the factory that an option names as `module:factory`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from shmppo.config.plugins import load_object
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.models.encoders import input_shape, network_input
+from shmppo.spaces.observations import Leaf
+from shmppo.utils.user_code import describe_error, user_traceback
+
+
+class UserModule(nn.Module, ABC):
+    """Creates the user's module and checks that its parameters can be trained.
+
+    Attributes:
+        option: the field of the configuration that names the factory.
+        module: the user's module.
+    """
+
+    option: ClassVar[str]
+
+    def __init__(self, config: TrainConfig, leaves: Sequence[Leaf], *sizes: int) -> None:
+        """Call `factory(shapes, config, *sizes)` and check the result. shapes: of the network inputs, by leaf name.
+
+        Raises:
+            ConfigError: if the module cannot be created, or breaks a rule.
+        """
+        super().__init__()
+        name = getattr(config, self.option)
+        self._where = f"--{self.option} {name}"
+        self._leaves, self._sizes = leaves, sizes
+        factory = load_object(name, f"--{self.option}", nn.Module)
+        shapes = {leaf.field: input_shape(leaf) for leaf in leaves}
+        try:
+            module = factory(shapes, config, *sizes)
+        except Exception as error:  # the user's code may raise anything
+            raise self._raised("could not be made", error, "shapes", shapes) from error
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"{self._where} must return an nn.Module, not an object of type {type(module).__name__}")
+        self.module = module
+        if torch.get_default_device().type == "meta":  # only a module with numbers shows whether it is random
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                type(self)(config, leaves, *sizes)
+        else:
+            self._check(config)
+
+    @abstractmethod
+    def _check(self, config: TrainConfig) -> None:
+        """Check the module with `_check_forward`. Raises ConfigError."""
+
+    def _raised(self, what: str, error: Exception, argument: str, shapes: Mapping[str, tuple[int, ...]]) -> ConfigError:
+        """Describe an exception of the user's code: its place, and the shapes in the argument that the code got."""
+        given = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
+        text = f"{self._where} {what}: {describe_error(error)}; correct it ({argument} has {given})"
+        return ConfigError(text, details=user_traceback(error))
+
+    def _inputs(self, obs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the network inputs [R, *shape] by leaf name. obs: [R, …] per leaf, as stored; vectors normalized."""
+        return {leaf.field: network_input(leaf, stored) for leaf, stored in zip(self._leaves, obs, strict=True)}
+
+    def _check_forward(
+        self,
+        compute: Callable[[list[Tensor]], Sequence[Tensor]],
+        size: tuple[int, ...],
+        shapes: Sequence[tuple[int, ...]],
+        outputs: str,
+        inputs: Sequence[Tensor] = (),
+    ) -> None:
+        """Check the parameters, then the shapes and gradients of a forward pass, and that it is not random.
+
+        Args:
+            compute: the forward pass. Its argument is one tensor [*size, …] per leaf, as stored.
+            shapes: which its outputs must have.
+            outputs: their names for messages. The first word names the first output, whose gradients are needed.
+            inputs: further tensors that may get gradients.
+
+        Raises:
+            ConfigError: if the module breaks a rule.
+        """
+        parameters = dict(self.module.named_parameters())
+        self._check_parameters(parameters)
+        tensors = [*parameters.values(), *inputs]
+        try:
+            with torch.enable_grad():
+                stored = [  # vectors are not 0, so that dropout changes them
+                    torch.full((*size, *leaf.shape), int(leaf.kind == "vector"), dtype=getattr(torch, leaf.dtype))
+                    for leaf in self._leaves
+                ]
+                found, again = compute(stored), compute(stored)
+                found_shapes = [tuple(output.shape) for output in found]
+                gradients = torch.autograd.grad(found[0].sum(), tensors, allow_unused=True) if tensors else ()
+        except Exception as error:
+            given = {leaf.field: (*size, *input_shape(leaf)) for leaf in self._leaves}
+            raise self._raised("failed in forward", error, "obs", given) from error
+        if found_shapes != list(shapes):
+            texts = (", ".join(map(str, several)) for several in (found_shapes, shapes))
+            raise ConfigError("{} returned {} of shapes {}; they must be {}".format(self._where, outputs, *texts))
+        first = outputs.split()[0]
+        if not torch.equal(found[0], again[0]):
+            raise ConfigError(
+                f"{self._where} returned other {first} for the same input; remove dropout and randomness from forward"
+            )
+        unused = [name for name, gradient in zip(parameters, gradients, strict=False) if gradient is None]
+        if unused:
+            raise ConfigError(
+                f"{self._where} has parameters that its {first} do not depend on ({', '.join(unused)}); remove them"
+            )
+
+    def _check_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Check that the module holds nothing but trainable float32 parameters. Raises ConfigError."""
+        buffers = set(self.module.state_dict()) - set(parameters)
+        if buffers:
+            raise ConfigError(
+                f"{self._where} has buffers ({', '.join(sorted(buffers))}), which processes do not share; make them "
+                "parameters, or constants with persistent=False"
+            )
+        if any(parameter.dtype != torch.float32 for parameter in parameters.values()):
+            raise ConfigError(f"{self._where} has parameters that are not float32; make them float32")
+        frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+        if frozen:
+            raise ConfigError(
+                f"{self._where} has parameters that are not trained ({', '.join(frozen)}); make them buffers with "
+                "persistent=False"
+            )

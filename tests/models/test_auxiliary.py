@@ -1,0 +1,166 @@
+"""Auxiliary losses: reproducible, not needed by a trained policy, and refused if the module breaks a rule.
+
+`tests/ppo/test_gradients.py` compares their gradients with autograd.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_no_bit_changes, planned, sampled
+from helpers import KERNELS
+
+from shmppo.config import trust
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import build_model, network_weights
+from shmppo.parallel.columns import LossTerms
+from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
+from shmppo.runs.trainer import train
+from shmppo.storage.checkpoint import load_selected_checkpoint
+from shmppo.tools.export_policy import export_policy
+from shmppo.tools.verify import verify_run
+
+BASE = TrainConfig(
+    env="CartPole-v1", hide_obs=(1, 3), auxiliary="networks:Predict", auxiliary_coef=0.5, num_envs=4, rollout_steps=16,
+    seq_len=5, burn_in=2, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,), quiet=True,
+    total_steps=4 * 16 * 4, workers=0, keep_every=2, check_determinism=0,
+)  # fmt: skip
+MASKED: dict[str, Any] = {
+    "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True, "hide_obs": (),
+    "separate_critic": "all", "prev_action": True,
+}  # fmt: skip
+
+
+@KERNELS
+@pytest.mark.parametrize("fields", [{}, MASKED], ids=["vector", "masked"])
+def test_workers_learning_mode_stop_and_resume_change_no_bit(fields: Any, kernel: Any, tmp_path: Path) -> None:
+    assert_no_bit_changes(dataclasses.replace(BASE, kernel=kernel, **fields), tmp_path, stop=2)
+    with open(tmp_path / "0-central" / "metrics.csv") as file:
+        assert all(float(row["auxiliary_loss"]) > 0 for row in csv.DictReader(file))
+
+
+@KERNELS
+def test_the_metric_is_the_mean_loss_of_the_steps(kernel: Any) -> None:
+    buffers, learner, pool = sampled(dataclasses.replace(BASE, core="none", burn_in=0, kernel=kernel))
+    planned(buffers, learner)
+    pool.compute_gradients(1, 0)
+    plan, rollout, model = buffers.minibatches, buffers.rollout, learner.model
+    t, n, length, _ = plan.sequences[plan.order[1, : plan.bounds[1, 0, -1]]].T
+    assert (length == 1).all()
+    obs, actions = (torch.from_numpy(array[t, n]) for array in (rollout.obs[0], rollout.actions))
+    returns = torch.from_numpy(plan.step_targets.reshape(*rollout.reward.shape, -1)[t, n, 1])
+    assert model.auxiliary is not None
+    with torch.no_grad():
+        features = model.features([obs.unsqueeze(0)], torch.zeros(len(obs), 0))[0][0][0]
+        losses = model.auxiliary(features, [obs], actions, returns)
+    terms = LossTerms(*buffers.shard_results.loss_terms.sum(axis=0).tolist())
+    assert terms.auxiliary_loss == pytest.approx(float(losses.mean()), rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an auxiliary loss. The tests do not change it."""
+    run_dir = tmp_path_factory.mktemp("auxiliary") / "run"
+    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
+    return run_dir
+
+
+def test_the_module_is_saved_with_the_network_and_the_run_can_be_verified(run: Path) -> None:
+    weights = load_selected_checkpoint(run)["learner"]["model"]
+    assert sorted(weights.keys() - network_weights(weights).keys()) == [
+        "auxiliary.module.layer.bias",
+        "auxiliary.module.layer.weight",
+    ]
+    assert verify_run(run, from_iteration=2).equal
+
+
+def test_a_trained_policy_does_not_need_the_module(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "SAFE_MODULES", ())
+    monkeypatch.setattr("networks.Predict", None)
+    weights = load_selected_checkpoint(run)["learner"]["model"]
+    for directory in (run, export_policy(run, out=tmp_path / "policy")):
+        policy = load_policy(directory)
+        assert policy._trained.model.auxiliary is None
+        for name, value in policy._trained.model.state_dict().items():
+            assert torch.equal(value, weights[name])
+        action, _ = policy.act(np.zeros(4, np.float32))
+        assert action in (0, 1)
+    assert len(evaluate(run, episodes=2).returns) == 2
+    with pytest.raises(ConfigError, match=r"names code to import: --auxiliary networks:Predict; .* --trust networks "):
+        verify_run(run)
+
+
+@pytest.mark.parametrize("auxiliary", [None, "networks:Predict"])
+def test_a_run_can_start_from_the_network_of_a_run_with_or_without_a_module(
+    auxiliary: str | None, run: Path, tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain"
+    train(dataclasses.replace(BASE, auxiliary=None, run_dir=str(plain)))
+    for i, source in enumerate((run, plain)):
+        new = dataclasses.replace(
+            BASE, init_from=str(source), auxiliary=auxiliary, seed=3, checkpoint_every=1, stop_at_iteration=1,
+            run_dir=str(tmp_path / f"new{i}"),
+        )  # fmt: skip
+        train(new)
+        task = inspect_task(new)
+        initial = build_model(new, task.observation, task.distribution).state_dict()
+        expected = initial | network_weights(load_selected_checkpoint(source)["learner"]["model"])
+        found = load_selected_checkpoint(tmp_path / f"new{i}", 0)["learner"]["model"]
+        assert found.keys() == expected.keys() == initial.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_a_module_that_detaches_the_features_does_not_change_the_network(run: Path, tmp_path: Path) -> None:
+    weights = {}
+    for auxiliary in (None, "networks:Probe"):
+        # Without clipping, the gradient of the module does not scale that of the network.
+        config = dataclasses.replace(
+            BASE, auxiliary=auxiliary, max_grad_norm=1e9, run_dir=str(tmp_path / f"{auxiliary}")
+        )
+        train(config)
+        weights[auxiliary] = network_weights(load_selected_checkpoint(tmp_path / f"{auxiliary}")["learner"]["model"])
+    assert all(torch.equal(value, weights["networks:Probe"][name]) for name, value in weights[None].items())
+    with_loss = load_selected_checkpoint(run)["learner"]["model"]
+    assert not all(torch.equal(value, with_loss[name]) for name, value in weights[None].items())
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"auxiliary": "networks:absent"}, r"--auxiliary networks:absent: module networks has no absent"),
+    ({"auxiliary": "networks"}, r"--auxiliary networks is not of the form module:attribute; name a class"),
+    ({"auxiliary": "networks:no_module"}, r"networks:no_module must return an nn.Module, not an object of type NoneT"),
+    (
+        {"auxiliary": "networks:camera"},
+        r"camera could not be made: KeyError\('obs/camera'\) at .*networks.py:\d+; correct it \(shapes has 'obs' \(4,",
+    ),
+    ({"auxiliary": "networks:leaky"}, r"leaky could not be made: TypeError\(.*\); correct it"),
+    (
+        {"auxiliary": "networks:Halved"},
+        r"--auxiliary networks:Halved returned losses of shapes \(4,\); they must be \(8,\)$",
+    ),
+    (
+        {"auxiliary": "networks:Forgetful"},
+        r"parameters that its losses do not depend on \(layer.weight, layer.bias\); ",
+    ),
+    ({"auxiliary": "networks:Noisy"}, r"returned other losses for the same input; remove dropout and randomness"),
+    ({"auxiliary": "networks:Total"}, r"failed in forward: AttributeError\(.*; correct it \(obs has 'obs' \(8, 4\)\)$"),
+    ({"auxiliary_coef": -1.0}, r"--auxiliary-coef is -1.0; it must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_a_module_that_breaks_a_rule_is_refused_before_anything_starts(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
