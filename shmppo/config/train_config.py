@@ -110,8 +110,6 @@ class TrainConfig(
         """What computes all that a run learns: "native", or "torch", which also computes --auxiliary."""
         return self.kernel if self.auxiliary is None else "torch"
 
-    # --- derived sizes
-
     @cached_property
     def recurrent(self) -> bool:
         """Whether the policy has a recurrent state."""
