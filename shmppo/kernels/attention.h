@@ -6,6 +6,7 @@ enum { STEPS_AT_ONCE = 32 };
  * attends to the K steps before it and to itself. The keys are also the values. */
 typedef struct {
     int64_t A, H, K, steps, seen, columns; /* seen = K + steps, columns = A·steps */
+    float scale;                           /* of the queries: 1/√(H / A) */
     int64_t *row;                          /* of each step of the sequence */
     int64_t *ascending;                    /* 0, 1, …, seen − 1 */
     float *keys, *by_keys;                 /* [seen, H]: those of the K steps before, then those of the steps */
@@ -19,7 +20,7 @@ static int64_t attention(const Layer *l, int64_t rows, Attention *a) {
     int64_t A = l->heads, H = l->outputs / A, K = l->inputs / A - H - 1;
     int64_t seen = K + STEPS_AT_ONCE, columns = A * STEPS_AT_ONCE;
     int64_t by_content = panels(columns) * PANEL * H, by_values = panels(H) * PANEL * columns;
-    *a = (Attention){.A = A, .H = H, .K = K, .row = (int64_t *)l->memory};
+    *a = (Attention){.A = A, .H = H, .K = K, .scale = 1.0f / sqrtf((float)(H / A)), .row = (int64_t *)l->memory};
     a->ascending = a->row + rows;
     a->keys = (float *)(a->ascending + seen);
     a->by_keys = a->keys + seen * H;
@@ -56,7 +57,8 @@ static void take_steps(const Layer *l, int64_t j, int64_t first, int64_t length,
         memcpy(a->keys + i * H, t < 0 ? memory : row_of(a, l->state[1], t), 4 * (size_t)H);
     }
     for (int64_t i = 0; i < a->steps; i++) {
-        memcpy(a->queries + i * width, row_of(a, l->x, first + i), 4 * (size_t)width);
+        const float *query = row_of(a, l->x, first + i);
+        for (int64_t u = 0; u < width; u++) a->queries[i * width + u] = query[u] * a->scale;
         if (copied) memcpy(a->results + i * width, row_of(a, *copied, first + i), 4 * (size_t)width);
     }
 }
@@ -78,7 +80,6 @@ static void move_windows(const Attention *a, int64_t first, float *weights, Rows
 
 /* Softmax over the steps that each query sees: those of its window, of which `known` exist at the first step. */
 static void softmax_windows(Attention *a, int64_t known) {
-    float scale = 1.0f / sqrtf((float)(a->H / a->A));
     FOR_VECTORS(c, a->columns) {
         int64_t count = a->columns - c;
         Bits low, high;
@@ -88,12 +89,12 @@ static void softmax_windows(Attention *a, int64_t known) {
             high[lane] = (int32_t)(i + a->K), low[lane] = (int32_t)(i + a->K + 1 - there);
         }
         for (int32_t n = 0; n < a->seen; n++) {
-            Vector v = load_part(a->weights + n * a->columns + c, count) * scale;
+            Vector v = load_part(a->weights + n * a->columns + c, count);
             largest = choose((low <= n) & (n <= high) & (v > largest), v, largest);
         }
         for (int32_t n = 0; n < a->seen; n++) {
             float *at = a->weights + n * a->columns + c;
-            Vector v = choose((low <= n) & (n <= high), v_exp(load_part(at, count) * scale - largest), all(0.0f));
+            Vector v = choose((low <= n) & (n <= high), v_exp(load_part(at, count) - largest), all(0.0f));
             sum += v;
             store_part(at, v, count);
         }
@@ -110,7 +111,7 @@ static void sum_keys(Attention *a, float *weights) {
                         a->scratch);
 }
 
-/* y = Σ w·n over the window with w = softmax((q·n + b) / √(H / A)), for each head (see models/gtrxl.py). x has the
+/* y = Σ w·n over the window with w = softmax(q·n / √(H / A) + b), for each head (see models/gtrxl.py). x has the
  * queries q of the heads, [A, H], and b for each step of their windows, [A, K + 1], the oldest first. state[1] is n
  * [rows, H]; a row of state[0] has n of the K steps before, and how many of them exist. For `backward`, w replaces b. */
 static void attend_forward(const Layer *l, const Batch *batch) {
@@ -141,7 +142,6 @@ static void attend_backward(const Layer *l, const Batch *batch) {
     Attention a;
     attention(l, batch->rows, &a);
     Rows by_n = l->by_state;
-    float scale = 1.0f / sqrtf((float)(a.H / a.A));
     for (int64_t r = 0; r < batch->rows; r++) memset(by_n.at + r * by_n.stride, 0, 4 * (size_t)a.H);
     for (int64_t j = 0; j < batch->sequences; j++)
         for (int64_t first = 0, length = find_rows(batch, j, &a); first < length; first += a.steps) {
@@ -156,7 +156,7 @@ static void attend_backward(const Layer *l, const Batch *batch) {
                     sum = fma_(load_part(a.weights + at, count), load_part(a.by_weights + at, count), sum);
                 for (int64_t n = 0, at = c; n < a.seen; n++, at += a.columns) {
                     Vector v = (load_part(a.by_weights + at, count) - sum) * load_part(a.weights + at, count);
-                    store_part(a.by_weights + at, v * scale, count);
+                    store_part(a.by_weights + at, v, count);
                 }
             }
             Rows weights = {a.weights, a.columns}, by_weights = {a.by_weights, a.columns}, by_keys = {a.by_keys, a.H};
@@ -169,8 +169,10 @@ static void attend_backward(const Layer *l, const Batch *batch) {
                 for (int64_t u = 0; u < a.H; u++) by_n.at[a.row[t] * by_n.stride + u] += by_key[u];
             }
             sum_keys(&a, a.by_weights);
-            for (int64_t i = 0; i < a.steps; i++)
-                memcpy(row_of(&a, l->by_x, first + i), a.results + i * l->outputs, 4 * (size_t)l->outputs);
+            for (int64_t i = 0; i < a.steps; i++) {
+                float *by_query = row_of(&a, l->by_x, first + i);
+                for (int64_t u = 0; u < l->outputs; u++) by_query[u] = a.results[i * l->outputs + u] * a.scale;
+            }
             move_windows(&a, first, a.by_weights, l->by_x, 1);
         }
 }

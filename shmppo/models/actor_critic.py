@@ -20,7 +20,6 @@ from shmppo.models.auxiliary import AuxiliaryLoss
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
 from shmppo.models.encoders import Encoder, encoders_of, orthogonal, orthogonal_
-from shmppo.models.gtrxl import Gtrxl
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
@@ -70,8 +69,6 @@ class Trunk(nn.Module):
                     orthogonal_(parameter)
                 elif "bias" in name:
                     nn.init.zeros_(parameter)
-            if isinstance(self.core, Gtrxl):
-                self.core.close_gates()
         self.features = config.hidden_size if self.core is not None else self.encoded
         self.layers = config.num_layers
         self.state_size = self.parts * config.num_layers * self.part_size

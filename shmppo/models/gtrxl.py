@@ -19,9 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-KEEP = 2.0
-"""Initial bias of the gates: most of the input stays, and memory is learned after the reactions to the current step."""
-
 
 def memory_size(hidden: int, window: int) -> int:
     """Return the numbers in the state of one layer: K inputs of H numbers, and how many of them there are."""
@@ -31,7 +28,7 @@ def memory_size(hidden: int, window: int) -> int:
 class Attention(nn.Module):
     """Attention to the inputs n of the last steps. The result of a head is its value layer of Σ w n, with softmax w.
 
-    The score of step j for step i is (W q·n_j + V_d q + b_d) / √D, with the query q of step i in this head and the
+    The score of step j for step i is W q·n_j / √D + V_d q + b_d, with the query q of step i in this head and the
     distance d = i − j. `keys` has W, and `distances` has V and b, the longest distance first. The keys are the inputs
     themselves, so that acting projects one step and not the whole memory.
     """
@@ -59,7 +56,7 @@ class Attention(nn.Module):
         heads, window = self.heads, self.window
         seen = torch.cat([memory, n], 1)  # [J, K + L, H]
         query = self.query(n).view(sequences * steps, heads, self.size).transpose(0, 1)  # [A, J·L, D]
-        by_key = torch.bmm(query, _stacked(self.keys).transpose(1, 2))  # [A, J·L, H]
+        by_key = torch.bmm(query * self.size**-0.5, _stacked(self.keys).transpose(1, 2))  # [A, J·L, H]
         by_key = by_key.view(heads, sequences, steps, hidden).transpose(0, 1).reshape(sequences, -1, hidden)
         bias = torch.stack([layer.bias for layer in linears(self.distances)]).unsqueeze(1)
         by_distance = torch.baddbmm(bias, query, _stacked(self.distances).transpose(1, 2))  # [A, J·L, K + 1]
@@ -71,7 +68,7 @@ class Attention(nn.Module):
         scores = torch.baddbmm(by_step, by_key, seen.transpose(1, 2))  # [J, A·L, K + L]
         missing = torch.arange(window + steps, device=n.device) < window - count  # [J, K + L]
         scores += torch.zeros_like(missing, dtype=scores.dtype).masked_fill(missing, -math.inf).unsqueeze(1)
-        mean = torch.bmm(torch.softmax(scores * self.size**-0.5, -1), seen)  # [J, A·L, H]
+        mean = torch.bmm(torch.softmax(scores, -1), seen)  # [J, A·L, H]
         mean = mean.view(sequences, heads, steps, hidden).transpose(0, 1).reshape(heads, sequences * steps, hidden)
         result = torch.bmm(mean, _stacked(self.values).transpose(1, 2)).transpose(0, 1)  # [J·L, A, D]
         return result.reshape(sequences, steps, hidden), seen[:, steps:].detach()
@@ -126,13 +123,6 @@ class Gtrxl(nn.Module):
     def layer_list(self) -> list[GtrxlLayer]:
         """The layers as a list with the right element type."""
         return cast("list[GtrxlLayer]", list(self.layers))
-
-    @torch.no_grad()
-    def close_gates(self) -> None:
-        """Set the initial biases of the gates, whose other biases are 0."""
-        for layer in self.layer_list:
-            for gate in (layer.gate, layer.second_gate):
-                gate.bias_ih[gate.hidden_size : 2 * gate.hidden_size] = KEEP
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step.
