@@ -1,0 +1,73 @@
+"""Measure what teachers and demonstrations bring.
+
+    python -m figures.teachers.measure --seeds 1 2 3
+
+The teachers are the policies of examples/trained, which see everything. The student of examples/teacher_student.py sees
+positions only and learns alone or with the teacher; a student that sees everything only imitates. On Hopper, a policy
+without memory starts from random weights, or from a clone of 50 recorded episodes. Runs that the table has are not
+repeated. Appends to teachers.csv.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+from figures.common.command_line import script_parser
+from figures.common.evaluated_runs import RUNS, add_run, is_finished, train_or_resume
+from figures.common.paths import ROOT
+
+TABLE = Path(__file__).with_name("teachers.csv")
+POSITIONS = {"HalfCheetah-v5": 8, "Hopper-v5": 5}
+"""Task -> how many of the first numbers of the observation are positions."""
+STUDENTS: dict[str, tuple[object, ...]] = {
+    "alone": ("--teacher-steps", None),
+    "teacher": (),
+    "imitate": ("--objective", "distill", "--teacher-steps", None, "--actor-obs", "everything"),
+}
+HOPPER = ("-m", "shmppo.train", "--preset", "Hopper-v5")
+
+
+def teacher_of(task: str) -> Path:
+    """Return the directory of the policy that knows a task."""
+    return ROOT / "examples" / "trained" / task.partition("-")[0].lower()
+
+
+def student(task: str, case: str) -> list[object]:
+    """Return the program that trains the student of a task, and its flags."""
+    wrapper = f"shmppo.envs.wrappers:SplitObservation(everything=[None], positions=[{POSITIONS[task]}])"
+    script = ROOT / "examples" / "teacher_student.py"
+    teacher = None if case == "alone" else teacher_of(task)
+    return [script, "--env", task, "--wrappers", wrapper, "--teacher", teacher, *STUDENTS[case]]
+
+
+def clone(seed: int) -> Path:
+    """Record 50 episodes of Hopper, clone them, and return the directory of the clone."""
+    episodes, run_dir = RUNS / "teachers" / "hopper.npz", RUNS / "teachers" / f"clone-s{seed}"
+    if not episodes.exists():
+        command = ["-m", "shmppo.evaluate", teacher_of("Hopper-v5"), "--episodes", 50, "--record", episodes]
+        subprocess.run([sys.executable, *map(str, command)], check=True, cwd=ROOT)
+    if not is_finished(run_dir):
+        flags = ["--objective", "clone", "--demonstrations", str(episodes), "--total-steps", "300000"]
+        train_or_resume([*HOPPER, *flags], seed, run_dir)
+    return run_dir
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of each student")
+    options = parser.parse_args()
+    for seed in options.seeds:
+        for task, case in itertools.product(POSITIONS, STUDENTS):
+            flags = [*student(task, case), "--total-steps", options.steps]
+            add_run(TABLE, {"task": task, "case": case}, seed, flags)
+        warm = ["--init-from", clone(seed), "--log-std-min", -2]
+        for case, starts in {"scratch": [], "clone": warm}.items():
+            add_run(TABLE, {"task": "Hopper-v5", "case": case}, seed, [*HOPPER, *starts, "--total-steps", 300_000])
+
+
+if __name__ == "__main__":
+    main()
