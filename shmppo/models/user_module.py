@@ -101,8 +101,8 @@ class UserModule(nn.Module, ABC):
             given = {leaf.field: (*size, *input_shape(leaf)) for leaf in self._leaves}
             raise self._raised("failed in forward", error, "obs", given) from error
         if found_shapes != list(shapes):
-            texts = (", ".join(map(str, several)) for several in (found_shapes, shapes))
-            raise ConfigError("{} returned {} of shapes {}; they must be {}".format(self._where, outputs, *texts))
+            returned, needed = (", ".join(map(str, several)) for several in (found_shapes, shapes))
+            raise ConfigError(f"{self._where} returned {outputs} of shapes {returned}; they must be {needed}")
         first = outputs.split()[0]
         if not torch.equal(found[0], again[0]):
             raise ConfigError(
