@@ -22,6 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"hidden_size": 256, "encoder_sizes": (256,)},
     "deep": {"encoder_sizes": (128, 128)},
     "layers_2": {"num_layers": 2},
+    "window128": {"attention_window": 128},
     "no_memory": {"core": "none"},
     "entropy_0": {"entropy_coef": 0.0},
     "entropy_003": {"entropy_coef": 0.03},
