@@ -296,7 +296,7 @@ class ObjectiveOptions:
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     critic_warmup_steps: int = 0
     """Environment steps at the start in which only the critic is trained, for example after --init-from. Needs
-    --separate-critic all."""
+    --separate-critic all, and neither --weight-decay nor --auxiliary."""
     auxiliary: str | None = None
     """`module:factory` of a module that computes a further loss from the actor's features (see
     shmppo/models/auxiliary.py). The trained policy does not need it. None: no further loss."""

@@ -356,9 +356,9 @@ def _check_combinations(c: TrainConfig) -> None:
         "leave one of them out",
     )
     require(
-        not c.critic_warmup_steps or (c.separate_critic == "all" and not c.weight_decay),
-        "--critic-warmup-steps needs --separate-critic all and no --weight-decay, because otherwise the policy would "
-        "change, too; change these flags, or leave it out",
+        not c.critic_warmup_steps or (c.separate_critic == "all" and not c.weight_decay and c.auxiliary is None),
+        "--critic-warmup-steps needs --separate-critic all and neither --weight-decay nor --auxiliary, because "
+        "otherwise the policy would change, too; change these flags, or leave it out",
     )
 
 
