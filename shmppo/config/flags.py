@@ -181,6 +181,8 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
+        if content.get("teacher") is not None:  # that of an exported policy is in its directory
+            content["teacher"] = str(path.parent / content["teacher"])
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
     fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()])

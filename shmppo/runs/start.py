@@ -13,7 +13,7 @@ from typing import Any
 from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig, from_json
-from shmppo.config.trust import Trusted, check_trust, modules_of
+from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
@@ -105,8 +105,8 @@ def load_teacher(
     """Load the checkpoint of the teacher. Return None without --teacher.
 
     Args:
-        config: of the run. The caller trusts the modules that it names.
-        trust: further modules of which the teacher's configuration may name code (see `check_trust`).
+        config: of the run.
+        trust: modules of which the teacher's configuration may name code (see `check_trust`).
         path: directory with the checkpoint. None: what --teacher names.
 
     Raises:
@@ -117,8 +117,7 @@ def load_teacher(
         return None
     path = path or Path(config.teacher)
     state = _load_on_all_ranks(path, "--teacher", process_group)
-    named = modules_of(config.to_json())
-    check_trust(json.loads(state["config"]), path, (*named, *((trust,) if isinstance(trust, str) else trust)))
+    check_trust(json.loads(state["config"]) | {"auxiliary": None}, path, trust)  # acting does not import --auxiliary
     return state
 
 

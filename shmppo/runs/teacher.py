@@ -32,8 +32,8 @@ def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task
     trained, where = trained_from(state), f"--teacher {config.teacher}"
     # Pickled distributions are equal if their types, sizes, and bounds are.
     actions = {pickle.dumps((one.distribution, one.observation.has_mask)) for one in (trained.task, task)}
-    other = "another action space, --squash-actions, or --action-masks"
-    require(len(actions) == 1, f"{where} was trained with {other}; choose a teacher with the same actions")
+    same = "action space, --action-masks, --distribution, --squash-actions, --std, --log-std-init, and --log-std-min"
+    require(len(actions) == 1, f"{where} has other actions than this run; choose one with the same {same}")
     unseen = sorted({*config.hidden_indices} - {*trained.config.hidden_indices})
     require(
         not unseen, f"--hide-obs hides {unseen} from {where}, which needs them; use --actor-obs with SplitObservation"

@@ -78,23 +78,19 @@ def train(
         if path is not None and not path.startswith(MINARI):
             absolute = str(user_path(path, flag(option)).absolute())
             config = dataclasses.replace(config, **{option: absolute})  # type: ignore[arg-type]
+    trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = Receivers(callback, loggers)
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
-            own = modules_of(config.to_json())  # the caller names this code
-            return _resume(
-                process_group,
-                ResumeRequest(Path(str(config.run_dir)), {}, trust=(*own, *trust)),
-                receivers,
-                make_learner,
-            )
+            request = ResumeRequest(Path(str(config.run_dir)), {}, trust=trusted)
+            return _resume(process_group, request, receivers, make_learner)
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
             config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), process_group.rank)))
         with buffer_records() as records:
-            teacher = load_teacher(config, process_group, trust)
+            teacher = load_teacher(config, process_group, trusted)
             start = Start(load_initial_weights(config, process_group), teacher=teacher)
         return _run(process_group, config, start, receivers, make_learner, records)
 

@@ -95,6 +95,10 @@ def test_a_trained_policy_does_not_need_the_module(run: Path, tmp_path: Path, mo
         action, _ = policy.act(np.zeros(4, np.float32))
         assert action in (0, 1)
     assert len(evaluate(run, episodes=2).returns) == 2
+    taught = dataclasses.replace(
+        BASE, auxiliary=None, hide_obs=(1, 3), teacher=str(run), run_dir=str(tmp_path / "taught")
+    )
+    train(dataclasses.replace(taught, stop_at_iteration=1))
     with pytest.raises(ConfigError, match=r"names code to import: --auxiliary networks:Predict; .* --trust networks "):
         verify_run(run)
 

@@ -165,6 +165,12 @@ def test_an_edited_checkpoint_imports_nothing(own: Path, marker: Path) -> None:
     assert not marker.exists()
 
 
+def test_a_restarted_run_trusts_the_module_of_its_teacher(own: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(OWN, env="environments:Counter", teacher=str(own), run_dir=str(tmp_path / "student"))
+    train(config, trust="own_counter")
+    assert train(config, trust="own_counter")["iterations"] > 1
+
+
 def test_a_run_without_code_of_its_own_needs_no_trust(tmp_path: Path) -> None:
     wrappers = ("TimeLimit(max_episode_steps=5)", "shmppo.envs.wrappers:RepeatAction(steps=1)")
     config = dataclasses.replace(OWN, env="CartPole-v1", wrappers=wrappers)

@@ -16,6 +16,7 @@ from conftest import published, summary_of
 from helpers import KERNELS
 from rank_processes import directories, output_of, start
 
+from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
@@ -142,6 +143,7 @@ def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path:
         assert verify_run(name, from_iteration=0).equal
     exported = export_policy(run_dir)
     assert str(tmp_path) not in (exported / "config.json").read_text()
+    assert parse_config(["--init-from", str(exported)]).teacher == str(exported / "teacher")
     shutil.rmtree(run_dir / "teacher")
     assert verify_run(exported).equal
     with pytest.raises(ConfigError, match=r"teacher does not exist"):
@@ -165,11 +167,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"teacher": "nowhere"}, r"^\S+nowhere does not exist; name the directory of a run$"),
     "actions": (
         PLAIN | {"env": "Pendulum-v1"},
-        r"^--teacher \S+cartpole was trained with another action space, --squash-actions, or --action-masks; choose",
+        r"^--teacher \S+cartpole has other actions than this run; choose one with the same action space, --action-masks",
     ),
     "masks": (
         PLAIN | {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [2]}, "action_masks": True},
-        r"--action-masks; choose a teacher with the same actions$",
+        r"cartpole has other actions than this run; choose one with the same action space, --action-masks",
     ),
     "missing": (
         {"wrappers": (ONLY_POSITIONS,), "critic_obs": None},
@@ -207,8 +209,12 @@ def test_a_teacher_that_does_not_fit_is_refused_in_one_sentence(case: str, tmp_p
         ),
         (
             {"critic_warmup_steps": 9, "weight_decay": 0.1},
-            "--critic-warmup-steps needs --separate-critic all and no --weight-decay, because otherwise the policy "
-            "would change, too; change these flags, or leave it out",
+            "--critic-warmup-steps needs --separate-critic all and neither --weight-decay nor --auxiliary, because "
+            "otherwise the policy would change, too; change these flags, or leave it out",
+        ),
+        (
+            {"critic_warmup_steps": 9, "auxiliary": "module:factory"},
+            "--critic-warmup-steps needs --separate-critic all",
         ),
         ({**PLAIN, "critic_warmup_steps": 9, "separate_critic": "none"}, "--critic-warmup-steps needs --separate-cri"),
     ],
