@@ -96,8 +96,8 @@ class EvaluationOptions:
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = "return"
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
-    (of the last 100 training episodes), or a column of metrics.csv or eval.csv that is no duration, such as eval/return
-    or info/is_success."""
+    (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
+    that is no duration, such as eval/return or info/is_success."""
     stop_when: tuple[str, ...] = ()
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""

@@ -12,6 +12,7 @@ A file contains no pickled objects, so loading it runs no code. Episodes follow 
 
 from __future__ import annotations
 
+import functools
 import json
 import zipfile
 import zlib
@@ -144,14 +145,14 @@ def _check(about: dict[str, Any], config: TrainConfig, task: Task) -> None:
 class PlaybackVectorEnv(VectorEnv):
     """A range of environments, each of which plays all recorded episodes in a random order, again and again.
 
-    `step` ignores the given actions. The hash of each episode is that of all recorded actions and rewards.
+    `step` ignores the given actions. The hash of each episode is that of all demonstrations.
     """
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
         """Load the demonstrations for the environments low … high − 1. Errors: see `load_demonstrations`."""
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
         self._data = data = load_demonstrations(config, task)
-        self._hash = zlib.crc32(data["actions"].tobytes() + data["rewards"].tobytes())
+        self._hash = functools.reduce(lambda crc, array: zlib.crc32(array.tobytes(), crc), data.values(), 0)
         self._seed, self._first_env = config.seed, config.first_env
         self._begins = np.cumsum(data["lengths"]) - data["lengths"]  # first step of each recorded episode
         # The recorded episode that each environment plays, and its next step among all steps.

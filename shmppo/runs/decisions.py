@@ -43,8 +43,11 @@ class Decisions:
         """Parse the options. Raises ConfigError if one is invalid."""
         self.metrics: Row = {}
         self.value, self.best_value = math.nan, -math.inf
-        self.best_metric = "return_mean_100" if config.best_by == "return" else config.best_by
-        _check(config, "--best-by", self.best_metric)
+        # Episodes of demonstrations have other returns than the policy.
+        average = "return_mean_100" if config.demonstrations is None else "eval/return"
+        self.best_metric = average if config.best_by == "return" else config.best_by
+        if config.best_by != "return":
+            _check(config, "--best-by", self.best_metric)
         self.schedule = load_schedule(config)
         self._conditions: list[tuple[str, str, str, float]] = []
         for text in config.stop_when:

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import assert_no_bit_changes, summary_of
 from helpers import Saboteur, clone_of_recording
@@ -16,6 +17,7 @@ from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import BEST
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
 BASE = TrainConfig(
@@ -46,10 +48,14 @@ def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     config = dataclasses.replace(clone_of_recording(BASE, tmp_path / "a.npz"), demonstrations="a.npz", run_dir="run")
     assert train(dataclasses.replace(config, stop_at_iteration=2))["exact"]
-    clone_of_recording(dataclasses.replace(BASE, seed=2), tmp_path / "a.npz")
+    with np.load("a.npz") as file:
+        arrays = dict(file)
+    arrays["obs"][0] += 1
+    np.savez("a.npz", **arrays)
     monkeypatch.chdir(os.sep)
     summary = resume(tmp_path / "run")
     assert "environment 0: its episode could not be replayed and was restarted" in summary["inexact_reasons"]
+    assert summary["best_checkpoint"] is None, "the returns of the demonstrations say nothing about the policy"
 
 
 def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(tmp_path: Path) -> None:
@@ -60,7 +66,7 @@ def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(t
         eval_every=20, quiet=True, run_dir=str(clone),
     )  # fmt: skip
     summary = train(config)
-    assert summary["exact"]
+    assert (summary["exact"], summary["best_by"], summary["best_checkpoint"]) == (True, "eval/return", BEST)
     file.unlink()  # only cloning needs it
     returns = evaluate(clone, episodes=20, seed=7).returns
     assert sum(returns) / 20 >= 400
