@@ -145,8 +145,7 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
         self.auxiliary: AuxiliaryLoss | None = None
         if config.auxiliary is not None:
-            sizes = self.trunk_list[0].features, distribution.action_size
-            self.auxiliary = AuxiliaryLoss(config, leaves, *sizes)
+            self.auxiliary = AuxiliaryLoss(config, leaves, self.trunk_list[0].features, distribution.action_size)
 
     @property
     def state_size(self) -> int:

@@ -180,11 +180,9 @@ class ShardGradients:
         """Do this for shards whose sequences are one batch."""
         minibatches, results = self._minibatches, self._results
         cuts = minibatches.bounds[epoch, minibatch, shards.start : shards.stop + 1]
-        own = slice(shards.start, shards.stop)
         if cuts[0] == cuts[-1]:  # the minibatch has fewer sequences than shards
-            results.gradients[own] = 0.0
-            results.loss_terms[own] = 0.0
-            results.max_log_ratio[own] = 0.0
+            for array in (results.gradients, results.loss_terms, results.max_log_ratio):
+                array[shards.start : shards.stop] = 0.0
             return
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
         index, active, counted, member = self._pack(sequences)
