@@ -167,11 +167,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"teacher": "nowhere"}, r"^\S+nowhere does not exist; name the directory of a run$"),
     "actions": (
         PLAIN | {"env": "Pendulum-v1"},
-        r"^--teacher \S+cartpole has other actions than this run; choose one with the same action space, --action-masks",
+        r"^--teacher \S+cartpole has other actions than this run; choose one with the same action space, --action-mask",
     ),
     "masks": (
         PLAIN | {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [2]}, "action_masks": True},
-        r"cartpole has other actions than this run; choose one with the same action space, --action-masks",
+        r"cartpole has other actions than this run; choose one with the same action space, --action-mask",
     ),
     "missing": (
         {"wrappers": (ONLY_POSITIONS,), "critic_obs": None},
