@@ -20,11 +20,11 @@ from figures.common.evaluated_runs import RUNS, add_run, is_finished, train_or_r
 from figures.common.paths import ROOT
 
 TABLE = Path(__file__).with_name("teachers.csv")
-POSITIONS = {"HalfCheetah-v5": 8, "Hopper-v5": 5}
-"""Task -> how many of the first numbers of the observation are positions."""
+TASKS = {"HalfCheetah-v5": (8, -2.0), "Hopper-v5": (5, -1.0)}
+"""Task -> how many of the first numbers of the observation are positions, and the first log standard deviation."""
 STUDENTS: dict[str, tuple[object, ...]] = {
     "alone": ("--teacher-steps", None),
-    "teacher": (),
+    "teacher": ("--teacher-steps", 200_000),
     "imitate": ("--objective", "distill", "--teacher-steps", None, "--actor-obs", "everything"),
 }
 HOPPER = ("-m", "shmppo.train", "--preset", "Hopper-v5")
@@ -37,10 +37,12 @@ def teacher_of(task: str) -> Path:
 
 def student(task: str, case: str) -> list[object]:
     """Return the program that trains the student of a task, and its flags."""
-    wrapper = f"shmppo.envs.wrappers:SplitObservation(everything=[None], positions=[{POSITIONS[task]}])"
+    positions, log_std = TASKS[task]
+    wrapper = f"shmppo.envs.wrappers:SplitObservation(everything=[None], positions=[{positions}])"
     script = ROOT / "examples" / "teacher_student.py"
     teacher = None if case == "alone" else teacher_of(task)
-    return [script, "--env", task, "--wrappers", wrapper, "--teacher", teacher, *STUDENTS[case]]
+    flags = ["--env", task, "--wrappers", wrapper, "--log-std-init", log_std]
+    return [script, *flags, "--teacher", teacher, *STUDENTS[case]]
 
 
 def clone(seed: int) -> Path:
@@ -58,15 +60,17 @@ def clone(seed: int) -> Path:
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of each student")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--steps", nargs="+", type=int, default=[300_000, 1_000_000], help="of a student")
     options = parser.parse_args()
     for seed in options.seeds:
-        for task, case in itertools.product(POSITIONS, STUDENTS):
-            flags = [*student(task, case), "--total-steps", options.steps]
-            add_run(TABLE, {"task": task, "case": case}, seed, flags)
+        for steps, task, case in itertools.product(options.steps, options.tasks, STUDENTS):
+            flags = [*student(task, case), "--total-steps", steps]
+            add_run(TABLE, {"task": task, "case": case, "steps": str(steps)}, seed, flags)
         warm = ["--init-from", clone(seed), "--log-std-min", -2]
         for case, starts in {"scratch": [], "clone": warm}.items():
-            add_run(TABLE, {"task": "Hopper-v5", "case": case}, seed, [*HOPPER, *starts, "--total-steps", 300_000])
+            key = {"task": "Hopper-v5", "case": case, "steps": "300000"}
+            add_run(TABLE, key, seed, [*HOPPER, *starts, "--total-steps", 300_000])
 
 
 if __name__ == "__main__":
