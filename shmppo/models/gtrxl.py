@@ -132,7 +132,7 @@ class Gtrxl(nn.Module):
         x = self.into(x.transpose(0, 1).contiguous())
         steps, states = x.shape[1], []
         for layer, before in zip(self.layer_list, state.unbind(), strict=True):
-            memory, count = before[:, :-1].reshape(len(before), -1, x.shape[-1]), before[:, -1:]
+            memory, count = torch.unflatten(before[:, :-1], 1, (-1, x.shape[-1])), before[:, -1:]
             x, memory = layer(x, memory, count)
             states.append(torch.cat([memory.flatten(1), (count + steps).clamp(max=float(memory.shape[1]))], -1))
         return x.transpose(0, 1).contiguous(), torch.stack(states)
