@@ -23,6 +23,7 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model, parameter_offsets
 from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
@@ -30,6 +31,7 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import GradientNetwork, NativeGradients
 from shmppo.ppo.learner import Learner
 from shmppo.ppo.torch_gradients import TorchNetwork
+from shmppo.runs.trainer import train
 from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.evaluation import EpisodePlayer
@@ -69,6 +71,24 @@ def small_network(core: str, layers: int, separate: Any = "none") -> tuple[Train
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return config, model
+
+
+def assert_refused(base: TrainConfig, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Assert that a run with other options is refused in one line before anything starts. message: a pattern."""
+    with pytest.raises(ConfigError, match=message) as raised:
+        train(dataclasses.replace(base, **changes, run_dir=str(tmp_path / "run")))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def assert_parts_agree(core: torch.nn.Module, x: Tensor, state: Any, length: int) -> None:
+    """Assert that a core gives the same results for x [L, J, …] in one call and in parts of a length."""
+    expected, last = core(x, state)
+    features = []
+    for part in x.split(length):
+        found, state = core(part, state)
+        features.append(found)
+    torch.testing.assert_close((torch.cat(features), state), (expected, last), rtol=1e-5, atol=1e-5)
 
 
 def random_states(model: ActorCritic, count: int, seed: int) -> Tensor:

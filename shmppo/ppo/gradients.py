@@ -255,10 +255,11 @@ class ShardGradients:
         ratios = exp(log_ratios)
         log_ratio = np.add.reduce(log_ratios, 1)
         ratio = ratios[:, 0] if config.ratio == "joint" else exp(log_ratio)
-        objective, by_params = np.zeros_like(log_ratio), np.zeros_like(params)
         if coefficients.policy_coef:
             objective, by_log_prob = self._objective(log_prob, ratios, advantages, weights, coefficients.clip_range)
             by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
+        else:
+            objective, by_params = np.zeros_like(log_ratio), np.zeros_like(params)
         value_clip = coefficients.clip_range if config.value_clip else None
         value_losses, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
         kl = kl_estimate(log_ratio, ratio)

@@ -283,16 +283,18 @@ class Learner:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
-        self.load_weights(state)
         self.model.load_state_dict(state["model"])
+        self._load_normalizers(state)
         load_optimizer_state(self._buffers, state["optimizer"])
         self.schedule.load(state["schedule"])
         self.reward_normalizer.discounted_return = state["discounted_return"].numpy().copy()
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Load only the network's weights and the normalizers of what `state` returned, also from another run
-        (--init-from)."""
+        """Load the network's weights and the normalizers of what `state` returned in another run (--init-from)."""
         self.model.load_state_dict(network_weights(state["model"]), strict=False)
+        self._load_normalizers(state)
+
+    def _load_normalizers(self, state: dict[str, Any]) -> None:
         for moments, name in (
             (self.obs_moments, "obs_moments"),
             (self.reward_normalizer.moments, "return_moments"),

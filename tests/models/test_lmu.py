@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import memory_run
+from helpers import assert_parts_agree, memory_run
 from torch import Tensor
 
 from shmppo.bench import throughput
@@ -82,15 +82,7 @@ def test_outputs_agree_with_a_step_loop_in_float64(layers: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 8])
 def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
-    core = small_core(2)
-    x, state = inputs(2)
-    expected, last = core(x, state)
-    features = []
-    for part in x.split(length):
-        found, state = core(part, state)
-        features.append(found)
-    torch.testing.assert_close(torch.cat(features), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(state, last, rtol=1e-5, atol=1e-5)
+    assert_parts_agree(small_core(2), *inputs(2), length)
 
 
 def test_the_memory_holds_a_slow_signal_of_the_whole_window() -> None:

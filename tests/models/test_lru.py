@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from helpers import assert_parts_agree
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -72,15 +73,8 @@ def test_outputs_agree_with_a_step_loop_in_float64(layers: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 8])
 def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
-    core = small_core(2)
     x, *state = inputs(2)
-    expected = flat(core(x, tuple(state)))
-    features, after = [], tuple(state)
-    for part in x.split(length):
-        found, after = core(part, after)
-        features.append(found)
-    for got, right in zip((torch.cat(features), *after), expected, strict=True):
-        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+    assert_parts_agree(small_core(2), x, tuple(state), length)
 
 
 def test_at_the_start_numbers_decay_over_the_window_and_rotate_by_different_angles() -> None:

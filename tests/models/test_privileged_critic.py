@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import worker_processes
-from helpers import long_after
+from helpers import assert_refused, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -158,6 +158,4 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_parts_are_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
     fields, message = REFUSED[case]
-    with pytest.raises(ConfigError, match=message):
-        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), **fields))
-    assert not (tmp_path / "run").exists()
+    assert_refused(BASE, fields, message, tmp_path)
