@@ -1,4 +1,4 @@
-"""Measure what teachers and demonstrations bring.
+"""Measure how much teachers and demonstrations improve returns.
 
     python -m figures.teachers.measure --seeds 1 2 3
 
@@ -21,7 +21,7 @@ from figures.common.paths import ROOT
 
 TABLE = Path(__file__).with_name("teachers.csv")
 TASKS = {"HalfCheetah-v5": (8, -2.0), "Hopper-v5": (5, -1.0)}
-"""Task -> how many of the first numbers of the observation are positions, and the first log standard deviation."""
+"""Task -> how many of the first numbers of the observation are positions, and the initial log standard deviation."""
 STUDENTS: dict[str, tuple[object, ...]] = {
     "alone": ("--teacher-steps", None),
     "teacher": ("--teacher-steps", 200_000),
@@ -31,7 +31,7 @@ HOPPER = ("-m", "shmppo.train", "--preset", "Hopper-v5")
 
 
 def teacher_of(task: str) -> Path:
-    """Return the directory of the policy that knows a task."""
+    """Return the directory of the policy that was trained on a task."""
     return ROOT / "examples" / "trained" / task.partition("-")[0].lower()
 
 

@@ -48,8 +48,8 @@ class SourceOptions:
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
     trust: Modules = ()
-    """A module or package of which code may be imported although only --init-from, --teacher, or the config.json of a
-    run, names it. Give the flag once per module."""
+    """A module or package whose code may be imported even if only --init-from, --teacher, or the config.json of a run
+    names it. Give the flag once per module."""
     seeds: tuple[int, ...] = ()
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. The same command continues them."""
     jobs: int = 1

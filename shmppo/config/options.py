@@ -124,9 +124,9 @@ class NetworkOptions:
     num_layers: int = 1
     """Number of recurrent layers. Unused with --core none."""
     attention_window: int = 64
-    """K, steps before the current one to which a layer of --core gtrxl attends."""
+    """K, number of earlier steps to which each layer of --core gtrxl attends."""
     attention_heads: int = 4
-    """Heads of the attention of --core gtrxl. They divide --hidden-size."""
+    """Number of attention heads of --core gtrxl, a divisor of --hidden-size."""
     encoder_sizes: tuple[int, ...] = (64,)
     """Units of the linear layers before the core. They read all parts of the observation together, except images that
     --encoder processes with convolutions."""
@@ -160,8 +160,8 @@ class NetworkOptions:
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions."""
     std: Literal["parameter", "state"] = "parameter"
-    """What the standard deviation of Box actions is. parameter: a learned parameter, the same in all states. state: an
-    output of the policy head, with a logarithm of at least -5 (or --log-std-min) and at most 2."""
+    """Standard deviation of Box actions. parameter: a learned parameter, the same in all states. state: an output of
+    the policy head, whose logarithm is limited to -5 (or --log-std-min) … 2."""
     action_masks: bool = False
     """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions. The mask is an array
     of 0 and 1, or one array per dimension."""
@@ -169,7 +169,7 @@ class NetworkOptions:
     """Squash Box actions into their bounds with tanh instead of clipping them, in each dimension with two bounds."""
     log_std_min: float | None = None
     """Minimum of the log standard deviation. With --std parameter, smaller values are raised to it after each optimizer
-    step. None: no minimum."""
+    step. None: no minimum, or -5 with --std state."""
 
     def check_network(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
@@ -255,7 +255,7 @@ class ObjectiveOptions:
 
     objective: Literal["clip", "penalty", "distill", "clone"] = "clip"
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
-    (arXiv 1707.06347). distill: the actor only imitates --teacher. clone: behavior cloning, which maximizes the mean
+    (arXiv 1707.06347). distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean
     log-probability of the actions in --demonstrations. With all of them, the critic learns from rewards."""
     demonstrations: str | None = None
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
@@ -286,20 +286,19 @@ class ObjectiveOptions:
     anneal_entropy: bool = False
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
     teacher: str | None = None
-    """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: the loss gets
-    the KL divergence from the teacher to the policy at the steps of the rollouts (kickstarting, arXiv 1803.03835). The
-    teacher sees the parts of the observation that it was trained with, also those that the actor does not see. None:
-    no teacher."""
+    """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
+    contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). The teacher sees
+    the parts of the observation that it was trained with, even those that the actor does not see. None: no teacher."""
     teacher_coef: float = 1.0
-    """Weight of the KL divergence from the teacher."""
+    """Weight of KL(teacher ‖ policy)."""
     teacher_steps: int | None = None
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     critic_warmup_steps: int = 0
-    """Environment steps at the start in which only the critic is trained, for example after --init-from. Needs
+    """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
     --separate-critic all, and neither --weight-decay nor --auxiliary."""
     auxiliary: str | None = None
-    """`module:factory` of a module that computes a further loss from the actor's features (see
-    shmppo/models/auxiliary.py). The trained policy does not need it. None: no further loss."""
+    """`module:factory` of a module that computes an auxiliary loss from the actor's features (see
+    shmppo/models/auxiliary.py). The trained policy does not need it. None: no auxiliary loss."""
     auxiliary_coef: float = 1.0
     """Weight of the loss of --auxiliary."""
 

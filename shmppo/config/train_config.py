@@ -107,7 +107,7 @@ class TrainConfig(
 
     @property
     def computed_by(self) -> str:
-        """What computes all that a run learns: "native", or "torch", which also computes --auxiliary."""
+        """What computes the gradients: "torch" also if it computes only those of --auxiliary, otherwise --kernel."""
         return self.kernel if self.auxiliary is None else "torch"
 
     @cached_property

@@ -3,9 +3,9 @@
 A file contains no pickled objects, so loading it runs no code. Episodes follow each other in its arrays:
 
 - `obs`, or one array per leaf such as `obs/camera`: observations as stored, before normalization,
-  [steps + episodes, …]. Those of an episode are the observations before its steps, and the last one.
+  [steps + episodes, …]. An episode has one before each of its steps, and the last one.
 - `actions`: as sampled, float32 [steps, A]; `Distribution.to_env` converts them to those of the environment.
-- `rewards`, `terminated`, `truncated`: [steps]. The last step of an episode that was stopped is truncated.
+- `rewards`, `terminated`, `truncated`: [steps]. If an episode was stopped, its last step is truncated.
 - `lengths`: int64 [episodes], numbers of steps.
 - `description`: JSON text.
 """
@@ -36,11 +36,11 @@ MINARI = "minari:"
 """What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 
 OUTCOMES = ("rewards", "terminated", "truncated")
-"""What `VectorEnv.step` writes."""
+"""Names of the arrays that `VectorEnv.step` writes."""
 
 
 class Recorder:
-    """Records episodes while they are played, in one batch of environments after the other."""
+    """Records the episodes that successive batches of environments play."""
 
     def __init__(self, path: Path) -> None:
         """Prepare to write a file. Raises ConfigError if it cannot be written."""

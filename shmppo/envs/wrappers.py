@@ -106,9 +106,9 @@ class FirstActions(gymnasium.ActionWrapper):
 
 
 class SplitObservation(gymnasium.ObservationWrapper):
-    """Turns an observation that is one vector into a Dict of named parts, for --actor-obs and --critic-obs.
+    """Splits a vector observation into a Dict of named parts, for --actor-obs and --critic-obs.
 
-    Parts may overlap, and one may be the whole vector, which a teacher needs that was trained without this wrapper.
+    Parts may overlap. One may be the whole vector, for a teacher that was trained without this wrapper.
     """
 
     def __init__(self, env: gymnasium.Env, **parts: Sequence[int | None]) -> None:
@@ -116,7 +116,7 @@ class SplitObservation(gymnasium.ObservationWrapper):
 
         Args:
             env: an environment whose observation is a Box with one axis.
-            parts: the numbers of each part by its name, as the arguments of `slice`: [8, None] for all but the first 8.
+            parts: by name, the arguments of `slice` that select a part: [8, None] is all but the first 8 numbers.
 
         Raises:
             ConfigError: if the observation is no vector, or if a part is empty.

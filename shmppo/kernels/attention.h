@@ -1,4 +1,4 @@
-/* The layers that only the core `gtrxl` has: attention to the last steps, and gates. */
+/* The layers of the core `gtrxl` alone: attention to the last steps, and gates. */
 
 enum { STEPS_AT_ONCE = 32 };
 
@@ -15,7 +15,7 @@ typedef struct {
     float *packed, *scratch;
 } Attention;
 
-/* Divide the memory of a layer. Returns its size in floats. */
+/* Divide the memory of a layer among the arrays. Returns its size in floats. */
 static int64_t attention(const Layer *l, int64_t rows, Attention *a) {
     int64_t A = l->heads, H = l->outputs / A, K = l->inputs / A - H - 1;
     int64_t seen = K + STEPS_AT_ONCE, columns = A * STEPS_AT_ONCE;
@@ -46,8 +46,8 @@ INLINE float *row_of(const Attention *a, Rows rows, int64_t t) { return rows.at 
 
 INLINE Rows keys_of(const Attention *a) { return (Rows){a->keys, a->H}; }
 
-/* Prepare the steps from `first` on: copy their keys, those before, and their queries. `copied` [rows, A·H] becomes
- * `results`; NULL: nothing. */
+/* Prepare the next steps from `first` on: copy their keys, those of the K steps before, and their scaled queries.
+ * Unless it is NULL, copy `copied` [rows, A·H] to `results`. */
 static void take_steps(const Layer *l, int64_t j, int64_t first, int64_t length, const Rows *copied, Attention *a) {
     int64_t H = a->H, width = a->A * H;
     a->steps = length - first < STEPS_AT_ONCE ? length - first : STEPS_AT_ONCE;
@@ -63,7 +63,8 @@ static void take_steps(const Layer *l, int64_t j, int64_t first, int64_t length,
     }
 }
 
-/* Copy the numbers that each query has for the steps of its window between `weights` and `rows`, after A·H others. */
+/* Copy the K + 1 numbers of each query, one per step of its window, from `rows` to `weights` or back. In a row they
+ * follow A·H other numbers. */
 static void move_windows(const Attention *a, int64_t first, float *weights, Rows rows, int to_rows) {
     if (!to_rows) memset(weights, 0, 4 * (size_t)(a->seen * a->columns));
     for (int64_t i = 0; i < a->steps; i++)
@@ -78,7 +79,7 @@ static void move_windows(const Attention *a, int64_t first, float *weights, Rows
         }
 }
 
-/* Softmax over the steps that each query sees: those of its window, of which `known` exist at the first step. */
+/* Softmax over the steps of each query's window. Before the first step there are only `known` steps. */
 static void softmax_windows(Attention *a, int64_t known) {
     FOR_VECTORS(c, a->columns) {
         int64_t count = a->columns - c;
@@ -113,7 +114,7 @@ static void sum_keys(Attention *a, float *weights) {
 
 /* y = Σ w·n over the window with w = softmax(q·n / √(H / A) + b), for each head (see models/gtrxl.py). x has the
  * queries q of the heads, [A, H], and b for each step of their windows, [A, K + 1], the oldest first. state[1] is n
- * [rows, H]; a row of state[0] has n of the K steps before, and how many of them exist. For `backward`, w replaces b. */
+ * [rows, H]. A row of state[0] has n of the K steps before, and their number. For `backward`, w replaces b. */
 static void attend_forward(const Layer *l, const Batch *batch) {
     Attention a;
     attention(l, batch->rows, &a);
@@ -177,7 +178,7 @@ static void attend_backward(const Layer *l, const Batch *batch) {
         }
 }
 
-/* A gate is a GRU for one step of each row, whose state is another row, state[0]. */
+/* A gate is one step of a GRU for each row. The state of the row is the same row of another output, state[0]. */
 static Batch one_step(const Batch *batch, int32_t *active) {
     Batch one = *batch;
     *active = one.sequences = (int32_t)batch->rows;

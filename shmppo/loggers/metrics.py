@@ -22,7 +22,7 @@ GLOSSARY: dict[str, str] = {
     "value_loss": "½(V − R)², mean over the minibatches of the update",
     "entropy": "policy entropy in nats, mean over the minibatches of the update",
     "approx_kl": "mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated "
-    "by ratio − 1 − log ratio (k3), or in closed form with other objectives than `clip`",
+    "by ratio − 1 − log ratio (k3), or in closed form with objectives other than `clip`",
     "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "clip_fraction": "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
     "teacher_kl": "mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step",
@@ -34,7 +34,8 @@ GLOSSARY: dict[str, str] = {
     "state_drift": "root mean square change of stored recurrent states by a refresh, mean over the refreshes",
     "learning_rate": "learning rate of this iteration",
     "clip_range": "clip range of this iteration",
-    "policy_coef": "weight of the objective in this iteration: 1, or 0 if only other terms train the policy, or none",
+    "policy_coef": "weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's "
+    "warm-up",
     "entropy_coef": "coefficient of the entropy bonus in this iteration",
     "penalty_coef": "β of `--objective penalty` in this iteration",
     "teacher_coef": "coefficient of `teacher_kl` in the loss in this iteration",

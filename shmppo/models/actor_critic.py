@@ -124,7 +124,7 @@ class ActorCritic(nn.Module):
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
         shares_encoder: whether both trunks use the encoders of the first one.
         value_head: None after `remove_critic`.
-        auxiliary: computes a further loss from the actor's features (--auxiliary). None: there is none.
+        auxiliary: computes the auxiliary loss (--auxiliary). None: there is none.
     """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
@@ -160,7 +160,7 @@ class ActorCritic(nn.Module):
 
     @property
     def network_parameters(self) -> list[nn.Parameter]:
-        """The parameters in front of those of `auxiliary`, which are the last ones."""
+        """All parameters but those of `auxiliary`, which come last."""
         return [parameter for name, parameter in self.named_parameters() if not name.startswith(AUXILIARY)]
 
     def remove_critic(self) -> None:
@@ -293,7 +293,7 @@ def trained_model(
 ) -> ActorCritic:
     """Create the network with the given weights, for acting.
 
-    If the critic sees other parts of the observation, it is removed, because the observation may lack them.
+    If the critic sees other parts of the observation than the actor, it is removed, because they may be missing.
     """
     model = build_model(config, observation, distribution)
     if len(set(model.inputs)) > 1:

@@ -1,10 +1,10 @@
-"""A further loss from a module of the user, named as `--auxiliary module:factory`.
+"""An auxiliary loss from a user-defined module, named as `--auxiliary module:factory`.
 
 `factory(shapes, config, features, actions)` returns an `nn.Module`. `shapes` maps the name of each observation leaf
 ("obs", or "obs/camera") to the shape of one network input, `features` is F, the width of the actor's features, and
 `actions` is A, the size of an action. `forward(features, obs, actions, returns)` returns the loss of each step, [R].
 
-Arguments of `forward`, for R steps of one gradient shard, without those of --burn-in:
+Arguments of `forward`, for the R steps of one gradient shard that --burn-in does not exclude:
 
 - `features`: float32 [R, F], what the actor's policy head reads. The gradient of the loss flows into them.
 - `obs`: maps each leaf name to float32 [R, *shape]. Vectors are normalized, codes are one-hot, and images are
@@ -12,7 +12,7 @@ Arguments of `forward`, for R steps of one gradient shard, without those of --bu
 - `actions`: float32 [R, A], as sampled, before clipping or squashing. A Discrete action is one index.
 - `returns`: float32 [R], the targets of the value loss.
 
-The update adds --auxiliary-coef times the mean loss of a minibatch's steps to its loss. The rules for parameters,
+The update adds --auxiliary-coef times the mean over the steps of a minibatch to its loss. The rules for parameters,
 buffers, and randomness are those of `shmppo.models.custom`.
 """
 

@@ -1,11 +1,11 @@
-"""The core `gtrxl`: a gated Transformer-XL, whose layers attend to their own last inputs.
+"""The core `gtrxl`: a gated Transformer-XL (Parisotto et al. 2019, arXiv 1910.06764).
 
-In each layer, a step attends to its own input and to those of the last K steps, and a gate adds the result to the
-input. Two linear layers and a second gate follow (Parisotto et al. 2019, arXiv 1910.06764). Each distance in steps has
-learned weights in the scores (Shaw et al. 2018, arXiv 1803.02155).
+In each layer, a step attends to its own input and to those of the last K steps, and a gate combines the result with the
+input; two linear layers and a second gate follow. The attention scores have learned weights for each distance in steps
+(Shaw et al. 2018, arXiv 1803.02155).
 
-The state of a layer is its memory: the normalized inputs of the last K steps, without gradient, the latest one last,
-and their number. A zero state is an empty memory. So layer n sees what was n·K steps ago.
+The state of a layer is its memory: the normalized inputs of the last K steps, oldest first and without gradient, and
+their number. A zero state is an empty memory. Layer n can see what happened n·K steps ago, through the layers below.
 
 Axes: L steps, J sequences, H hidden units, K steps of the window, A heads, each of D = H / A units.
 """
@@ -21,16 +21,17 @@ from torch.nn import functional
 
 
 def memory_size(hidden: int, window: int) -> int:
-    """Return the numbers in the state of one layer: K inputs of H numbers, and how many of them there are."""
+    """Return the size of the state of one layer: K inputs of H numbers, and their count."""
     return window * hidden + 1
 
 
 class Attention(nn.Module):
-    """Attention to the inputs n of the last steps. The result of a head is its value layer of Σ w n, with softmax w.
+    """Multi-head attention to the inputs n of the last K steps and of the step itself.
 
-    The score of step j for step i is W q·n_j / √D + V_d q + b_d, with the query q of step i in this head and the
-    distance d = i − j. `keys` has W, and `distances` has V and b, the longest distance first. The keys are the inputs
-    themselves, so that acting projects one step and not the whole memory.
+    Each head applies its value layer to Σ w_j n_j, where w is the softmax of the scores. The score of step j for step i
+    is W q·n_j / √D + V_d q + b_d, where q is the head's query of step i and d = i − j is the distance. `keys` has W,
+    and `distances` has V and b, the longest distance first. Because the inputs themselves serve as keys, acting
+    projects one step instead of the whole memory.
     """
 
     def __init__(self, hidden: int, heads: int, window: int) -> None:
@@ -47,7 +48,7 @@ class Attention(nn.Module):
         Args:
             n: [J, L, H], inputs of the steps.
             memory: [J, K, H], inputs of the K steps before.
-            count: [J, 1], number of steps in the memory; the others are at its front, and are not seen.
+            count: [J, 1], number of steps in the memory; the rest, at its front, is masked.
 
         Returns:
             (result [J, L, H], memory after the last step [J, K, H]).
@@ -85,10 +86,10 @@ def _stacked(layers: nn.ModuleList) -> Tensor:
 
 
 class GtrxlLayer(nn.Module):
-    """One layer. It maps x [J, L, H] and its memory to features [J, L, H] and the new memory (see `Attention`).
+    """One layer: it maps x [J, L, H] and its memory to features [J, L, H] and the new memory (see `Attention`).
 
-    A gate is a GRU with the state x, and the result of the attention or of the linear layers as its input. Both
-    normalizations have no parameters of their own, because the products that follow contain them.
+    A gate is a GRU whose state is x and whose input is the result of the attention or of the linear layers. The two
+    normalizations have no scale and bias, because the linear maps that follow contain them.
     """
 
     def __init__(self, hidden: int, heads: int, window: int) -> None:
@@ -111,7 +112,7 @@ class GtrxlLayer(nn.Module):
 
 
 class Gtrxl(nn.Module):
-    """A linear layer, and the layers. It has the interface of torch.nn.GRU."""
+    """The whole core: a linear layer, then the `GtrxlLayer`s. It has the interface of torch.nn.GRU."""
 
     def __init__(self, inputs: int, hidden: int, layers: int, heads: int, window: int) -> None:
         """Create the layers. inputs: width of the input. The other arguments are those of `GtrxlLayer`."""

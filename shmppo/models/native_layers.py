@@ -91,7 +91,7 @@ class LayerBuilder:
         return array
 
     def derivatives_to_add_to(self, array: np.ndarray) -> np.ndarray:
-        """Let the backward pass add to the derivatives of an output that has all its readers. Return their memory."""
+        """Return the derivatives of an output, to which the backward pass will add. Append all readers first."""
         if (last := self._readers.get(array.ctypes.data)) is not None:  # it runs first, and would set them
             last.into_by_x = ADD
         return self._derivatives.get(array.ctypes.data, np.zeros_like(array))
@@ -124,7 +124,7 @@ class LayerBuilder:
     def _add_with_input(
         self, kind: str, x: np.ndarray, y: np.ndarray, part: int, own: np.ndarray, **fields: Any
     ) -> None:
-        """Append a layer that also reads the output `own`, in place of a part of the state. The rest: see `_add`."""
+        """Append a layer that reads the output `own` in place of a part of the state. The rest: see `_add`."""
         self._add(kind, x, y, **fields)
         layer = self.layers[-1]
         layer.state[part] = rows(own)

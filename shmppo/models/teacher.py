@@ -18,15 +18,15 @@ class Teacher:
     """What a worker needs to act as the teacher. It contains no torch tensors, so it can be pickled as a value."""
 
     config: TrainConfig
-    """With which the teacher was trained, except for --kernel."""
+    """Configuration of the teacher's training, but with the --kernel of the run that it teaches."""
     observation: ObservationSpec
-    """Of the teacher."""
+    """What the teacher observes."""
     sources: dict[int, int]
-    """For the index of each leaf that the teacher needs, the index of the run's leaf with the same content."""
+    """Index of each leaf that the teacher needs -> index of the run's leaf with the same content."""
     weights: dict[str, np.ndarray]
     """Parameters by name."""
     statistics: tuple[np.ndarray, np.ndarray]
-    """That normalize its observations: mean and 1 / standard deviation, each [D]."""
+    """Statistics that normalize its observations: mean and 1 / standard deviation, each [D]."""
     state_size: int
     """Size of its recurrent state."""
 

@@ -18,7 +18,7 @@ from shmppo.utils.user_code import describe_error, user_traceback
 
 
 class UserModule(nn.Module, ABC):
-    """Creates the user's module and checks that its parameters can be trained.
+    """A user's module, created by its factory and checked before training.
 
     Attributes:
         option: the field of the configuration that names the factory.
@@ -78,9 +78,9 @@ class UserModule(nn.Module, ABC):
 
         Args:
             compute: the forward pass. Its argument is one tensor [*size, …] per leaf, as stored.
-            shapes: which its outputs must have.
+            shapes: the required shapes of its outputs.
             outputs: their names for messages. The first word names the first output, whose gradients are needed.
-            inputs: further tensors that may get gradients.
+            inputs: further tensors to differentiate with respect to; the first output need not depend on them.
 
         Raises:
             ConfigError: if the module breaks a rule.
@@ -106,7 +106,8 @@ class UserModule(nn.Module, ABC):
         first = outputs.split()[0]
         if not torch.equal(found[0], again[0]):
             raise ConfigError(
-                f"{self._where} returned other {first} for the same input; remove dropout and randomness from forward"
+                f"{self._where} returned different {first} for the same input; remove dropout and randomness from "
+                "forward"
             )
         unused = [name for name, gradient in zip(parameters, gradients, strict=False) if gradient is None]
         if unused:

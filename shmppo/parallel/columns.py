@@ -11,7 +11,7 @@ class LossCoefficients(NamedTuple):
     clip_range: float
     """ε of PPO-Clip."""
     policy_coef: float
-    """Weight of the objective: 1, or 0 if it is not part of the loss."""
+    """Weight of the objective: 1, or 0 with --objective distill and during --critic-warmup-steps."""
     entropy_coef: float
     """Weight of the entropy bonus."""
     penalty_coef: float

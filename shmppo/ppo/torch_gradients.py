@@ -1,5 +1,5 @@
-"""What torch computes in an update with plain modules and autograd: the network, on a GPU or where the kernels cannot,
-and the auxiliary loss."""
+"""Gradients that torch computes by autograd: those of the network, on a GPU or where the kernels cannot, and those of
+the auxiliary loss."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The teacher of a run: load it, check that it fits, and keep a copy in the run directory, so that the run can be
-resumed and verified without the directory that --teacher named."""
+"""The teacher of a run: check that it fits the run, and keep a copy in the run directory, so that resuming and
+verifying do not need the directory that --teacher names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task
         state: content of the teacher's checkpoint.
 
     Raises:
-        ConfigError: if the teacher has other actions, or if the run has no observation that it needs.
+        ConfigError: if the teacher has other actions, or if the run lacks an observation that the teacher needs.
     """
     trained, where = trained_from(state), f"--teacher {config.teacher}"
     # Pickled distributions are equal if their types, sizes, and bounds are.

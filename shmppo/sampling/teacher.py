@@ -1,4 +1,5 @@
-"""Acting of the teacher (--teacher). It decides nothing, so it acts on the stored observations of a whole rollout."""
+"""The teacher's policy parameters (--teacher). No environment gets its actions, so it acts after a rollout, on the
+stored observations."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class Beta:
     `params` are a and b, each [..., A], with α = 1 + softplus(a) and β = 1 + softplus(b), so the density has one
     maximum. `actions` are x. `log_prob` and `entropy` are those of the environment's action.
 
-    A sample of x is g/(g + h) with gamma variates g and h by the method of Marsaglia and Tsang (2000), which tries
-    values until it accepts one. The noise has 5 attempts for each variate. If none of them is accepted, which has a
-    probability below 4e-7, the variate is the value of the first attempt.
+    A sample of x is g/(g + h) with two gamma variates, drawn by the rejection sampling of Marsaglia and Tsang (2000).
+    The noise has 5 attempts for each variate. If all of them are rejected, which has a probability below 4e-7, the
+    variate is the value of the first attempt.
     """
 
     def __init__(self, space: spaces.Box, where: str) -> None:
@@ -78,7 +78,7 @@ class Beta:
         d = softplus(params).astype(np.float64)[..., np.newaxis, :] + 2 / 3
         attempts = noise.astype(np.float64).reshape(*noise.shape[:-1], 2 * ATTEMPTS, self.num_params)
         normal, exponential = np.split(attempts, 2, -2)
-        root = np.maximum(1 + normal / np.sqrt(9 * d), 1e-10)  # not accepted where it is the maximum
+        root = np.maximum(1 + normal / np.sqrt(9 * d), 1e-10)  # rejected where it is 1e-10
         v = root * root * root
         accepted = exponential > d * (v - 1 - log(v)) - 0.5 * normal * normal
         g, h = np.split((d * np.take_along_axis(v, accepted.argmax(-2, keepdims=True), -2))[..., 0, :], 2, -1)

@@ -90,7 +90,7 @@ class Distribution(Protocol):
 
 
 class StateStd(NamedTuple):
-    """How a standard deviation depends on the state: log σ = x + offset, limited to low … high, for an output x."""
+    """Standard deviation that depends on the state: log σ = x + offset, limited to low … high, for an output x."""
 
     offset: float
     low: float = -5.0
@@ -100,7 +100,7 @@ class StateStd(NamedTuple):
 class DiagonalGaussian:
     """Distribution of Box actions. `params` are (mean, log standard deviation), each [..., A].
 
-    With `state_std`, both are outputs of the policy head, and the second one is x of `StateStd`. The environment
+    With `state_std`, both are outputs of the policy head, and x of `StateStd` replaces the second one. The environment
     receives the action clipped to the bounds of the space. Learning uses the unclipped action.
     """
 

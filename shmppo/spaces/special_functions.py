@@ -1,8 +1,8 @@
-"""The logarithm, log Γ, and the two first derivatives of log Γ, of float64 arrays.
+"""The logarithm, log Γ, and the first two derivatives of log Γ, for float64 arrays.
 
-They have the same bits on each processor and for each shape, because they consist of elementwise operations that
-IEEE 754 rounds. With y = z + 8, log Γ(z) = log Γ(y) − log P, where P = z (z + 1) … (z + 7). An asymptotic series gives
-log Γ(y) (Abramowitz and Stegun 1964, equations 6.1.40, 6.3.18, and 6.4.12). With u = z (z + 7), P is
+Results have the same bits on every processor and for every shape, because all operations are elementwise and IEEE 754
+defines their rounding. With y = z + 8, log Γ(z) = log Γ(y) − log P, where P = z (z + 1) … (z + 7). An asymptotic series
+gives log Γ(y) (Abramowitz and Stegun 1964, equations 6.1.40, 6.3.18, and 6.4.12). With u = z (z + 7), P is
 u (u + 6) (u + 10) (u + 12). Errors are below 1e-13 times the value, or 1e-13 if the value is below 1.
 """
 

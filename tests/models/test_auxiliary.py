@@ -154,7 +154,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"auxiliary": "networks:Forgetful"},
         r"parameters that its losses do not depend on \(layer.weight, layer.bias\); ",
     ),
-    ({"auxiliary": "networks:Noisy"}, r"returned other losses for the same input; remove dropout and randomness"),
+    ({"auxiliary": "networks:Noisy"}, r"returned different losses for the same input; remove dropout and randomness"),
     ({"auxiliary": "networks:Total"}, r"failed in forward: AttributeError\(.*; correct it \(obs has 'obs' \(8, 4\)\)$"),
     ({"auxiliary_coef": -1.0}, r"--auxiliary-coef is -1.0; it must be 0 or more"),
 ]
