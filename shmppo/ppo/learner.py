@@ -295,10 +295,7 @@ class Learner:
         self._load_normalizers(state)
 
     def _load_normalizers(self, state: dict[str, Any]) -> None:
-        for moments, name in (
-            (self.obs_moments, "obs_moments"),
-            (self.reward_normalizer.moments, "return_moments"),
-        ):
+        for moments, name in ((self.obs_moments, "obs_moments"), (self.reward_normalizer.moments, "return_moments")):
             moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
 
 
