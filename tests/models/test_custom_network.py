@@ -127,7 +127,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"network": "networks:Lost", "core": "none"},
         r"failed in forward: KeyError\('image'\) at .*networks.py:\d+; correct it \(obs has 'obs' \(2, 8, 4\)\)$",
     ),
-    ({"network": "networks:Dropping", "core": "none"}, r"different features for the same input; remove dropout and random"),
+    ({"network": "networks:Dropping", "core": "none"}, r"different features for the same input; remove dropout and"),
 ]
 
 
