@@ -97,8 +97,8 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
     original = WorkerPool._send
 
     def kill_always(pool: WorkerPool, workers: list[Any], command: Any) -> None:
-        original(pool, workers, command)
         os.kill(workers[0].process.pid, signal.SIGKILL)
+        original(pool, workers, command)
 
     monkeypatch.setattr(WorkerPool, "_send", kill_always)
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9, as when memory runs out") as caught:
