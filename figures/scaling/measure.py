@@ -3,9 +3,10 @@
     python -m figures.scaling.measure workers
     python -m figures.scaling.measure jobs
     python -m figures.scaling.measure load
+    python -m figures.scaling.measure gpu
 
-workers: task A with 1, 2, and 4 workers, and the time to a return of 500, the former by `python -m
-shmppo.bench scaling`. Writes scaling.csv and scaling-curves.csv.
+workers: task A with 16 and with 64 environments, by `python -m shmppo.bench scaling` with 1 to 16 workers. Writes
+scaling.csv.
 
 jobs: what a second core brings, for jobs of several sizes. For each job, a few slices first find the fastest number of
 gradient shards, for one process and for two workers. Then the run with two workers is compared with the fastest single
@@ -14,12 +15,15 @@ cores. Writes jobs.csv.
 
 load: task A with 0, 1, and 2 workers beside busy processes. Writes load.csv.
 
+gpu: sharded learning on all cores, and gradients on the GPU. Needs CUDA and ale-py. Writes gpu.csv.
+
 Runs that are compared are interleaved. Measure on a machine without other load.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -34,11 +38,11 @@ from figures.common.interleaved import add_slice_flags, interleaved_rates, sprea
 from figures.common.jobs import ENDLESS, TASK_A, TASK_B, flags
 from figures.common.paths import FIGURES, ROOT
 from figures.common.tables import read_rows, write_rows
+from shmppo.config.presets import PRESETS
 
 FOLDER = FIGURES / "scaling"
 REPETITIONS = 3
-WORKERS = TASK_A | {"workers": (1, 2, 4), "repetitions": REPETITIONS, "iterations": 23}
-CURVE_STEPS, TARGET_RETURN = 300_000, 500.0
+WORKERS = {"workers": (1, 2, 4, 8, 16), "modes": "strong", "repetitions": REPETITIONS}
 JOBS = {
     "A": TASK_A,
     "A with 64 environments": TASK_A | {"num_envs": 64},
@@ -46,34 +50,26 @@ JOBS = {
     "A with Humanoid-v5": TASK_A | {"env": "Humanoid-v5"},
     "B": TASK_B,
 }
+PONG = PRESETS["ALE/Pong-v5"] | {"num_envs": 32}
+GPU_JOBS = {
+    "A with 64 environments and LSTM 512": TASK_A | {"num_envs": 64, "encoder_sizes": (512,), "hidden_size": 512},
+    "Pong with 32 environments": PONG,
+}
+DEVICES = {"cpu": {"learning": "sharded"}, "cuda": {"learning": "central", "device": "cuda"}}
 SHARDS = (1, 2, 4, 8)
 TRIAL_SLICES = 3  # for each number of shards
 
 
 def measure_workers(options: argparse.Namespace) -> None:
-    """Run `bench scaling`, copy its table, and train each of its runs with the same total batch for CURVE_STEPS."""
-    curves: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory) / "scaling.csv"
-        command = [sys.executable, "-m", "shmppo.bench", "scaling", *flags(WORKERS), "--out", str(out)]
-        subprocess.run(command, cwd=ROOT, check=True)
-        rows = [row | {"target_seconds": ""} for row in read_rows(out)]
-        for row in (row for row in rows if row["mode"] == "strong"):
-            key = {"learning": row["learning"], "workers": row["workers"]}
-            curve = learning_curve(key, Path(directory) / f"{row['learning']}-{row['workers']}")
-            curves += [key | point for point in curve]
-            reached = [p["wall_seconds"] for p in curve if float(p["return_mean_100"]) >= TARGET_RETURN]
-            row["target_seconds"] = next(iter(reached), "nan")
-    write_rows(FOLDER / "scaling-curves.csv", curves, note=None)
+    """Run `bench scaling` with two numbers of environments, and join its tables."""
+    rows: list[dict[str, Any]] = []
+    for num_envs in (16, 64):
+        with tempfile.TemporaryDirectory() as directory:
+            out = Path(directory) / "scaling.csv"
+            fields = TASK_A | WORKERS | {"num_envs": num_envs, "out": str(out)}
+            subprocess.run([sys.executable, "-m", "shmppo.bench", "scaling", *flags(fields)], cwd=ROOT, check=True)
+            rows += read_rows(out)
     write_rows(FOLDER / "scaling.csv", rows, f"Medians of {REPETITIONS} interleaved runs.")
-
-
-def learning_curve(fields: dict[str, str], run_dir: Path) -> list[dict[str, str]]:
-    """Train task A with these fields; returns three columns of its metrics."""
-    command = [sys.executable, "-m", "shmppo.train", *flags(TASK_A | {"total_steps": CURVE_STEPS} | fields)]
-    subprocess.run([*command, "--quiet", "--run-dir", str(run_dir)], cwd=ROOT, check=True)
-    columns = ("env_steps", "wall_seconds", "return_mean_100")
-    return [{name: row[name] for name in columns} for row in read_rows(run_dir / "metrics.csv")]
 
 
 def fastest_shards(command: Sequence[str], minimum: int, seconds: float) -> str:
@@ -129,7 +125,24 @@ def measure_load(options: argparse.Namespace) -> None:
     write_rows(FOLDER / "load.csv", rows, "Steps per second; medians over the rounds.")
 
 
-PARTS = {"workers": measure_workers, "jobs": measure_jobs, "load": measure_load}
+def measure_gpu(options: argparse.Namespace) -> None:
+    """Run `bench throughput` on both devices, one after the other; write a row per job with the medians."""
+    rows: list[dict[str, Any]] = []
+    for job, fields in GPU_JOBS.items():
+        rates: dict[str, list[float]] = {device: [] for device in DEVICES}
+        for _ in range(REPETITIONS):
+            for device, where in DEVICES.items():
+                arguments = ["--json", "--no-roofline", "--iterations", "7", *flags(fields | where)]
+                command = [sys.executable, "-m", "shmppo.bench", "throughput", *arguments]
+                output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+                rates[device].append(json.loads(output)["steps_per_second"])
+        ratios = [gpu / cpu for gpu, cpu in zip(rates["cuda"], rates["cpu"], strict=True)]
+        medians = {device: round(median(of)) for device, of in rates.items()}
+        rows.append({"job": job, **medians, "ratio": round(median(ratios), 2)})
+    write_rows(FOLDER / "gpu.csv", rows, f"Steps per second; medians of {REPETITIONS} interleaved runs.")
+
+
+PARTS = {"workers": measure_workers, "jobs": measure_jobs, "load": measure_load, "gpu": measure_gpu}
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -87,13 +88,10 @@ def test_a_device_that_torch_cannot_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("config", [BASE, PENDULUM, AUXILIARY], ids=["cartpole", "pendulum", "auxiliary"])
 def test_a_gpu_gives_nearly_the_gradients_of_the_cpu(config: TrainConfig, tmp_path: Path) -> None:
-    rows: dict[str, list[dict[str, float]]] = {}
-    for device in ("cpu", "cuda"):
-        rows[device] = []
-        summary = train(
-            dataclasses.replace(config, device=device, workers=2, learning="central", run_dir=str(tmp_path / device)),
-            callback=lambda row, seen=rows[device]: seen.append(row),  # type: ignore[misc]
-        )
+    rows = {device: list[Mapping[str, float]]() for device in ("cpu", "cuda")}
+    for device in rows:
+        fields = {"device": device, "workers": 2, "learning": "central", "run_dir": str(tmp_path / device)}
+        summary = train(dataclasses.replace(config, **fields), callback=rows[device].append)
         assert summary["exact"] == (device == "cpu")
     first = {device: of[0] for device, of in rows.items()}
     for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
