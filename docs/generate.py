@@ -52,7 +52,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "phases": partial(glossary, PHASE_GLOSSARY),
     }
     found |= {f"flags of {command}": partial(flags, command) for command in option_types()}
-    found |= {f"figures/popgym/{path.name}": path.read_text for path in FIGURES.glob("popgym/*.md")}
+    found |= {f"figures/{path.parent.name}/{path.name}": path.read_text for path in FIGURES.glob("*/*.md")}
     found |= {f"measurement {path.stem}": partial(measurement, path) for path in FIGURES.glob("*/*.json")}
     return found
 

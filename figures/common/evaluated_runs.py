@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,15 @@ CURVE_COLUMNS = (
 CURVE_ROWS = 200
 
 
-def add_run(table: Path, key: Mapping[str, str], seed: int, arguments: Sequence[object]) -> None:
+def add_run(
+    table: Path,
+    key: Mapping[str, str],
+    seed: int,
+    arguments: Sequence[object],
+    *,
+    episodes: int = 20,
+    more: Callable[[Path], Mapping[str, Any]] = lambda run_dir: {},
+) -> None:
     """Train and evaluate, unless the table has the row already.
 
     Appends a row to the table. Writes the learning curve into curves/ beside it. The directory of the run is in
@@ -36,20 +44,22 @@ def add_run(table: Path, key: Mapping[str, str], seed: int, arguments: Sequence[
         key: columns that identify the run together with the seed. Their values, joined by "-", name the curve.
         seed: of the training run.
         arguments: of the Python interpreter: a script or module that trains, and its flags.
+        episodes: of the evaluation.
+        more: returns further columns from the directory of the finished run.
     """
     if has_row(table, {**key, "seed": seed}):
         return
     name = f"{'-'.join(key.values())}-s{seed}"
     run_dir = RUNS / table.stem / name
-    row = dict(key) | train_and_evaluate(arguments, seed, run_dir)
+    row = dict(key) | train_and_evaluate(arguments, seed, run_dir, episodes) | dict(more(run_dir))
     save_curve(run_dir, table.parent / "curves" / f"{name}.csv")
     append_rows(table, [row])
     shutil.rmtree(run_dir)
     print(row, flush=True)
 
 
-def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path) -> dict[str, Any]:
-    """Train with --workers 0 unless the run is finished, evaluate over 20 episodes, and return the results.
+def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path, episodes: int) -> dict[str, Any]:
+    """Train with --workers 0 unless the run is finished, evaluate over some episodes, and return the results.
 
     Raises:
         SystemExit: if a signal has stopped the training.
@@ -59,7 +69,7 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path) ->
     if not is_finished(run_dir):
         raise SystemExit(f"the training in {run_dir} was stopped; run the same command again to resume it")
     summary = json.loads((run_dir / "summary.json").read_text())
-    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", 20, "--seed", 1, "--json"]
+    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", episodes, "--seed", 1, "--json"]
     command += trust_of(run_dir)
     # Some examples define wrappers that the run names by the module of the example.
     path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
@@ -67,7 +77,7 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path) ->
     output = subprocess.run(
         list(map(str, command)), check=True, capture_output=True, text=True, cwd=ROOT, env=environment
     )
-    result = json.loads(output.stdout)
+    result = json.loads(output.stdout.splitlines()[-1])  # an environment may print before
     return {
         "seed": seed,
         "env_steps": summary["env_steps"],

@@ -44,9 +44,14 @@ def append_rows(path: Path, rows: Sequence[Row], note: str | None = "") -> None:
         record_provenance(path, note)
 
 
+def rows_with(path: Path, key: Row) -> list[dict[str, str]]:
+    """Return the rows of a table that have these values."""
+    return [row for row in read_rows(path) if all(row[name] == str(value) for name, value in key.items())]
+
+
 def has_row(path: Path, key: Row) -> bool:
     """Return whether the table has a row with these values."""
-    return any(all(row[name] == str(value) for name, value in key.items()) for row in read_rows(path))
+    return bool(rows_with(path, key))
 
 
 def distinct(rows: Sequence[Mapping[str, str]], column: str) -> str:

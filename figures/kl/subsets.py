@@ -1,4 +1,4 @@
-"""Part subsets: how far is an update on some environments from the update on all of them?
+"""How far is an update on some environments from the update on all of them?
 
 One policy collects one rollout of N environments. An update on the data of n environments gives the policy π^n, and an
 update on all data gives π^N. The table has KL(π^N ‖ π^n) for n = 1, 2, 4, …: the mean over all observations of the

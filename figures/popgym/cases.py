@@ -7,9 +7,15 @@ from typing import Any, NamedTuple
 from shmppo import TrainConfig, preset
 
 TASKS = (
-    "RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatPreviousHard", "RepeatFirstEasy", "RepeatFirstHard",
-    "AutoencodeEasy", "CountRecallEasy", "HigherLowerEasy", "PositionOnlyCartPoleHard", "NoisyPositionOnlyCartPoleEasy",
-    "NoisyPositionOnlyCartPoleHard", "MineSweeperEasy", "ConcentrationEasy",
+    *(
+        f"{family}{difficulty}"
+        for family in (
+            "RepeatPrevious", "RepeatFirst", "Autoencode", "CountRecall", "HigherLower", "MultiarmedBandit",
+            "PositionOnlyCartPole", "NoisyPositionOnlyCartPole",
+        )
+        for difficulty in ("Easy", "Medium", "Hard")
+    ),
+    "MineSweeperEasy", "ConcentrationEasy",
 )  # fmt: skip
 CORES = ("gru", "lstm", "lmu", "lru", "gtrxl")
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -51,12 +57,25 @@ PUBLISHED = {
     "RepeatPreviousMedium": Published(-0.315, 0.789, "LMU"),
     "RepeatPreviousHard": Published(-0.428, 0.191, "LMU"),
     "RepeatFirstEasy": Published(1.0, 1.0, "GRU"),
+    "RepeatFirstMedium": Published(1.0, 1.0, "GRU"),
     "RepeatFirstHard": Published(0.940, 0.969, "IndRNN"),
     "AutoencodeEasy": Published(-0.283, -0.283, "GRU"),
+    "AutoencodeMedium": Published(-0.425, -0.420, "IndRNN"),
+    "AutoencodeHard": Published(-0.456, -0.448, "IndRNN"),
     "CountRecallEasy": Published(0.177, 0.509, "LSTM"),
+    "CountRecallMedium": Published(-0.528, -0.519, "LSTM"),
+    "CountRecallHard": Published(-0.475, -0.470, "LSTM"),
     "HigherLowerEasy": Published(0.529, 0.529, "GRU"),
+    "HigherLowerMedium": Published(0.511, 0.513, "another model"),
+    "HigherLowerHard": Published(0.506, 0.509, "another model"),
+    "MultiarmedBanditEasy": Published(0.619, 0.631, "Elman"),
+    "MultiarmedBanditMedium": Published(0.538, 0.598, "TCN"),
+    "MultiarmedBanditHard": Published(0.516, 0.574, "TCN"),
+    "PositionOnlyCartPoleEasy": Published(1.0, 1.0, "GRU"),
+    "PositionOnlyCartPoleMedium": Published(1.0, 1.0, "GRU"),
     "PositionOnlyCartPoleHard": Published(1.0, 1.0, "GRU"),
     "NoisyPositionOnlyCartPoleEasy": Published(0.995, 0.995, "GRU"),
+    "NoisyPositionOnlyCartPoleMedium": Published(0.642, 0.659, "IndRNN"),
     "NoisyPositionOnlyCartPoleHard": Published(0.390, 0.404, "IndRNN"),
 }
 """Returns from SOURCE. The transcription lacks MineSweeperEasy and ConcentrationEasy."""

@@ -27,12 +27,14 @@ TASKS = {
     "halfcheetah": "examples/halfcheetah.py",
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
+    "swimmer": "-m shmppo.train --preset Swimmer-v5",
     "ant": "examples/ant.py",
     "humanoid": "examples/humanoid.py",
+    "lunarlander": "-m shmppo.train --preset LunarLander-v3",
     "minigrid_memory": "examples/minigrid_memory.py",
     "pong": "examples/pong.py",
 }
-SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5, "ant": 1, "humanoid": 1, "pong": 1}
+SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5}
 """Number of seeds, where it is not 3."""
 
 

@@ -4,7 +4,8 @@
     python -m figures.search.measure fresh cartpole --seeds 101 102 103 104 105
 
 search: 30 trials. The next call continues an interrupted search. A folder for each task gets trials.csv and best.json.
-The rows of this task in fresh.csv are removed, because they belong to the previous search.
+Tasks in search.csv are skipped: remove a row to search again. Then the rows of this task in fresh.csv are removed, too,
+because they belong to the previous search.
 search.csv has the steps of each search, the steps if each paused trial restarted, and the steps if all trials trained
 to the end. The last two are computed. A test of the search shows that a trial that restarts has the same result.
 
@@ -68,6 +69,7 @@ TASKS = {
     ),
     "lunarlander": Task("--env LunarLander-v3 --hide-obs 2 3 5", "", 3, 200_000, 200.0),
     "pendulum": Task("--preset Pendulum-v1-memory", "", 3, 100_000, -200.0),
+    "hopper": Task("--preset Hopper-v5", "", 1, 1_000_000, 3_000.0),
     "swimmer": Task(
         "--env Swimmer-v5 --core none --encoder-sizes 64 64 --separate-critic all --num-envs 1 --rollout-steps 2048 "
         "--minibatches 32 --epochs 10 --learning-rate 3e-4 --value-clip",  # as the presets for other MuJoCo tasks
@@ -166,7 +168,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for task in options.tasks:
             if options.part == "search":
-                measure_search(task)
+                if not has_row(SEARCHES, {"task": task}):
+                    measure_search(task)
                 continue
             for seed in options.seeds:
                 for name in ("default", "best"):

@@ -1,4 +1,4 @@
-"""Code of the experiments in figures/: updates on subsets, the grid of the KL sweeps, and interleaved runs."""
+"""Code of the experiments in figures/: updates on subsets, resumed runs, and interleaved runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from figures.common.jobs import flags
 from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows, read_rows
 from figures.kl import subsets
-from figures.kl.measure import grid
 from figures.search.measure import FOLDER, TASKS
 from shmppo import TrainConfig, preset, resume, train
 from shmppo.config.flags import parse_config
@@ -114,16 +113,6 @@ def test_the_recorded_command_is_that_of_the_running_script(
     folder.mkdir()
     record_provenance(folder / "minesweeper.csv")
     assert json.loads((folder / "minesweeper.json").read_text())["command"] == command
-
-
-@pytest.mark.parametrize("scale", [1, 5])
-def test_sweeps_keep_the_batch_and_the_sizes_of_the_paper(scale: int) -> None:
-    runs = {key: TrainConfig(core="none", **fields) for key, fields in grid(scale).items()}
-    assert {config.batch_steps for config in runs.values()} == {50_000 // scale}
-    sizes = [c.batch_steps // c.minibatches for (sweep, _), c in runs.items() if sweep == "minibatch"]
-    assert sizes == [50, 100, 1000]
-    shapes = [(c.num_envs * scale, c.rollout_steps) for (sweep, _), c in runs.items() if sweep == "shape"]
-    assert shapes == [(1000, 50), (500, 100), (100, 500)]
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if TASKS[task].preset])

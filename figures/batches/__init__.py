@@ -1,0 +1,1 @@
+"""Returns with batches that grow with the number of environments."""

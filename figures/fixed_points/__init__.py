@@ -1,0 +1,1 @@
+"""The experiments of the paper "Training PPO-Clip with Parallelized Data Generation"."""

@@ -1,0 +1,1 @@
+"""Returns beside published ones."""

@@ -1,0 +1,105 @@
+"""Train with the budgets of published results, and evaluate as they did.
+
+    python -m figures.published.measure occluded --seeds 1 2 3
+    python -m figures.published.measure zoo --seeds 1 2 3 4 5
+
+occluded: four PyBullet tasks of which the policy sees only positions (P) or only velocities (V), 1.5 million steps. The
+parts of the observation are those of pomdp-baselines (twni2016). Needs pip install pybullet pybullet-envs-gymnasium.
+
+zoo: the tasks and budgets of `ppo_lstm` in RL Baselines3 Zoo, with 750 evaluation episodes.
+
+Appends to PART.csv. Runs that it has are not repeated, and an interrupted run is resumed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from figures.common.command_line import script_parser
+from figures.common.evaluated_runs import add_run
+
+FOLDER = Path(__file__).parent
+BULLET = (
+    "-m", "shmppo.train", "--wrappers", "figures.suites.wrappers:SavedStart", "--separate-critic", "all",
+    "--encoder-sizes", 128, "--hidden-size", 128, "--num-envs", 16, "--rollout-steps", 128, "--epochs", 10,
+    "--learning-rate", 3e-4, "--log-std-init", -0.7, "--total-steps", 1_500_000,
+)  # fmt: skip
+ROBOTS = {
+    "Ant": ("Ant", 8, 28),
+    "HalfCheetah": ("HalfCheetah", 6, 26),
+    "Hopper": ("Hopper", 3, 15),
+    "Walker": ("Walker2D", 6, 22),
+}
+"""Robot -> its name in PyBullet, its joints, and the numbers of its observation."""
+
+
+def occluded(robot: str, seen: str, core: str) -> list[object]:
+    """Return the program that trains a robot that sees positions (P) or velocities (V), and its flags.
+
+    The observation has 8 numbers of the body, of which 3 to 5 are velocities, then the position and the velocity of
+    each joint, then the contacts of the feet, which count as positions.
+    """
+    name, joints, size = ROBOTS[robot]
+    velocities = {3, 4, 5, *range(9, 8 + 2 * joints, 2)}
+    hidden = velocities if seen == "P" else set(range(size)) - velocities
+    env = f"pybullet_envs_gymnasium:{name}BulletEnv-v0"
+    return [*BULLET, "--env", env, "--core", core, "--hide-obs", *sorted(hidden)]
+
+
+ZOO = {"CartPole-v1": 100_000, "Pendulum-v1": 100_000, "MountainCarContinuous-v0": 300_000 // 8}
+"""Task -> actions. MountainCarContinuous holds each of them for 8 steps."""
+PARTS: dict[str, tuple[int, dict[tuple[str, str], list[object]]]] = {
+    "occluded": (
+        20,
+        {
+            (f"{robot}-{seen}", core): occluded(robot, seen, core)
+            for core, robot, seen in itertools.product(("lru", "gru"), ROBOTS, "PV")
+        },
+    ),
+    "zoo": (
+        750,
+        {
+            (task, "lstm"): ["-m", "shmppo.train", "--preset", f"{task}-memory", "--total-steps", steps]
+            for task, steps in ZOO.items()
+        },
+    ),
+}
+"""Part -> (episodes of an evaluation, (task, core) -> program that trains and its flags)."""
+PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
+    "occluded": {
+        f"{robot}-{seen}": dict(zip(("PPO-GRU", "MF-RNN", "best listed"), values, strict=True))
+        for robot, seen, *values in [
+            ("Ant", "P", 2103, 352, 2829),
+            ("Ant", "V", 690, 1137, 1971),
+            ("HalfCheetah", "P", 1460, 2802, 2900),
+            ("HalfCheetah", "V", 1072, 2073, 2678),
+            ("Hopper", "P", 1592, 2234, 2769),
+            ("Hopper", "V", 438, 1003, 2537),
+            ("Walker", "P", 651, 940, 2505),
+            ("Walker", "V", 423, 160, 1901),
+        ]
+    },
+    "zoo": {
+        "CartPole-v1": {"ppo_lstm": 500},
+        "Pendulum-v1": {"ppo_lstm": -217.9},
+        "MountainCarContinuous-v0": {"ppo_lstm": 91.5},
+    },
+}
+"""Part -> task -> name of the method -> return. Sources: README of Recurrent-Offpolicy-RL (FanmingL), which does not
+state the steps of PPO-GRU, and benchmark.md of RL Baselines3 Zoo."""
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    options = parser.parse_args()
+    episodes, tasks = PARTS[options.part]
+    for seed, ((task, core), arguments) in itertools.product(options.seeds, tasks.items()):
+        key = {"task": task, "core": core}
+        add_run(FOLDER / f"{options.part}.csv", key, seed, arguments, episodes=episodes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""All experiments of returns, one after the other."""
