@@ -47,6 +47,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "exceptions": exceptions,
         "presets": presets,
         "metrics.csv": partial(tracked, metrics.GLOSSARY),
+        "agents": partial(glossary, metrics.AGENT_GLOSSARY),
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
         "kl.csv": partial(glossary, kl_profile.GLOSSARY),
         "phases": partial(glossary, PHASE_GLOSSARY),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from shmppo.config.checks import require
 from shmppo.config.command_line import parse
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class EvaluateConfig:
     """The flags of `python -m shmppo.evaluate`."""
 
-    run_dir: tyro.conf.Positional[Path]
-    """Directory of the run."""
+    run_dir: tyro.conf.Positional[tuple[Path, ...]]
+    """Directory of the run. With --round-robin, of several runs."""
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
@@ -51,6 +52,14 @@ class EvaluateConfig:
     record: Path | None = None
     """Write the observations, actions, and rewards of all episodes to this NPZ file, for --demonstrations of train.
     None: no file."""
+    opponent: str | None = None
+    """With several agents, what plays those that the policy does not play: random, the directory of a run, or
+    `module:function`, which gets (observation, action space, NumPy generator) and returns an action. None: the policy
+    plays all agents."""
+    seat: str | None = None
+    """With --opponent, the agent that the policy plays. None: the seed chooses it for each episode."""
+    round_robin: bool = False
+    """Let all runs play against each other, --episodes games per pair, and print their scores."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()
@@ -71,12 +80,31 @@ def _evaluate() -> None:
     from rich.console import Console
 
     from shmppo.policies.evaluation import evaluate
+    from shmppo.policies.opponents import game_results, pairs, round_robin_table
 
+    runs, several = options.run_dir, options.round_robin
+    require(len(runs) == 1 or (several and len(runs) > 1), "give one RUN_DIR, or several of them with --round-robin")
+    arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir", "round_robin")}
     with Console(stderr=True, quiet=options.json).status("starting") as status:
-        result = evaluate(
-            **{name: value for name, value in vars(options).items() if name != "json"},
-            progress=lambda ended, steps: status.update(f"{ended} of {options.episodes} episodes, {steps:,} steps"),
+
+        def show(ended: int, steps: int) -> None:
+            status.update(f"{ended} of {options.episodes} episodes, {steps:,} steps")
+
+        if several:
+            played = {
+                (i, j): evaluate(runs[i], **arguments | {"opponent": str(runs[j])}, progress=show)
+                for i, j in pairs(len(runs))
+            }
+        else:
+            result = evaluate(runs[0], **arguments, progress=show)
+    if several:
+        shares = {pair: game_results(evaluation.episodes) for pair, evaluation in played.items()}
+        print(
+            json.dumps([{"runs": pair, **share} for pair, share in shares.items()])
+            if options.json
+            else round_robin_table(list(map(str, runs)), shares)
         )
+        return
     print(json.dumps(as_json(result, options)) if options.json else as_text(result, options))
 
 

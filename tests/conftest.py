@@ -37,6 +37,8 @@ from shmppo.sampling.worker import ActionLog
 torch.set_num_threads(1)  # faster for small tensors
 trust.SAFE_MODULES += (
     "environments", "networks", "schedules", "space_environments", "vector_environments", "hidden_state",
+    "agent_environments", "mpe2.simple_spread_v3", "pettingzoo.sisl.pursuit_v5",
+    "pettingzoo.classic.tictactoe_v3",
 )  # fmt: skip
 """Most tests resume their own runs. Those of --trust use other modules, and commands that tests start name modules."""
 
@@ -64,14 +66,15 @@ def fields_of(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     return run_fields(config, task.observation, task.distribution, **sizes)
 
 
-def sampled(config: TrainConfig) -> tuple[SharedBuffers, Learner, Pool]:
-    """One rollout in the shared buffers, by a policy that has not learned yet, and the pool that collected it."""
+def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Learner, Pool]:
+    """The last rollout in the shared buffers, by a policy that has not learned yet, and the pool that collected it."""
     task = inspect_task(config)
     buffers, learner = published(config, task)
-    actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
+    actions = ActionLog(config.rows, task.distribution.action_size, limit=100)
     pool = Pool(config, task, buffers, actions, actions.forget)
     pool.start(learner.model)
-    pool.collect(0)
+    for iteration in range(rollouts):
+        pool.collect(iteration)
     pool.close()
     return buffers, learner, pool
 

@@ -369,19 +369,6 @@ class FaultyStream(Counter):
         return super().step(action)
 
 
-class ParallelEnv:
-    """The attributes of PettingZoo's class of this name. `possible_agents` is only declared, as there."""
-
-    possible_agents: list[str]
-
-    def __init__(self) -> None:
-        self.possible_agents = ["left", "right"]
-
-
-def make_parallel() -> ParallelEnv:
-    return ParallelEnv()
-
-
 class MultiAgentEnv(gymnasium.Env):
     """The attributes of RLlib's class of this name, which is a gymnasium.Env."""
 

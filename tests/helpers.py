@@ -221,7 +221,7 @@ def running_pool(config: TrainConfig, log_file: Path) -> Iterator[tuple[SharedBu
     """A pool of real workers that are ready, with the shared buffers and the learner of the run."""
     task = inspect_task(config)
     buffers, learner = published(config, task)
-    actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
+    actions = ActionLog(config.rows, task.distribution.action_size, limit=100)
     pool = WorkerPool(config, task, buffers, actions, actions.forget, log_file)
     try:
         pool.start(learner.model)

@@ -30,7 +30,7 @@ COMMON = (
 )  # fmt: skip
 """Fields whose flags `train --help` shows first."""
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
-NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks")
+NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks", "agents")
 """Fields that a new run does not copy from another run's config.json."""
 
 

@@ -13,6 +13,9 @@ PREFIX = "info/"
 AUTOMATIC = ("is_success", "success")
 """Keys that are reported without being named, if an environment has them."""
 
+RESULTS = ("win", "draw", "loss")
+"""Results of a game. It is won if the policy's agents have a higher mean return than those of its opponents."""
+
 
 class InfoKey(NamedTuple):
     """A key of `info`, and how its values at the steps of an episode become one number."""
@@ -47,3 +50,16 @@ def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
         keys.append(InfoKey(path, how or "last", True, PREFIX + name))
     named = [key.path for key in keys]
     return keys + [InfoKey((name,), "last", False, PREFIX + name) for name in AUTOMATIC if (name,) not in named]
+
+
+def agent_keys(agents: Sequence[str], slots: int) -> list[InfoKey]:
+    """Return the keys of environments with several agents, whose numbers do not come from `info`.
+
+    Args:
+        agents: names; each has a return.
+        slots: number of opponents in self-play. The results of games also count for each of them. 0: no self-play.
+    """
+    names = [f"return/{agent}" for agent in agents]
+    if slots:
+        names += [*RESULTS, *(f"{result}/{slot}" for slot in range(slots) if slots > 1 for result in RESULTS)]
+    return [InfoKey(tuple(name.split("/")), "last", True, PREFIX + name) for name in names]

@@ -21,10 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.bounds import check_bounds
+from shmppo.config.agent_options import AgentOptions
 from shmppo.config.checks import flag, require, shown
+from shmppo.config.combinations import check
 from shmppo.config.hints import field_hint
-from shmppo.config.info_keys import InfoKey, parse_info_keys
+from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
@@ -52,6 +53,7 @@ class TrainConfig(
     ObjectiveOptions,
     UpdateOptions,
     NetworkOptions,
+    AgentOptions,
     TaskOptions,
 ):
     """The configuration of one training run.
@@ -116,24 +118,44 @@ class TrainConfig(
         return self.core != "none"
 
     @cached_property
+    def slots(self) -> int:
+        """F, number of opponents with weights of their own at a time. 0 without self-play."""
+        return 0 if self.self_play is None else self.opponent_slots
+
+    @cached_property
     def sequence_steps(self) -> int:
         """Maximum length of a sequence in the update, in steps: L, or 1 for a policy without recurrent state."""
         return self.seq_len if self.recurrent else 1
 
     @cached_property
+    def env_rows(self) -> int:
+        """Rows per environment: the number of its agents, or 1 without agents."""
+        return max(len(self.agents), 1)
+
+    @cached_property
+    def rows(self) -> int:
+        """N, rows of a rollout: environments, or their agents."""
+        return self.num_envs * self.env_rows
+
+    @cached_property
     def rank_steps(self) -> int:
-        """Environment steps of one rank per iteration, N·T."""
+        """Environment steps of one rank per iteration."""
         return self.num_envs * self.rollout_steps
 
     @cached_property
     def batch_steps(self) -> int:
-        """Environment steps of all ranks per iteration, R·N·T."""
+        """Environment steps of all ranks per iteration."""
         return self.ranks * self.rank_steps
 
     @cached_property
     def first_env(self) -> int:
         """Global index of this rank's first environment. Random number streams are keyed by global indices."""
         return self.rank * self.num_envs
+
+    @cached_property
+    def first_row(self) -> int:
+        """Global index of this rank's first row."""
+        return self.rank * self.rows
 
     @cached_property
     def iterations(self) -> int:
@@ -153,7 +175,7 @@ class TrainConfig(
     @cached_property
     def reported_info(self) -> list[InfoKey]:
         """The keys of `info` that the run reports."""
-        return parse_info_keys(self.info_keys)
+        return parse_info_keys(self.info_keys) + agent_keys(self.agents, self.slots)
 
     @cached_property
     def state_slots(self) -> int:
@@ -165,7 +187,7 @@ class TrainConfig(
         """G, or its default if None. It does not depend on the number of workers."""
         if self.grad_shards is not None:
             return self.grad_shards
-        steps = self.rank_steps // self.minibatches
+        steps = self.rows * self.rollout_steps // self.minibatches
         by_size = steps // SHARD_STEPS
         if self.kernel != "torch":
             by_size = max(by_size, min(steps // SMALL_SHARD_STEPS, SMALL_SHARDS))
@@ -181,8 +203,12 @@ class TrainConfig(
 
     @cached_property
     def min_env_sequences(self) -> int:
-        """Minimum number of sequences per environment in a rollout. Each reset can add one."""
-        return -(-self.min_steps // self.sequence_steps)
+        """Minimum number of sequences per environment in a rollout. Each reset can add one.
+
+        In self-play, the agents are expected to act equally often.
+        """
+        steps = self.min_steps if self.self_play is None else max(1, self.min_steps // self.env_rows)
+        return -(-steps // self.sequence_steps)
 
     @cached_property
     def min_sequences(self) -> int:
@@ -192,7 +218,7 @@ class TrainConfig(
     @cached_property
     def inference_rows(self) -> int:
         """B, rows of an inference batch. It does not depend on the number of workers."""
-        quarter = -(-self.num_envs // (4 * BATCH_ROWS)) * BATCH_ROWS  # so that four workers need one batch each
+        quarter = -(-self.rows // (4 * BATCH_ROWS)) * BATCH_ROWS  # so that four workers need one batch each
         return min(quarter, MAX_BATCH_ROWS)
 
     @cached_property
@@ -206,6 +232,11 @@ class TrainConfig(
         if self.workers is not None:
             return self.workers
         return min(usable_cores(), self.num_envs)
+
+    def columns(self, index: int) -> range:
+        """Return the rows that worker `index` steps: those of whole environments."""
+        envs = partition(self.num_envs, max(self.num_workers, 1), index)
+        return range(envs.start * self.env_rows, envs.stop * self.env_rows)
 
     @cached_property
     def sharded(self) -> bool:
@@ -320,81 +351,3 @@ def compute_like(run_dir: Path) -> None:
     with contextlib.suppress(ConfigError):  # a directory that holds no run is refused later
         portable = load_config(run_dir).portable
         pin_like(read_object(run_dir / "config.json", "")["processor"], portable=portable)
-
-
-def check(config: TrainConfig) -> None:
-    """Check all options and their combinations.
-
-    Raises:
-        ConfigError: if the configuration cannot run. The message names flag, value, and remedy in one sentence.
-    """
-    check_bounds(config)
-    config.check_task()
-    config.check_network()
-    config.check_update()
-    config.check_objective()
-    config.check_processes()
-    config.check_ranks()
-    config.check_evaluation()
-    _check_combinations(config)
-    _check_workers(config)
-    _check_minibatches(config)
-
-
-def _check_combinations(c: TrainConfig) -> None:
-    require(
-        c.recurrent or not (c.burn_in or c.refresh_states),
-        "--burn-in and --refresh-states need recurrent states, but --core is none; leave them out",
-    )
-    require(
-        c.env_backend not in ("envpool", "vector") or not c.action_masks,
-        f"--action-masks needs --env-backend gymnasium, but --env-backend is {c.env_backend}; leave it out",
-    )
-    require(
-        c.preempt_fraction is None or not c.refresh_states,
-        f"--preempt-fraction {c.preempt_fraction} ends rollouts early, but --refresh-states needs complete rollouts; "
-        "leave one of them out",
-    )
-    require(
-        not c.critic_warmup_steps or (c.separate_critic == "all" and not c.weight_decay and c.auxiliary is None),
-        "--critic-warmup-steps needs --separate-critic all and neither --weight-decay nor --auxiliary, because "
-        "otherwise the policy would change, too; change these flags, or leave it out",
-    )
-
-
-def _check_workers(c: TrainConfig) -> None:
-    require(
-        c.num_workers <= c.num_envs,
-        f"--workers is {c.num_workers} but --num-envs is {c.num_envs}; "
-        "each worker needs an environment: lower --workers or raise --num-envs",
-    )
-    require(
-        not c.portable or (c.device == "cpu" and c.env_backend != "envpool"),
-        "--portable needs --device cpu and no --env-backend envpool, which differ between processors; leave out "
-        "--portable",
-    )
-    if c.learning == "sharded":
-        require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")
-        require(
-            c.device == "cpu",
-            f"--learning sharded needs --device cpu, but it is {c.device}; use --learning central",
-        )
-
-
-def _check_minibatches(c: TrainConfig) -> None:
-    require(
-        c.num_envs % c.block == 0,
-        f"--num-envs {c.num_envs} is not a multiple of --env-block {c.block}; choose a block that divides it",
-    )
-    block_sequences = c.block * c.min_env_sequences
-    require(
-        c.minibatches <= block_sequences,
-        f"--minibatches is {c.minibatches} but {c.block} environments × {c.min_steps} steps may give only "
-        f"{block_sequences} sequences of up to {c.sequence_steps} steps; lower --minibatches, or raise --num-envs or "
-        "--rollout-steps",
-    )
-    require(
-        c.minibatches * c.shards <= c.min_sequences,
-        f"--minibatches {c.minibatches} × --grad-shards {c.shards} needs {c.minibatches * c.shards} sequences, but a "
-        f"rollout may give only {c.min_sequences}; lower one of them",
-    )

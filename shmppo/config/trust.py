@@ -52,6 +52,7 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name]
     functions = [(name, fields.get(name)) for name in ("env_schedule", "network", "auxiliary")]
+    functions += [("eval_opponent", name) for name in (fields.get("eval_opponent"),) if ":" in (name or "")]
     found += [NamedCode(name, function) for name, function in functions if function is not None]
     return [code for code in found if code.module not in SAFE_MODULES]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.spec import Task
@@ -14,7 +15,7 @@ from shmppo.envs.vector_env import VectorEnv
 
 
 def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episodes: Sequence[int] = ()) -> VectorEnv:
-    """Create the environments low … high − 1 with the backend of the task, or play back demonstrations instead.
+    """Create the rows low … high − 1 with the backend of the task, or play back demonstrations instead.
 
     Args:
         episodes: see `EnvPoolVectorEnv`, which alone needs them.
@@ -28,6 +29,8 @@ def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episod
         return EnvPoolVectorEnv(config, task, low, high, episodes)
     if task.backend == "vector":
         return UserVectorEnv(config, task, low, high)
+    if task.agents:
+        return AgentsVectorEnv(config, task, low, high)
     return sync_vector_env(task)(config, task, low, high)
 
 

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from shmppo.config.checks import nearest, require, shown
 from shmppo.config.plugins import check_callable, import_module
+from shmppo.envs.agents import has_agents
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import describe_error, user_traceback
 
@@ -31,8 +32,8 @@ def imported_factory(env_id: str, *, vector: bool = False) -> Callable[..., Any]
     if found is not None:
         is_other = isinstance(found, type) and issubclass(found, gymnasium.vector.VectorEnv) and not vector
         require(not is_other, f"--env {env_id} is a vector environment; add --env-backend vector")
-        check_single_agent(found, env_id)
-        check_callable(found, f"--env {env_id}", gymnasium.vector.VectorEnv if vector else gymnasium.Env)
+        if not has_agents(found):
+            check_callable(found, f"--env {env_id}", gymnasium.vector.VectorEnv if vector else gymnasium.Env)
     return found
 
 
@@ -52,25 +53,6 @@ def _imported(env_id: str) -> Callable[..., Any] | None:
         known = [key for key, value in vars(module).items() if callable(value)] + list(gymnasium.registry)
         raise ConfigError(f"--env {env_id}: module {module_name} has no {name}{nearest(name, known)}; correct the name")
     return None
-
-
-def check_single_agent(env: Any, env_id: str) -> None:
-    """Refuse environments of several agents: PettingZoo's parallel and AEC environments, and RLlib's MultiAgentEnv.
-
-    Args:
-        env: the environment, or a class or function that makes it.
-        env_id: the text of `--env`.
-
-    Raises:
-        ConfigError: if it has `possible_agents`.
-    """
-    classes = env.__mro__ if isinstance(env, type) else ()
-    declared = any("possible_agents" in inspect.get_annotations(kind) for kind in classes)
-    require(
-        not declared and not hasattr(env, "possible_agents"),
-        f"--env {env_id} has several agents (possible_agents), but shmppo trains one; write a gymnasium.Env whose step "
-        "lets the other agents act, or whose observation and action contain those of all agents",
-    )
 
 
 def check_env_name(env_id: str) -> None:

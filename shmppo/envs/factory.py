@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import gymnasium
 
+from shmppo.config.checks import flag, require
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.creation_errors import accepted_arguments, check_single_agent, creation_error, imported_factory
+from shmppo.envs.agents import AgentsEnv, AgentsView, has_agents
+from shmppo.envs.creation_errors import accepted_arguments, creation_error, imported_factory
 from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.single_vector_env import SingleVectorEnv
 from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper
@@ -41,7 +43,10 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
         mujoco.set_mju_user_warning(log.warning)
     env = _make_unwrapped(config, render_mode)
-    check_single_agent(env, config.env_id)
+    if has_agents(env):
+        return AgentsView(AgentsEnv(env, config))
+    for name in ("agent_id", "critic_state"):
+        require(not getattr(config, name), f"{flag(name)} needs an environment with several agents; leave it out")
     for text in config.wrappers:
         env = _wrap(env, text)
     if not isinstance(env, gymnasium.Env):

@@ -8,8 +8,9 @@ from typing import Literal
 
 import gymnasium
 
-from shmppo.config.checks import flag_with_value, require
+from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents import AgentsView
 from shmppo.envs.checker import Contract, check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
@@ -68,7 +69,11 @@ def inspect_task(config: TrainConfig) -> Task:
             snapshot = snapshot_spec(env, choose_action)
         reason = _inexact_reason(backend, contract)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
-        task = Task(observation, distribution, contract.seeding, snapshot, backend, reason, spaces)
+        agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
+        for name in ("agent_id", "critic_state", "self_play") if not agents else ():
+            unused = getattr(config, name) in (False, None)
+            require(unused, f"{flag(name)} needs an environment with several agents, and {config.env_id} has one")
+        task = Task(observation, distribution, contract.seeding, snapshot, backend, reason, spaces, agents)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     finally:
         close_environment(env, where)
@@ -88,8 +93,8 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
     except ConfigError as error:
         text = str(error).replace(" --env-kwargs", " --eval-env-kwargs")
         raise ConfigError(f"{where}: {text}", details=error.details) from error
-    spaces = [(t.observation, type(t.distribution), t.distribution.num_params) for t in (task, other)]
-    require(spaces[0] == spaces[1], f"{where} have other spaces than training; choose arguments that keep the spaces")
+    spaces = [(t.observation, type(t.distribution), t.distribution.num_params, t.agents) for t in (task, other)]
+    require(spaces[0] == spaces[1], f"{where} have other spaces or agents than training; choose others")
 
 
 def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:

@@ -31,5 +31,7 @@ class Task:
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     spaces: dict[str, str] = field(default_factory=dict)
     """The observation space and the action space as text, to compare with those of demonstrations."""
+    agents: tuple[str, ...] = ()
+    """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
     teacher: Teacher | None = None
     """The teacher of the run, which sees this environment. None: no teacher, or not loaded yet."""

@@ -79,7 +79,10 @@ class VectorEnv(ABC):
         info: the numbers of `info` of each current episode.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
         options: the options that the resets of the next episodes get (--env-schedule). None: no options.
+        active: with several agents, which rows act in the next step. None: all.
     """
+
+    active: np.ndarray | None = None
 
     def __init__(self, config: TrainConfig, task: Task, handles: Sequence[EnvHandle]) -> None:
         self.handles = handles
@@ -135,6 +138,14 @@ class VectorEnv(ABC):
             truncated |= self.lengths == self._time_limit
         ended = (terminated | truncated).nonzero()[0].tolist()
         return self._end_episodes(ended, failures, terminated) if ended else []
+
+    def reported(self, ended: list[EpisodeEnd]) -> list[EpisodeEnd]:
+        """Return the episodes that count for the statistics, given those that the last step has ended."""
+        return ended
+
+    def total(self, i: int) -> float:
+        """Return the return so far of the environment that begins at row i, summed over the agents of the policy."""
+        return float(self.returns[i])
 
     @abstractmethod
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
@@ -219,6 +230,10 @@ class VectorEnv(ABC):
         if completed := [end.i for end in ends if not end.failed]:
             self._begin_next(completed)
         return ends
+
+    def info_of(self, e: int) -> dict[str, float]:
+        """Return the numbers of the current episode of environment e so far, by metric."""
+        return self.episode_info([e])[0]
 
     def episode_info(self, indices: Sequence[int]) -> list[dict[str, float]]:
         """Return the numbers of `info` of the current episodes so far, see `EpisodeInfo.ended`."""

@@ -48,7 +48,14 @@ GLOSSARY: dict[str, str] = {
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
     WEIGHTS_HASH: "first 16 digits of the SHA-256 of the weights after this iteration",
 }
-"""Every column of metrics.csv, except `info/KEY` (--info-keys)."""
+"""Every column of metrics.csv, except `info/KEY` (--info-keys) and those of `AGENT_GLOSSARY`."""
+
+AGENT_GLOSSARY: dict[str, str] = {
+    "agent_steps": "steps at which an agent acted, of all agents: the steps that the policy has learned from",
+    "elo": "Elo rating of the policy against its opponents (`--self-play`); the initial weights have 0",
+}
+"""Further columns of runs with several agents, which also have `info/return/NAME`, the return of each agent, and in
+self-play `info/win`, `info/draw`, and `info/loss`."""
 
 EVALUATION_GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
@@ -64,7 +71,9 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 """Every column of eval.csv, except `eval/info/KEY` (--info-keys)."""
 
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
-    "rollout": ("episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps"),
+    "rollout": (
+        "episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps", "agent_steps", "elo",
+    ),
     "losses": ("policy_loss", "value_loss", "entropy", "auxiliary_loss", "explained_variance", "gradient_norm"),
     "policy": (
         "approx_kl", "approx_kl_last_epoch", "clip_fraction", "teacher_kl", "first_log_ratio", "optimizer_steps",
@@ -82,7 +91,7 @@ TIMED_COLUMNS = TRACKER_GROUPS["time"]
 
 DECISIVE = tuple(
     name
-    for name in dict.fromkeys([*GLOSSARY, *EVALUATION_GLOSSARY])
+    for name in dict.fromkeys([*GLOSSARY, *AGENT_GLOSSARY, *EVALUATION_GLOSSARY])
     if name not in (*TIMED_COLUMNS, "eval/seconds", "state_drift", WEIGHTS_HASH)
 )
 """Metrics that are the same in two runs of one configuration, also after crashes and resumes.

@@ -54,6 +54,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "evaluation": _evaluation_text(evaluation, summary["iterations"]),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
+        "agent steps": f"{summary['agent_steps']:,} of {count(len(config.agents), 'agent')}" if config.agents else "",
         "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),
         "kernel": "torch, which is slower; see --kernel" if config.kernel == "torch" else "",
         "memory": f"peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "

@@ -12,11 +12,11 @@ Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the l
 for each minibatch, REFRESH between two epochs (with --refresh-states), and EVALUATE after an update (with
 --eval-every).
 
-Axes: T steps, N environments, W workers (at least 1), K epochs, M minibatches, G gradient shards, C stored states per
-environment, E episodes of an evaluation. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat
-vector of all parameters, S recurrent state. Per step there are Q log_probs (1, or A with --ratio per-dimension), and O
-policy parameters (0 with --objective clip). The teacher has U numbers of recurrent state and V policy parameters (0
-without --teacher).
+Axes: T steps, N rows (environments or all their agents), W workers (at least 1), K epochs, M minibatches, G gradient
+shards, C stored states per row, E episodes of an evaluation, F opponents (0 without --self-play), X = N with several
+agents, otherwise 0. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat vector of all
+parameters, S recurrent state. Per step: Q log_probs (1, or A with --ratio per-dimension), O policy parameters (0 with
+--objective clip). Of the teacher: U numbers of recurrent state, V policy parameters (0 without --teacher).
 """
 
 # ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
@@ -68,11 +68,14 @@ class Published:
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
     reset_options: np.ndarray = _shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
+    opponents: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "F P", "all parameters of each opponent")
+    opponent_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "F D", "obs_mean of each opponent")
+    opponent_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "F D", "obs_scale of each opponent")
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One rollout: T steps of N environments. After an early stop, steps from `valid_steps[n]` on are not valid."""
+    """One rollout: T steps of N rows. Steps from `valid_steps[n]` on are not valid (early stop, idle agents)."""
 
     obs: tuple[np.ndarray, ...] = _per_leaf(
         OWN_ENVS, "COLLECT", "T N", "observations, not normalized; hidden indices are 0"
@@ -92,30 +95,32 @@ class Rollout:
     terminated: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T N", "the episode terminated with the step")
     truncated: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T N", "the episode was truncated after the step")
     sequence_state: np.ndarray = _shared(
-        OWN_ENVS,
-        "COLLECT, REFRESH",
-        "f4",
-        "C N S",
-        "initial states of sequences that continue an episode, before burn-in",
+        OWN_ENVS, "COLLECT, REFRESH", "f4", "C N S", "initial states of sequences that continue an episode"
     )
     state_drift: np.ndarray = _shared(
         OWN_ENVS, "REFRESH", "f8", "N 2", "sum of squared changes of stored states, and the number of summands"
     )
+    joint_actions: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T X A", "actions at each step, also of idle agents")
+    joint_end: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T X", "the episode of all agents ended with the step")
     ended_return: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f8", "T N", "return of the episode that ended with the step"
     )
     ended_length: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed, −1 if the step only reset it"
+        OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed, −1 if it does not count"
     )
     ended_info: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none"
     )
-    valid_steps: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps: T, or fewer after an early stop"
-    )
+    valid_steps: np.ndarray = _shared(OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps, at most T")
     obs_moments: np.ndarray = _shared(
         OWN_ENVS, "COLLECT", "f8", "N 2 D", "mean and sum of squared deviations of the observations"
     )
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Whether an episode ended with the step, bool [T, N]. With several agents: the episode of all of them."""
+        ended: np.ndarray = self.joint_end if self.joint_end.size else self.terminated | self.truncated
+        return ended
 
 
 @dataclass(frozen=True)
@@ -194,11 +199,7 @@ class Timings:
         WORKER, "COLLECT, REFRESH, LEARN, EVALUATE", "f8", "W phases", "seconds of the last command by phase"
     )
     command_interval: np.ndarray = _shared(
-        WORKER,
-        "COLLECT, REFRESH, LEARN, EVALUATE",
-        "f8",
-        "W 2",
-        "start and end of the last command, on the monotonic clock",
+        WORKER, "COLLECT, REFRESH, LEARN, EVALUATE", "f8", "W 2", "start and end of the last command (monotonic clock)"
     )
 
 
@@ -280,7 +281,9 @@ def axis_sizes(
     _, parameters = parameter_offsets(model)
     return {
         "T": config.rollout_steps,
-        "N": config.num_envs,
+        "N": config.rows,
+        "X": config.rows if config.agents else 0,
+        "F": config.slots,
         "W": max(config.num_workers, 1),
         "K": config.epochs,
         "M": config.minibatches,

@@ -5,23 +5,26 @@ The statistics that normalize observations do not change meanwhile.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
+from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
+from shmppo.envs.agents_vector_env import AgentHandle
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.schedule import Options
-from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
+from shmppo.envs.sync_vector_env import GymnasiumHandle
 from shmppo.errors import ConfigError
+from shmppo.policies.opponents import against, load_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
-from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult
+from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
+from shmppo.sampling.players import Player
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import torch_threads
 
@@ -77,6 +80,8 @@ def evaluate(
     max_steps: int = MAX_STEPS,
     video: str | Path | None = None,
     record: str | Path | None = None,
+    opponent: str | None = None,
+    seat: str | None = None,
     progress: Progress | None = None,
     trust: Trusted = (),
 ) -> Evaluation:
@@ -92,6 +97,9 @@ def evaluate(
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         record: NPZ file to which the episodes are written, as demonstrations for `train`. None: no file.
+        opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy plays
+            all agents.
+        seat: the agent that the policy plays. None: one that changes with the episode.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
 
@@ -107,9 +115,16 @@ def evaluate(
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with torch_threads(1), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
+        require(not (record and trained.task.agents), "--record does not support several agents; leave it out")
+        player = None
+        if opponent is not None:
+            player = load_opponent(opponent, trained, trust)
+            trained = against(trained, seat)
+        elif trained.config.self_play is not None:
+            trained = replace(trained, config=replace(trained.config, self_play=None))
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
-            progress=progress, recorder=demonstrations,
+            progress=progress, recorder=demonstrations, opponent=player,
         )  # fmt: skip
     if demonstrations is not None:
         demonstrations.save(trained.config, trained.task)
@@ -126,6 +141,7 @@ def play_episodes(
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
     recorder: Recorder | None = None,
+    opponent: Player | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 
@@ -138,6 +154,7 @@ def play_episodes(
         video: where to record the episodes, which are then played one by one. None: no video.
         progress: called after each step.
         recorder: records the episodes. None: they are not recorded.
+        opponent: plays the agents of `TrainConfig.self_play`. None: there are none.
 
     Returns:
         One result per episode, in the order of environments.
@@ -146,16 +163,17 @@ def play_episodes(
         ConfigError: if the environment cannot render, or if the video cannot be written.
         EnvError: if an environment raises.
     """
-    config = dataclasses.replace(trained.config, seed=seed, skip_bad_episodes=False)
+    config = replace(trained.config, seed=seed, skip_bad_episodes=False)
     results: list[EpisodeResult] = []
     steps = 0
     recording = None if video is None else _Recording(video, config.env_id)
 
-    def after_step(envs: SyncVectorEnv, ended: int, step: int) -> None:
+    def after_step(envs: PlayedEnvs, ended: int, step: int) -> None:
         nonlocal steps
-        if recording is not None and ended < len(envs.handles):
+        left = len(envs.handles) // config.env_rows - ended
+        if recording is not None and left:
             recording.add(envs.handles[0], step)
-        steps += len(envs.handles) - ended
+        steps += left
         if progress is not None:
             progress(len(results) + ended, steps)
 
@@ -164,6 +182,7 @@ def play_episodes(
     player = EpisodePlayer(
         config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
         render_mode=None if video is None else "rgb_array", after_step=after_step, recorder=recorder,
+        opponent=opponent,
     )  # fmt: skip
     size = 1 if video else EPISODES_AT_ONCE
     with closing(player):
@@ -186,7 +205,7 @@ class _Recording:
         """video: receives the frames. env_id: name of the environment for the error message."""
         self._video, self._env_id = video, env_id
 
-    def add(self, handle: GymnasiumHandle, step: int) -> None:
+    def add(self, handle: GymnasiumHandle | AgentHandle, step: int) -> None:
         """Append the current frame to the video, if the video has a frame for this step.
 
         Raises:

@@ -172,7 +172,7 @@ def column_moments(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # The reduction runs over the last axis of a contiguous copy. Its shape depends only on the configuration, so the
     # order of summation does too.
     samples = np.ascontiguousarray(column.T, dtype=np.float64)  # [size, T]
-    mean = samples.mean(axis=-1)
+    mean = samples.sum(axis=-1) / max(len(column), 1)
     return mean, np.square(samples - mean[:, None]).sum(axis=-1)
 
 
@@ -220,7 +220,9 @@ class RewardNormalizer:
         """
         returns = discounted_returns(rewards, ended, self.discounted_return, self._gamma)
         last, columns = valid_steps - 1, np.arange(rewards.shape[1])
-        self.discounted_return = np.where(ended[last, columns], 0.0, returns[last, columns])
+        self.discounted_return = np.where(
+            valid_steps == 0, self.discounted_return, np.where(ended[last, columns], 0.0, returns[last, columns])
+        )
         if (valid_steps == len(returns)).all():
             by_env = np.stack(column_moments(returns), axis=1)[..., np.newaxis]
         else:

@@ -149,8 +149,8 @@ class ShardGradients:
         """
         self._config, self._distribution = config, distribution
         self._minibatches, self._results = buffers.minibatches, buffers.shard_results
-        rollout, steps = buffers.rollout, config.rollout_steps * config.num_envs
-        self._states = rollout.sequence_state.reshape(config.state_slots * config.num_envs, model.state_size)
+        rollout, steps = buffers.rollout, config.rollout_steps * config.rows
+        self._states = rollout.sequence_state.reshape(config.state_slots * config.rows, model.state_size)
         self._actions = rollout.actions.reshape(steps, -1)
         self._policy_params = rollout.policy_params.reshape(steps, -1)  # of the policy that acted
         self._teacher_params = rollout.teacher_params.reshape(steps, -1)
@@ -221,11 +221,11 @@ class ShardGradients:
         return chosen
 
     def _pack(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        return pack_steps(sequences, num_envs=self._config.num_envs, burn_in=self._config.burn_in)
+        return pack_steps(sequences, rows=self._config.rows, burn_in=self._config.burn_in)
 
     def _initial_states(self, sequences: np.ndarray) -> np.ndarray:
         """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""
-        states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.num_envs + sequences[:, 1]]
+        states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.rows + sequences[:, 1]]
         states[sequences[:, 3] < 0] = 0.0
         return states
 

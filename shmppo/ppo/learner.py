@@ -83,7 +83,7 @@ class Learner:
         self.model = build_model(config, task.observation, task.distribution)
         self.schedule = Schedule(config)
         self.obs_moments = RunningMoments(task.observation.normalized_size)
-        self.reward_normalizer = RewardNormalizer(config.num_envs, config.gamma)
+        self.reward_normalizer = RewardNormalizer(config.rows, config.gamma)
         # The model's parameters are views of the shared weights, so an optimizer step needs no copy to publish them.
         # No process reads another's part at that time.
         weights = torch.from_numpy(buffers.published.weights)
@@ -126,7 +126,8 @@ class Learner:
         if config.normalize_reward:
             rewards = self.reward_normalizer.normalize(rewards, ended, valid_steps, self._process_group)
         if config.truncation_is_termination:
-            terminated = ended & (rollout.ended_length > 0)  # an episode that failed (length 0) has no last state
+            # An episode that failed (length 0) has no last state. Environments with several agents do not fail.
+            terminated = ended & ((rollout.ended_length > 0) | bool(config.agents))
         return generalized_advantages(
             rewards=rewards,
             values=rollout.value,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ShmppoError
 from shmppo.parallel.columns import LossCoefficients
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
@@ -54,7 +55,7 @@ def build_minibatches(
         order, cuts = shuffle_sequences(
             sequences,
             seed=config.seed,
-            block=config.block,
+            block=config.block * config.env_rows,
             first_block=config.first_env // config.block,
             iteration=iteration,
             epoch=epoch,
@@ -129,7 +130,7 @@ def shuffle_sequences(
 
     Args:
         sequences: [sequences, 4], from `cut_sequences`.
-        block: number of environments per block.
+        block: number of rows per block.
         minibatches: M.
         first_block: index of this rank's first block among those of all ranks.
 
@@ -140,6 +141,11 @@ def shuffle_sequences(
     block_of = sequences[:, 1] // block
     for index in range(int(block_of[-1]) + 1):
         members = np.flatnonzero(block_of == index)
+        if len(members) < minibatches:  # the checks of a configuration exclude this, but opponents may act more often
+            raise ShmppoError(
+                f"a rollout has {len(members)} sequences of a block of environments, but --minibatches is "
+                f"{minibatches}; lower it, or raise --rollout-steps or --num-envs"
+            )
         members = minibatch_generator(seed, first_block + index, iteration, epoch).permutation(members)
         cuts = equal_cuts(sequences[members, 2], minibatches)
         for m in range(minibatches):
@@ -212,13 +218,13 @@ def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
 
 
 def pack_steps(
-    sequences: np.ndarray, *, num_envs: int, burn_in: int = 0
+    sequences: np.ndarray, *, rows: int, burn_in: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the steps of some sequences in the order of (step, sequence), without padding.
 
     Args:
         sequences: [J, 4]. Those with the most steps, including burn-in, are first.
-        num_envs: N.
+        rows: N.
         burn_in: as configured.
 
     Returns:
@@ -230,7 +236,7 @@ def pack_steps(
     has_step = np.arange(ends[0])[:, np.newaxis] < ends  # [L, J]
     offset, member = np.nonzero(has_step)
     step = (sequences[:, 0] - before)[member] + offset
-    index = step * np.int64(num_envs) + sequences[member, 1]
+    index = step * np.int64(rows) + sequences[member, 1]
     return index, has_step.sum(axis=1, dtype=np.int32), offset >= before[member], member
 
 

@@ -46,6 +46,9 @@ def write_failed_episode(
         OSError: if the file cannot be written.
     """
     error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
+    if config.agents:
+        log.warning("failed_episode.json is not written: episodes with several agents cannot be replayed alone")
+        return
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]
     episode = actions.episodes(range(env_index, env_index + 1))[0]

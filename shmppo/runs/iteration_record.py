@@ -87,19 +87,17 @@ class RecordingLearner(Learner):
         if self._active:
             steps = len(rollout.reward)
             valid = np.arange(steps)[:, None] < rollout.valid_steps
-            ended = rollout.terminated | rollout.truncated
+            ended, last = rollout.ended, last_steps(rollout.valid_steps, steps)
             written = {  # other elements of these fields are not written, and contain data of earlier rollouts
                 "ended_return": ended,
                 "ended_length": ended,
                 "ended_info": ended,
-                "bootstrap": rollout.truncated | (last_steps(rollout.valid_steps, steps) & ~rollout.terminated),
+                "bootstrap": valid & (rollout.truncated | (last & ~rollout.terminated)),
             }
             names = [leaf.field for leaf in self.model.observation.leaves]
             arrays = dict(zip(names, rollout.obs, strict=True))
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
-            self._record.steps = {
-                name: _compact(array, valid & written.get(name, True)) for name, array in arrays.items()
-            }
+            self._record.steps = {name: _compact(array, written.get(name, valid)) for name, array in arrays.items()}
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
         return minibatches
 

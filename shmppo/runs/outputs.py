@@ -11,7 +11,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
+from shmppo.loggers.metrics import AGENT_GLOSSARY, EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
@@ -65,7 +65,8 @@ class Outputs:
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
                 remove_later(run_dir, iteration)
-                self.metrics = MetricsFile(run_dir / METRICS, tuple(GLOSSARY))
+                of_agents = AGENT_GLOSSARY if config.agents else ()
+                self.metrics = MetricsFile(run_dir / METRICS, (*GLOSSARY, *of_agents))
                 if config.eval_every is not None:
                     self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))

@@ -27,6 +27,7 @@ from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.failure_dump import write_failed_episode
 from shmppo.runs.handle import RunHandle
+from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.training import TrainState
@@ -36,7 +37,6 @@ from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.run_directory import LOG, saving
-from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -93,7 +93,8 @@ class Session:
         self.stop = StopRequest()
         self.stopping = False
         self.evaluations = Evaluations(config, task, buffers, run_dir, process_group)
-        self.state = TrainState(config, task, buffers, process_group)
+        opponents = OpponentPool(config, buffers, run_dir) if config.self_play is not None else None
+        self.state = TrainState(config, task, buffers, process_group, opponents)
         self.checkpoints = CheckpointSchedule(config, run_dir)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
@@ -161,8 +162,7 @@ class Session:
     @property
     def _columns(self) -> list[range]:
         """The environments of each worker, or all of them without workers."""
-        samplers = max(self.config.num_workers, 1)
-        return [partition(self.config.num_envs, samplers, w) for w in range(samplers)]
+        return [self.config.columns(w) for w in range(max(self.config.num_workers, 1))]
 
     def __enter__(self) -> Session:
         return self
@@ -301,6 +301,7 @@ class Session:
             "environment_check": check,
             "initial_weights": state.initial_weights,
             "env_steps": steps,
+            "agent_steps": state.decisions.metrics.get("agent_steps", steps),
             "iterations": state.iteration,
             "episodes": state.episodes.count,
             "failed_episodes": state.failed_episodes,

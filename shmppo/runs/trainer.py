@@ -159,6 +159,7 @@ def _run(
                 check_torch()
             loggers = receivers.of_rank(config)
             task = inspect_task(config)
+            config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
             if config.demonstrations is not None:
                 load_demonstrations(config, task)  # only to check them

@@ -25,8 +25,10 @@ from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.learner import Learner, UpdateStatistics
 from shmppo.runs.decisions import Decisions
+from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.sampling.pool import CollectTimes
 from shmppo.sampling.worker import ActionLog
+from shmppo.storage.run_directory import saving
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 
@@ -48,6 +50,9 @@ def train_iterations(session: Session) -> None:
         timer.switch("publish")
         state.publish_options()
         learner.begin(iteration)
+        if state.opponents is not None:
+            with saving(session.run_dir):
+                state.opponents.fill(iteration)
         with session.preemption.watch(iteration) if session.preemption else nullcontext():
             rollout, times = pool.collect(iteration)
         state.commit(rollout)
@@ -74,6 +79,7 @@ class EpisodeStatistics:
         lengths: numbers of steps, at most 100, the newest last.
         info: the numbers of `info` [I], at most 100 rows, NaN where an episode had none.
         seen: names of the metrics `info/KEY` that an episode of the run has had.
+        finished: the episodes of the last rollout: step, row, return, length, and the numbers of `info`.
     """
 
     def __init__(self, info_keys: Sequence[InfoKey] = ()) -> None:
@@ -82,6 +88,7 @@ class EpisodeStatistics:
         self.lengths: deque[float] = deque(maxlen=100)
         self.info: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
+        self.finished = np.zeros((0, 4 + len(info_keys)))
 
     def add(self, returns: list[float], lengths: list[int], info: list[list[float]]) -> None:
         """Add finished episodes, the newest last."""
@@ -91,24 +98,24 @@ class EpisodeStatistics:
         self.info.extend(info)
         self.seen.update(name for name, mean in info_means(self.keys, info).items() if not math.isnan(mean))
 
-    def add_rollout(self, rollout: Rollout, first_env: int, process_group: ProcessGroup) -> int:
+    def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> int:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
         Args:
             rollout: the rollout of this rank's environments.
-            first_env: global index of this rank's first environment.
+            first_row: global index of this rank's first row.
             process_group: the ranks.
 
         Returns:
             Number of failed episodes on all ranks. They have a length of 0, and are not added. A length below 0 means
             that the step has only reset the environment.
         """
-        t, n = np.nonzero(rollout.terminated | rollout.truncated)
+        t, n = np.nonzero(rollout.ended)
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
-        own = np.column_stack([t, first_env + n, *numbers])
+        own = np.column_stack([t, first_row + n, *numbers])
         ended = np.concatenate(process_group.gather_rows(own))
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
-        finished = ended[ended[:, 3] > 0]
+        finished = self.finished = ended[ended[:, 3] > 0]
         self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist(), finished[:, 4:].tolist())
         return int((ended[:, 3] == 0).sum())
 
@@ -159,17 +166,23 @@ class TrainState:
         decisions: what is decided from metrics.
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         episodes: statistics of finished episodes.
-        fingerprint: versions of the libraries, and the processor.
         actions: the action log, which restores environments.
+        opponents: the pool of --self-play. None without it.
         initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
     """
 
     learner: Learner
 
     def __init__(
-        self, config: TrainConfig, task: Task, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
+        self,
+        config: TrainConfig,
+        task: Task,
+        buffers: SharedBuffers,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        opponents: OpponentPool | None = None,
     ) -> None:
         """Create the state at the start of a new run."""
+        self.opponents = opponents
         self._config, self._buffers, self._process_group = config, buffers, process_group
         self.iteration = self.env_steps = self.failed_episodes = 0
         self.phase_seconds = np.zeros(len(PHASES))
@@ -178,12 +191,16 @@ class TrainState:
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(config.reported_info)
-        self.fingerprint = machine.versions() | {"processor": machine.processor_type(config.computed_by)}
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = REPLAY_LIMIT if replayed else 0
-        self.actions = ActionLog(config.num_envs, task.distribution.action_size, limit)
+        self.actions = ActionLog(config.rows, task.distribution.action_size, limit)
         if task.inexact_reason is not None:
             self.mark_inexact(task.inexact_reason)
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """Versions of the libraries, and the processor."""
+        return machine.versions() | {"processor": machine.processor_type(self._config.computed_by)}
 
     def mark_inexact(self, reason: str) -> None:
         """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""
@@ -191,10 +208,11 @@ class TrainState:
             log.warning("not exact: %s", reason)
             self.inexact_reasons.append(reason)
 
-    def forget(self, env_index: int) -> None:
-        """Forget the episode of an environment that could not be restored, and mark the run as inexact."""
-        self.actions.forget(env_index)
-        self.learner.reward_normalizer.discounted_return[env_index] = 0.0
+    def forget(self, row: int) -> None:
+        """Forget the episode of a row whose environment could not be restored, and mark the run as inexact."""
+        self.actions.forget(row)
+        self.learner.reward_normalizer.discounted_return[row] = 0.0
+        env_index = row // self._config.env_rows
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 
     def publish_options(self) -> None:
@@ -215,9 +233,11 @@ class TrainState:
 
     def commit(self, rollout: Rollout) -> None:
         """Commit a complete rollout: environments are restored to its end from now on."""
-        ended = rollout.terminated | rollout.truncated
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
-        self.actions.commit(rollout.actions, ended, numbers, rollout.valid_steps)
+        if self._config.agents:
+            self.actions.commit(rollout.joint_actions, rollout.ended, numbers)
+        else:
+            self.actions.commit(rollout.actions, rollout.ended, numbers, rollout.valid_steps)
 
     def finish_iteration(
         self,
@@ -235,8 +255,11 @@ class TrainState:
         """
         group = self._process_group
         self.iteration += 1
-        self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_env, group)
-        steps = int(group.gather(rollout.valid_steps).sum())
+        self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_row, group)
+        if self.opponents is not None:
+            self.opponents.rate(self.episodes.finished[:, 1].astype(int).tolist(), self.episodes.finished[:, 4:])
+        acted = int(group.gather(rollout.valid_steps).sum())
+        steps = self._config.batch_steps if self._config.agents else acted
         self.env_steps += steps
         self.phase_seconds += phase_seconds
         sync_seconds = times.sync_seconds + statistics.sync_seconds
@@ -260,6 +283,8 @@ class TrainState:
             "allreduce_seconds": allreduce_seconds,
             "straggler_wait": waiting_share(times.worker_seconds),
             "preempted_steps": self._config.batch_steps - steps,
+            **({"agent_steps": self.decisions.metrics.get("agent_steps", 0) + acted} if self._config.agents else {}),
+            **({"elo": self.opponents.rating} if self.opponents else {}),
             "slowest_worker": int(times.worker_seconds.argmax()),
             **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, phase_seconds, strict=True)},
         }
@@ -286,6 +311,7 @@ class TrainState:
             "best_value": self.decisions.best_value,
             "reset_options": json.dumps(self.actions.options),
             "failed_episodes": self.failed_episodes,
+            "opponents": self.opponents.state() if self.opponents else None,
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
@@ -313,6 +339,8 @@ class TrainState:
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}
         self.failed_episodes = checkpoint["failed_episodes"]
+        if self.opponents is not None:
+            self.opponents.load(checkpoint["opponents"])
 
 
 def carry_arrays(buffers: SharedBuffers, iteration: int) -> dict[str, np.ndarray]:

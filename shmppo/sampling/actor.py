@@ -98,6 +98,7 @@ class Actor:
         *,
         low: int,
         noise_steps: int = 1,
+        active: np.ndarray | None = None,
     ) -> None:
         """Allocate the memory. Call `load` before the first step.
 
@@ -106,8 +107,9 @@ class Actor:
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
             low: index of the first environment of the range.
             noise_steps: number of steps of noise that `load_noise` takes.
+            active: bool [own], the rows whose states change at a step; the caller writes it. None: all.
         """
-        self._distribution, self._obs = distribution, obs
+        self._distribution, self._obs, self._active = distribution, obs, active
         spec, count = model.observation, len(obs[0])
         self._obs_mean = np.zeros(spec.normalized_size, np.float32)
         self._obs_scale = np.ones(spec.normalized_size, np.float32)
@@ -161,7 +163,12 @@ class Actor:
 
     def advance(self) -> None:
         """Update the recurrent states with the current observations, without acting. Call it in inference mode."""
+        if self._active is None:
+            self._forward(self._obs)
+            return
+        before = self.states.copy()
         self._forward(self._obs)
+        np.copyto(self.states, before, where=~self._active[:, np.newaxis])
 
     def values_of(self, obs: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the values of observations with the current recurrent states. The states do not change.

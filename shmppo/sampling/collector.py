@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import make_vector_env
 from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.episode_info import info_row
@@ -25,6 +27,8 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.ppo.gae import column_moments
 from shmppo.sampling.actor import Actor
+from shmppo.sampling.idle_steps import leave_out_idle_steps
+from shmppo.sampling.opponents import Opponents
 from shmppo.sampling.state_refresh import refresh_states
 from shmppo.sampling.teacher import TeacherActor
 from shmppo.utils.phase_timer import PhaseTimer
@@ -72,16 +76,24 @@ class SequenceStarts:
         self._config = config
         self._begin = np.zeros(count, np.int64)  # step at which the current sequence began
         self._next_slot = np.zeros(count, np.int64)  # slot of the next stored state
+        self._steps = np.zeros(count, np.int64)  # with idle rows: the steps at which each row was active
         self.next_step = 0
 
     def reset(self) -> None:
         """Prepare for the first step of a rollout."""
         # Pretend that the last sequence began L steps ago, so that a sequence begins at step 0.
         self._begin[:] = -self._config.sequence_steps
-        self._next_slot[:] = 0
+        self._next_slot[:] = self._steps[:] = 0
         self.next_step = 0
 
-    def update(self, t: int, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
+    def update_active(self, active: Any, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
+        """Update the rows that are active at the next step. The steps of each row are counted without idle ones."""
+        self.update(self._steps, first, states, stored, active)
+        self._steps += active
+
+    def update(
+        self, t: int | np.ndarray, first: np.ndarray, states: np.ndarray, stored: np.ndarray, active: Any = True
+    ) -> None:
         """Store the states before step t that are needed: those of sequences that begin `--burn-in` steps later.
 
         At step 0 the states of the sequences that begin there are stored, because they have no burn-in. An episode
@@ -89,20 +101,22 @@ class SequenceStarts:
         that was stored for this sequence stays unused, and the next stored state overwrites it.
 
         Args:
-            t: step of the rollout.
+            t: step of the rollout, or of each row [own].
             first: bool [own], whether an episode begins.
             states: [own, S], recurrent states before step t.
             stored: [C, own, S], written.
+            active: bool [own], the rows to update.
         """
         config = self._config
         due = self._begin + config.sequence_steps  # step at which the next sequence begins
-        on_time = due == t
+        on_time = (due == t) & active
         if config.recurrent:
-            keep = (on_time if t == 0 else due == t + config.burn_in) & ~first & (due < config.rollout_steps)
+            keep = np.where(t == 0, on_time, (due == t + config.burn_in) & active)
+            keep &= ~first & (due < config.rollout_steps)
             kept = np.flatnonzero(keep)
             stored[self._next_slot[kept], kept] = states[kept]
             self._next_slot += on_time & ~first
-        self._begin[on_time | first] = t
+        self._begin = np.where(on_time | (first & active), t, self._begin)
         due = self._begin + config.sequence_steps
         self.next_step = int(np.where(due - config.burn_in > t, due - config.burn_in, due).min())
 
@@ -135,7 +149,11 @@ class Collector:
         begun = np.max([carry.episode[self._own] for carry in buffers.carries], axis=0) + 1
         self._envs = make_vector_env(config, task, columns.start, columns.stop, begun.tolist())
         count, steps = len(columns), config.rollout_steps
-        self._actor = Actor(config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps)
+        active = self._envs.active
+        self._actor = Actor(
+            config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps, active=active
+        )
+        self._acted = None if active is None else np.zeros((steps, count), bool)
         self._rollout = own_columns(buffers.rollout, self._own)
         self._first = np.ones(count, bool)
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
@@ -143,7 +161,9 @@ class Collector:
         self._sequences = SequenceStarts(config, count)
         teacher = task.teacher
         self._teacher = TeacherActor(teacher, task.distribution, count, columns.start) if teacher else None
-        self._normalized = task.observation.normalized_slices if config.normalize_obs else []
+        self._opponents: Opponents | None = None
+        if isinstance(self._envs, AgentsVectorEnv) and config.self_play is not None:
+            self._opponents = Opponents(config, task, buffers, self._envs, columns)
 
     def start(self) -> None:
         """Begin episode 0 of every environment, and write the carry that iteration 0 reads.
@@ -218,16 +238,23 @@ class Collector:
             for column, obs in zip(rollout.obs, envs.obs, strict=True):
                 column[t] = obs
             rollout.first[t] = self._first
-            if t == self._sequences.next_step:
+            if self._acted is not None:
+                self._acted[t] = self._envs.active
+                self._sequences.update_active(self._envs.active, self._first, actor.states, rollout.sequence_state)
+            elif t == self._sequences.next_step:
                 self._sequences.update(t, self._first, actor.states, rollout.sequence_state)
             timer.switch("inference")
             actor.act(self._actions, self._params[t], rollout.value[t], t)
+            if self._opponents is not None:
+                self._opponents.act(self._actions, actor.states, t)
             rollout.actions[t] = self._actions
+            if self._acted is not None:
+                rollout.joint_actions[t], rollout.joint_end[t] = self._actions, False
             actions = self._task.distribution.to_env(self._actions)
             timer.switch("environment")
             ended = envs.step(actions, rollout.reward[t], rollout.terminated[t], rollout.truncated[t])
             timer.switch("other")
-            self._first[:] = False
+            self._first[... if self._acted is None else self._acted[t]] = False
             if ended:
                 self._sequences.next_step = t + 1
                 self._end_episodes(t, ended, timer)
@@ -263,11 +290,13 @@ class Collector:
         self._actor.states[:] = carry.state[own]
         noise = [
             self._task.distribution.noise(
-                action_noise_generator(config.seed, config.first_env + handle.index, iteration), config.rollout_steps
+                action_noise_generator(config.seed, config.first_row + handle.index, iteration), config.rollout_steps
             )
             for handle in envs.handles
         ]
         self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise_size]
+        if self._opponents is not None:
+            self._opponents.load(np.stack(noise, axis=1))
         self._sequences.reset()
 
     def _load_options(self) -> None:
@@ -288,10 +317,14 @@ class Collector:
     def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
         """Record the episodes that ended with step t, bootstrap those that were truncated, and reset their states."""
         rollout = self._rollout
-        for end in ended:
+        for end in self._envs.reported(ended):
+            if self._acted is not None:
+                rows = slice(end.i, end.i + self._config.env_rows)
+                rollout.joint_end[t, rows], rollout.ended_length[t, rows] = True, -1
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
             rollout.ended_info[t, end.i] = info_row(self._config.reported_info, end.info)
+        for end in ended:
             self._first[end.i] = True
             if end.failed and self._config.gamma > 0:
                 # The result of a failed step is unknown. With this bootstrap and a reward of 0, its δ is 0.
@@ -320,21 +353,24 @@ class Collector:
         values = self._actor.values_of(self._envs.obs)
         np.copyto(rollout.bootstrap[valid_steps - 1], values, where=~self._first)
         rollout.valid_steps[:] = valid_steps
+        if self._acted is not None:
+            leave_out_idle_steps(rollout, self._params, self._acted)
         for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
             array[valid_steps:] = 0
         if isinstance(self._envs, PlaybackVectorEnv):
             rollout.actions[:valid_steps] = self._envs.take_actions()
         if self._config.objective != "clip":
             rollout.policy_params[:] = self._params
+        normalized = self._task.observation.normalized_slices if self._config.normalize_obs else []
         for i in range(len(self._first)):
             # Contiguous copies: a reduction may round differently with other strides.
             log_prob = distribution.log_prob(self._params[:, i].copy(), rollout.actions[:, i].copy())
             if self._config.ratio == "joint":
                 log_prob = np.add.reduce(log_prob, 1, keepdims=True)
             rollout.log_prob[:, i] = log_prob
-            for leaf, part in zip(rollout.obs, self._normalized, strict=False):
+            for leaf, part in zip(rollout.obs, normalized, strict=False):
                 if part is not None:
-                    mean, m2 = column_moments(leaf[:valid_steps, i])
+                    mean, m2 = column_moments(leaf[: rollout.valid_steps[i], i])
                     rollout.obs_moments[i, 0, part], rollout.obs_moments[i, 1, part] = mean, m2
 
     def _write_carry(self, carry: Carry) -> None:

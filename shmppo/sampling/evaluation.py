@@ -11,12 +11,13 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import sync_vector_env
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.episode_info import info_row
@@ -27,6 +28,7 @@ from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import Actor
+from shmppo.sampling.players import FunctionPlayer, Player
 from shmppo.utils.rng import action_noise_generator
 
 EPISODES_AT_ONCE = 64
@@ -34,7 +36,8 @@ FIRST_INDEX = 2**40  # index of the environment of episode 0; training uses smal
 MAX_STEPS = 100_000
 """Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
 
-AfterStep = Callable[[SyncVectorEnv, int, int], None]
+PlayedEnvs = SyncVectorEnv | AgentsVectorEnv
+AfterStep = Callable[[PlayedEnvs, int, int], None]
 """Called when a batch of episodes begins, and after each of its steps: with the environments of the batch, the number
 of its episodes that have ended, and the number of its steps so far."""
 
@@ -66,6 +69,7 @@ class EpisodePlayer:
         render_mode: str | None = None,
         after_step: AfterStep | None = None,
         recorder: Recorder | None = None,
+        opponent: Player | None = None,
     ) -> None:
         """Create a player that has no environments yet.
 
@@ -76,13 +80,15 @@ class EpisodePlayer:
             max_steps: steps after which an episode is stopped.
             render_mode: Gymnasium's render mode. None: no rendering.
             recorder: records the episodes. None: they are not recorded.
+            opponent: plays the agents that the policy does not play (`TrainConfig.self_play`). None: there are none.
         """
-        self._recorder = recorder
+        self._recorder, self._opponent = recorder, opponent
         self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
         self._render_mode, self._after_step = render_mode, after_step
-        self._envs: SyncVectorEnv | None = None
+        self._rows = config.env_rows
+        self._envs: PlayedEnvs | None = None
 
     def play(
         self, episodes: range, obs_mean: np.ndarray, obs_scale: np.ndarray, options: Options | None
@@ -100,38 +106,42 @@ class EpisodePlayer:
         results: list[EpisodeResult] = []
         size, begin = EPISODES_AT_ONCE, episodes.start
         if self._config.kernel == "torch":
-            size = self._config.inference_rows
+            size = max(1, self._config.inference_rows // self._rows)
             begin -= begin % size
         for first in range(begin, episodes.stop, size):
             low, high = max(first, episodes.start), min(first + size, episodes.stop)
             try:
                 envs = self._environments(low, high)
                 envs.options = options
-                actor = Actor(self._config, self._model, self._task.distribution, envs.obs, low=low)
+                first_row, distribution = low * self._rows, self._task.distribution
+                actor = Actor(self._config, self._model, distribution, envs.obs, low=first_row, active=envs.active)
                 actor.load(obs_mean, obs_scale)
                 results += self._play(envs, actor)
             except EnvError as error:
                 raise EnvError(error.env_index - FIRST_INDEX, error.message, details=error.details) from error
         return results
 
-    def _environments(self, low: int, high: int) -> SyncVectorEnv:
+    def _environments(self, low: int, high: int) -> PlayedEnvs:
         """Return the environments of episodes low … high − 1."""
-        first, count = FIRST_INDEX + low, high - low
+        first, count = (FIRST_INDEX + low) * self._rows, (high - low) * self._rows
         kept = self._task.seeding == "episode"  # with other seeding, an episode depends on those before
         if self._envs is None or len(self._envs.handles) != count or not kept:
             self.close()
-            envs_type = sync_vector_env(self._task)
+            envs_type = AgentsVectorEnv if self._task.agents else sync_vector_env(self._task)
             self._envs = envs_type(self._config, self._task, first, first + count, self._render_mode)
         for index, handle in enumerate(self._envs.handles, first):
             handle.index = index
         return self._envs
 
     @torch.inference_mode()
-    def _play(self, envs: SyncVectorEnv, actor: Actor) -> list[EpisodeResult]:
+    def _play(self, envs: PlayedEnvs, actor: Actor) -> list[EpisodeResult]:
         """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
-        count, distribution = len(envs.handles), self._task.distribution
+        count, distribution, rows = len(envs.handles), self._task.distribution, self._rows
+        episodes = count // rows
         generators = [action_noise_generator(self._config.seed, handle.index, 0) for handle in envs.handles]
         envs.reset_all(0)
+        if self._opponent is not None:
+            self._opponent.begin(cast(AgentsVectorEnv, envs), self._config.seed)
         results: dict[int, EpisodeResult] = {}
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         actions = np.zeros((count, distribution.action_size), np.float32)
@@ -139,22 +149,34 @@ class EpisodePlayer:
         take_step = functools.partial(self._recorder.step, envs, actions) if self._recorder else envs.step
         for step in itertools.count():
             if step == self._max_steps:
-                left = sorted(set(range(count)) - results.keys())
-                for i, info in zip(left, envs.episode_info(left), strict=True):
-                    results[i] = EpisodeResult(float(envs.returns[i]), int(envs.lengths[i]), True, info)
+                left = sorted(set(range(episodes)) - results.keys())
+                for k in left:
+                    length = int(envs.lengths[k * rows])
+                    results[k] = EpisodeResult(envs.total(k * rows), length, True, envs.info_of(k))
             if self._after_step is not None:
                 self._after_step(envs, len(results), step)
-            if len(results) == count:
+            if len(results) == episodes:
                 break
             if self._stochastic:
                 actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
             actor.act(actions, params, values, 0 if self._stochastic else None)
-            chosen = [None if i in results else action for i, action in enumerate(distribution.to_env(actions))]
-            for end in take_step(chosen, rewards, terminated, truncated):
-                results[end.i] = EpisodeResult(end.episode_return, end.length, False, end.info)
+            chosen = [None if i // rows in results else action for i, action in enumerate(distribution.to_env(actions))]
+            if self._opponent is not None:
+                against = [
+                    i for i in np.flatnonzero(cast(AgentsVectorEnv, envs).against).tolist() if i // rows not in results
+                ]
+                for i, action in zip(against, self._opponent.act(against), strict=True):
+                    chosen[i] = action
+            ended = take_step(chosen, rewards, terminated, truncated)
+            for end in ended:
+                actor.states[end.i] = 0.0  # an agent may join again
+                if self._opponent is not None:
+                    self._opponent.end(end.i)
+            for end in envs.reported(ended):
+                results[end.i // rows] = EpisodeResult(end.episode_return, end.length, False, end.info)
         if self._recorder:
             self._recorder.end_batch(envs, [results[i].length for i in range(count)])
-        return [results[i] for i in range(count)]
+        return [results[k] for k in range(episodes)]
 
     def close(self) -> None:
         """Close the environments."""
@@ -191,7 +213,10 @@ class EvaluationShare:
         def count_step(*_: object) -> None:  # a method would keep this object, and with it the shared memory
             progress[1] += 1
 
-        self._player = EpisodePlayer(config, task, model, stochastic=config.eval_sample, after_step=count_step)
+        opponent = None if config.self_play is None else FunctionPlayer(config.eval_opponent)
+        self._player = EpisodePlayer(
+            config, task, model, stochastic=config.eval_sample, after_step=count_step, opponent=opponent
+        )
 
     def play(self, iteration: int) -> None:
         """Play the episodes with the current weights, and write the results to the shared buffers.

@@ -81,7 +81,7 @@ class Pool:
         """
         self.create_gradients(model)
         progress = self._buffers.control.progress[0]
-        columns = range(self._config.num_envs)
+        columns = range(self._config.rows)
         with torch_threads(1), self._hints():
             collector = Collector(self._config, self._task, model, self._buffers, columns, progress)
             self._collector = collector
@@ -195,5 +195,5 @@ class Pool:
 
 def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:
     """Add the hint that episodes with failures can be skipped."""
-    if config.env_backend != "envpool" and not config.skip_bad_episodes:
+    if config.env_backend != "envpool" and not config.skip_bad_episodes and not config.agents:
         error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")

@@ -112,16 +112,15 @@ class WorkerPool(Pool):
     def _start(self, index: int) -> WorkerProcess:
         """Start worker `index`. It begins the first episodes of its environments, or restores those in progress."""
         config = self._config
-        columns = partition(config.num_envs, config.num_workers, index)
         setup = dataclasses.replace(
             self._setup,
             index=index,
-            columns=columns,
+            columns=config.columns(index),
             shards=partition(config.shards, config.num_workers, index),
             episodes_to_evaluate=partition(len(config.own_eval_episodes), config.num_workers, index),
             sequence_number=self._mailbox.sequence_number(index),
             iteration=self._actions.iteration,
-            episodes=self._actions.episodes(columns) if self._must_restore(index) else None,
+            episodes=self._actions.episodes(config.columns(index)) if self._must_restore(index) else None,
         )
         worker = WorkerProcess(self._context, setup)
         self._mailbox.connect(index, worker.commands)

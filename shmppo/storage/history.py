@@ -12,7 +12,7 @@ from shmppo.errors import ConfigError
 from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import EVALUATIONS, METRICS
+from shmppo.storage.run_directory import EVALUATIONS, METRICS, OPPONENTS
 from shmppo.utils.files import replaced_file
 
 
@@ -75,8 +75,9 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
     for name in (METRICS, EVALUATIONS, TABLE):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    if (source / PROFILE_DIRECTORY).is_dir():
-        shutil.copytree(source / PROFILE_DIRECTORY, target / PROFILE_DIRECTORY)
+    for name in (PROFILE_DIRECTORY, OPPONENTS):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
     try:
         is_older = load_checkpoint(source / BEST)["iteration"] <= checkpoint["iteration"]
     except ConfigError:  # there is none

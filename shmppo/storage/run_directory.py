@@ -23,6 +23,8 @@ from shmppo.utils.files import replaced_file, short_path, write_json
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
+OPPONENTS = "opponents"
+"""Directory with earlier weights, against which the policy plays (--self-play)."""
 TEACHER = "teacher"
 """Directory with the checkpoint of the run's teacher."""
 _DERIVED = (

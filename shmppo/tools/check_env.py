@@ -54,9 +54,10 @@ def _text(config: TrainConfig, task: Task, finding: Finding) -> str:
         "observation": ", ".join(
             f"{leaf.field} {leaf.kind} {list(leaf.env_shape)}" for leaf in task.observation.leaves
         ),
-        "stepped by": task.backend,
+        "agents": ", ".join(task.agents),
+        "stepped by": "pettingzoo" if task.agents else task.backend,
         "restored by": restored if task.seeding == "episode" else "a new episode",
-        "valid": "yes: reset and step follow Gymnasium's API",
+        "valid": f"yes: reset and step follow {'PettingZoo' if task.agents else 'Gymnasium'}'s API",
         "reproducible": verdict,
     }
-    return "\n".join(f"{name:<15}{value}" for name, value in lines.items())
+    return "\n".join(f"{name:<15}{value}" for name, value in lines.items() if value)

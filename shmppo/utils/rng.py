@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _DEMONSTRATIONS = 0, 1, 2, 3
+_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _DEMONSTRATIONS, _SEATS, _OPPONENTS = range(6)
 
 
 def _philox(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
@@ -67,6 +67,16 @@ def minibatch_generator(run_seed: int, block: int, iteration: int, epoch: int) -
 def demonstration_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:
     """Return the generator of the order in which one environment plays all demonstrations for the n-th time."""
     return _philox(run_seed, env_index, _DEMONSTRATIONS, epoch, 0)
+
+
+def seat_generator(run_seed: int, env_index: int, episode: int) -> np.random.Generator:
+    """Return the generator that chooses which agent the policy plays in one episode (--self-play)."""
+    return _philox(run_seed, env_index, _SEATS, episode, 0)
+
+
+def opponent_generator(run_seed: int, index: int, iteration: int) -> np.random.Generator:
+    """Return the generator of opponents: of the weights that get into the slots, or of a random player's actions."""
+    return _philox(run_seed, index, _OPPONENTS, 0, iteration)
 
 
 def determinism_check_generator(run_seed: int, index: int) -> np.random.Generator:

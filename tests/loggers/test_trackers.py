@@ -14,7 +14,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
+from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.trainer import resume, train
 
@@ -66,7 +66,7 @@ def test_a_callback_that_cannot_be_called_is_refused(callback: Any, tmp_path: Pa
 def test_each_metric_has_one_group() -> None:
     grouped = [name for names in TRACKER_GROUPS.values() for name in names]
     assert len(grouped) == len(set(grouped))
-    assert {*grouped, WEIGHTS_HASH, "iteration", "env_steps"} == GLOSSARY.keys()
+    assert {*grouped, WEIGHTS_HASH, "iteration", "env_steps"} == GLOSSARY.keys() | AGENT_GLOSSARY.keys()
     assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval/return")] == [
         "env_steps", "losses/entropy", "time/gradient_seconds", "eval/return",
     ]  # fmt: skip

@@ -56,7 +56,7 @@ def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: st
 
     sequences = cut_sequences(first, T)  # as long as episodes, so that gradients flow as far as in the loop
     sequences = sequences[np.argsort(-sequences[:, 2], kind="stable")]
-    index, active, *_ = pack_steps(sequences, num_envs=N)
+    index, active, *_ = pack_steps(sequences, rows=N)
     states = np.where(sequences[:, 3:] >= 0, start.numpy()[sequences[:, 1]], np.float32(0))
     network, gradients = learning_network(kernel, config, model, obs.numpy())
     for found, expected in zip(network.forward(active, index, states), (params, values), strict=True):

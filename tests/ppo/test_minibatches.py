@@ -57,7 +57,7 @@ def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: i
     rng = np.random.default_rng(0)
     first = rng.random((37, 5)) < 0.15
     sequences = cut_sequences(first, sequence_steps)
-    index, active, counted, _ = pack_steps(sequences[np.argsort(-sequences[:, 2])], num_envs=5)
+    index, active, counted, _ = pack_steps(sequences[np.argsort(-sequences[:, 2])], rows=5)
     assert sorted(index.tolist()) == list(range(37 * 5))
     assert counted.all()
     assert (len(active), active.sum()) == (sequences[:, 2].max(), len(index))
@@ -72,14 +72,14 @@ def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: i
 
 
 def test_steps_are_packed_by_time_by_hand() -> None:
-    index, active, counted, member = pack_steps(np.array([[0, 0, 4, 0], [2, 1, 2, -1]]), num_envs=3)
+    index, active, counted, member = pack_steps(np.array([[0, 0, 4, 0], [2, 1, 2, -1]]), rows=3)
     assert index.tolist() == [0, 7, 3, 10, 6, 9]
     assert active.tolist() == [2, 2, 1, 1]
     assert member.tolist() == [0, 1, 0, 1, 0, 0]
     assert counted.all()
     # With burn-in: the middle sequence continues an episode within the rollout.
     sequences = np.array([[5, 2, 3, 1], [4, 0, 2, -1], [0, 1, 1, 0]])
-    index, active, counted, _ = pack_steps(sequences, num_envs=10, burn_in=2)
+    index, active, counted, _ = pack_steps(sequences, rows=10, burn_in=2)
     assert index.tolist() == [32, 40, 1, 42, 50, 52, 62, 72]
     assert active.tolist() == [3, 2, 1, 1, 1]
     assert counted.tolist() == [False, True, True, False, True, True, True, True]

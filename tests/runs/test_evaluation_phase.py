@@ -141,7 +141,7 @@ def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) ->
     messages = {
         "wrong": r"^evaluations with --eval-env-kwargs foo=1: --env .*; "
         r"correct --eval-env-kwargs \(Counter takes length, truncate\)$",
-        "shape": r"^evaluations with --eval-env-kwargs .*dict.* have other spaces than training; choose",
+        "shape": r"^evaluations with --eval-env-kwargs .*dict.* have other spaces or agents than training; choose",
     }
     for name, (env, given, changed) in {
         "wrong": ("environments:Counter", {}, {"foo": 1}),

@@ -21,6 +21,7 @@ NEEDED = {
     "minigrid_memory": ["minigrid"],
     "pong": ["ale_py", "cv2"],
     "popgym_repeat": ["popgym"],
+    "simple_spread": ["mpe2"],
 }
 """Modules of the extras that an example needs."""
 SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--stop-at-iteration", "2")

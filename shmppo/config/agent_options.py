@@ -1,0 +1,45 @@
+"""The options of environments with several agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from shmppo.config.checks import require
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """Environments with several agents, from PettingZoo (extra `pettingzoo`)."""
+
+    agent_id: bool = False
+    """Add the index of the agent to its observation, as a one-hot vector: one policy can then play different roles."""
+    critic_state: bool = False
+    """Show the critic the state of the whole environment, `state()`, beside the agent's observation (MAPPO). Actors,
+    exports, and load_policy do not need it. Needs --separate-critic all."""
+    self_play: tuple[str, ...] | None = None
+    """Agents that opponents with earlier weights play. Without names: all but one, which the seed chooses for each
+    episode. Opponents give no training data. None: the policy plays all agents."""
+    opponent_slots: int = 4
+    """Number of opponents at a time, each with its own weights. The environments are divided among them."""
+    opponent_every: int = 10
+    """Iterations after which the opponents get other weights, and the current weights join those to choose from."""
+    opponent_latest: float = 0.5
+    """Share of the opponents that get the current weights. The others get any earlier ones."""
+    eval_opponent: str = "random"
+    """What plays the agents of --self-play in evaluations during training: random, or `module:function`, which gets
+    (observation, action space, NumPy generator) and returns an action."""
+    agents: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()
+    """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
+
+    def check_agents(self) -> None:
+        """Raise ConfigError if one of these options is invalid."""
+        if self.agents and self.self_play is not None:
+            unknown = [name for name in self.self_play if name not in self.agents]
+            require(
+                not unknown and len(set(self.self_play)) < len(self.agents) > 1,
+                f"--self-play names {' '.join(unknown or self.self_play) or 'none'} of the agents "
+                f"{', '.join(self.agents)}; name some of them, but not all, or none",
+            )

@@ -1,0 +1,209 @@
+"""An environment with several agents (PettingZoo): each agent that it may have is a row of the rollout.
+
+An agent is active if it acts in the next step. It is idle before it joins and after it has ended, while the environment
+returns no observation of it, while its action mask allows nothing, and while another agent has the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shmppo.config.checks import require
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.wrappers import MASK_KEY, allowed_action
+from shmppo.spaces.observations import STATE_KEY
+
+
+def has_agents(env: Any) -> bool:
+    """Whether an environment, or the class of one, has several agents: those of PettingZoo declare possible_agents."""
+    classes = env.__mro__ if isinstance(env, type) else ()
+    return hasattr(env, "possible_agents") or any(
+        "possible_agents" in vars(kind).get("__annotations__", ()) for kind in classes
+    )
+
+
+class AgentsEnv:
+    """One environment of PettingZoo.
+
+    Attributes:
+        env: PettingZoo's parallel environment.
+        names: the A agents that it may have, in the order of their rows.
+        observation_space, action_space: of one agent. With flags that add to the observation, it is a Dict with the
+            keys "obs", "agent_id", "state", and "action_mask".
+        seen: the last observation of each agent in this episode, None before the first one.
+        infos: the last `info` of each agent.
+        active: bool [A], which agents act in the next step.
+        updated: bool [A], which agents the last call has returned an observation of.
+    """
+
+    def __init__(self, env: Any, config: TrainConfig) -> None:
+        """Wrap what `--env` has made.
+
+        Raises:
+            ConfigError: if the agents have different spaces, or if --action-masks is given without masks or missing.
+        """
+        where = f"--env {config.env_id}"
+        require(
+            not isinstance(env, gymnasium.Env) and config.env_backend in ("auto", "gymnasium"),
+            f"{where} has several agents (possible_agents); give an environment of PettingZoo, without --env-backend",
+        )
+        self._turns: Any = None  # a turn-based environment, whose agent_selection has the turn
+        if hasattr(env, "agent_iter"):
+            from pettingzoo.utils import conversions  # the environment has imported it already
+
+            together = env.metadata.get("is_parallelizable")
+            self._turns = None if together else env
+            env = (conversions.aec_to_parallel if together else conversions.turn_based_aec_to_parallel)(env)
+        self.env, self.names = env, list(env.possible_agents)
+        first, *others = self.names
+        for kind in ("observation", "action"):
+            of = getattr(env, f"{kind}_space")
+            other = next((name for name in others if of(name) != of(first)), None)
+            require(
+                other is None,
+                f"{where}: the agents {first} and {other} have different {kind} spaces, but one policy acts for all "
+                "agents; make them equal, for example with the padding wrappers of SuperSuit",
+            )
+        self.action_space: spaces.Space[Any] = env.action_space(first)
+        own = env.observation_space(first)
+        self._masked = isinstance(own, spaces.Dict) and set(own.spaces) == {"observation", MASK_KEY}
+        require(
+            self._masked == config.action_masks,
+            f"{where}: the agents have {'action' if self._masked else 'no action'} masks in their observations; "
+            f"{'add' if self._masked else 'leave out'} --action-masks",
+        )
+        parts = [("obs", own["observation"] if self._masked else own)]
+        self._ids = np.eye(len(self.names), dtype=np.int8) if config.agent_id else None
+        if self._ids is not None:
+            parts.append(("agent_id", spaces.MultiBinary(len(self.names))))
+        self._critic_state = config.critic_state
+        if config.critic_state:
+            require(hasattr(env, "state_space"), f"{where} has no state_space; leave out --critic-state")
+            parts.append((STATE_KEY, env.state_space))
+        if self._masked:
+            parts.append((MASK_KEY, spaces.MultiBinary(own[MASK_KEY].shape[0])))
+        self._plain = len(parts) == 1
+        self.observation_space = parts[0][1] if self._plain else spaces.Dict(parts)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start without observations."""
+        self.seen: list[Any] = [None] * len(self.names)
+        self.infos: list[Any] = [{}] * len(self.names)
+        self.active, self.updated = np.zeros((2, len(self.names)), bool)
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode of all agents has ended."""
+        return not self.env.agents
+
+    def reset(self, **arguments: Any) -> None:
+        """Begin an episode. arguments: of the environment's `reset`."""
+        self._forget()
+        self._update(*self.env.reset(**arguments))
+
+    def step(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Step the environment with the actions of the active agents, until an agent is active or the episode ends.
+
+        Args:
+            actions: one per agent; those of idle agents are ignored.
+
+        Returns:
+            (rewards float64 [A], terminated bool [A], truncated bool [A]). Rewards of idle agents count, too.
+        """
+        rewards = np.zeros(len(self.names))
+        terminated, truncated = np.zeros((2, len(self.names)), bool)
+        chosen = {name: actions[k] for k, name in enumerate(self.names) if self.active[k]}
+        while True:
+            living = set(self.env.agents)
+            observations, gained, terminations, truncations, infos = self.env.step(chosen)
+            for k, name in enumerate(self.names):
+                rewards[k] += gained.get(name, 0.0)
+                if name in living:
+                    terminated[k] |= bool(terminations.get(name, False))
+                    truncated[k] |= bool(truncations.get(name, False)) or name not in self.env.agents
+            self._update(observations, infos)
+            if self.active.any() or self.done:
+                return rewards, terminated, truncated & ~terminated
+            chosen = {}
+
+    def _update(self, observations: dict[str, Any], infos: dict[str, Any]) -> None:
+        """Store what the environment has returned, and find out which agents are active."""
+        state = self.env.state() if self._critic_state else None
+        for k, name in enumerate(self.names):
+            self.updated[k] = name in observations
+            has_turn = self._turns is None or name == self._turns.agent_selection
+            self.active[k] = self.updated[k] and name in self.env.agents and has_turn
+            if self.updated[k]:
+                self.seen[k] = self._parts(k, observations[name], state)
+                self.infos[k] = infos.get(name, {})
+                if self._masked:
+                    self.active[k] &= bool(np.any(self.seen[k][MASK_KEY]))
+
+    def _parts(self, k: int, observation: Any, state: Any) -> Any:
+        """Return the observation of agent k with what the flags add."""
+        if self._plain:
+            return observation
+        parts = {"obs": observation["observation"] if self._masked else observation}
+        if self._ids is not None:
+            parts["agent_id"] = self._ids[k]
+        if self._critic_state:
+            parts[STATE_KEY] = state
+        if self._masked:
+            parts[MASK_KEY] = np.asarray(observation[MASK_KEY])
+        return parts
+
+
+class AgentsView(gymnasium.Env):
+    """An environment with several agents as the checks before a run see it: an environment of Gymnasium.
+
+    The first active agent chooses an action, and the others take the same one or, with masks, the first allowed one.
+
+    Attributes:
+        agents: the environment.
+    """
+
+    def __init__(self, agents: AgentsEnv) -> None:
+        self.agents = agents
+        self.observation_space, self.action_space = agents.observation_space, agents.action_space
+        self.metadata, self.render_mode = agents.env.metadata, agents.env.render_mode
+        self._actor = 0
+
+    @property
+    def unwrapped(self) -> Any:
+        """PettingZoo's environment without wrappers."""
+        return self.agents.env.unwrapped
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; see `gymnasium.Env.reset`."""
+        self.agents.reset(**arguments)
+        return self._look()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the environment; see `gymnasium.Env.step`. The reward is the sum over all agents."""
+        actions = [action] * len(self.agents.names)
+        for k, seen in enumerate(self.agents.seen):
+            if k != self._actor and isinstance(seen, dict) and MASK_KEY in seen and self.agents.active[k]:
+                actions[k] = allowed_action(self.action_space, seen[MASK_KEY], np.argmax)
+        rewards, _, truncated = self.agents.step(actions)
+        done, cut = self.agents.done, bool(truncated.any())
+        return (*self._look()[:1], float(rewards.sum()), done and not cut, done and cut, self._look()[1])
+
+    def _look(self) -> tuple[Any, dict[str, Any]]:
+        """Return the observation and the info of the first active agent, or of the same one after the last step."""
+        if self.agents.active.any():
+            self._actor = int(self.agents.active.argmax())
+        return self.agents.seen[self._actor], self.agents.infos[self._actor]
+
+    def render(self) -> Any:
+        """Return PettingZoo's rendering."""
+        return self.agents.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.agents.env.close()

@@ -1,0 +1,254 @@
+"""A vector environment of environments with several agents: each environment has a row per agent."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+
+from shmppo.config.info_keys import PREFIX, RESULTS, InfoKey
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents import AgentsEnv, AgentsView
+from shmppo.envs.episode_info import number_of
+from shmppo.envs.factory import close_environment, make_environment
+from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.schedule import Options
+from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.errors import EnvError
+from shmppo.spaces.observations import ObservationError
+from shmppo.utils.rng import episode_seed, seat_generator
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+
+_DOUBLE = struct.Struct("d")
+
+
+class AgentHandle(EnvHandle):
+    """A row: an agent of an environment. It renders the whole environment."""
+
+    def __init__(self, index: int, view: AgentsView) -> None:
+        super().__init__(index)
+        self._view = view
+
+    def render(self) -> Any:
+        """Return the environment's rendering of its current state."""
+        return self._view.render()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment without wrappers."""
+        return self._view.unwrapped
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
+        return float(self._view.metadata.get("render_fps") or 10)
+
+
+class AgentsVectorEnv(VectorEnv):
+    """The rows of some environments. An episode of a row ends when its agent ends, or when the environment's does.
+
+    `returns` and `lengths` are those of the environment's episode: the rewards of each agent, and all steps.
+
+    Attributes:
+        active: bool [n], the rows in which the policy acts in the next step.
+        against: bool [n], the rows in which an opponent acts in the next step. All other actions are ignored.
+        finished: the episodes of environments that ended at the last step, with the index of their first row. The
+            return is the sum over the agents that the policy plays; each number of `info` is the mean over the agents
+            that have it.
+    """
+
+    handles: list[AgentHandle]
+    active: np.ndarray
+
+    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+        """Create the environments of the rows low … high − 1.
+
+        Raises:
+            EnvError: if an environment cannot be created.
+        """
+        self._size = config.env_rows
+        self._config, self._seeding = config, task.seeding
+        views: list[AgentsView] = []
+        for n in range(low // self._size, high // self._size):
+            with creation_errors(n):
+                views.append(cast(AgentsView, make_environment(config, render_mode)))
+        self._envs: list[AgentsEnv] = [view.agents for view in views]
+        handles = [AgentHandle(low + i, views[i // self._size]) for i in range(high - low)]
+        super().__init__(config, task, handles)
+        self.active, self.against, self._opponents = np.zeros((3, high - low), bool)
+        self.finished: list[EpisodeEnd] = []
+        self._seeded = [task.seeding != "never"] * len(views)  # whether the next reset receives a seed
+        self._masks = self.obs[-1] if self.observation.has_mask else None
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one agent."""
+        return self._envs[0].action_space
+
+    def seen(self, i: int) -> Any:
+        """Return the last observation of the agent of row i."""
+        return self._envs[i // self._size].seen[i % self._size]
+
+    def total(self, i: int) -> float:
+        own = slice(i, i + self._size)
+        return float(self.returns[own] @ ~self._opponents[own])
+
+    def _rows(self, e: int) -> range:
+        """Return the rows of environment e."""
+        return range(e * self._size, (e + 1) * self._size)
+
+    def reset_all(self, episode: int) -> None:
+        for e in range(len(self._envs)):
+            self._reset(e, episode)
+
+    def reset_env(self, i: int, episode: int) -> None:
+        self._reset(i // self._size, episode)
+
+    def step(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> list[EpisodeEnd]:
+        self.finished = []
+        return super().step(actions, rewards, terminated, truncated)
+
+    def reported(self, ended: list[EpisodeEnd]) -> list[EpisodeEnd]:
+        return self.finished
+
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        restored: list[bool] = []
+        for e in range(len(self._envs)):
+            own = [episodes[i] for i in self._rows(e)]
+            succeeded = self._repeat(e, own, progress)
+            if not succeeded:
+                self._reset(e, own[0].number + 1)
+            restored += [succeeded] * self._size
+        return restored
+
+    def _repeat(self, e: int, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> bool:
+        """Repeat the actions of an episode. Return whether this has restored the environment."""
+        recorded = [episode.actions for episode in episodes]
+        if any(actions is None for actions in recorded):
+            return False
+        self._reset(e, episodes[0].number, episodes[0].options)
+        for actions in zip(*recorded, strict=True):
+            if self._envs[e].done:
+                return False
+            self._advance(e, actions)
+            progress += 1
+        hashes = [episode.expected_hash for episode in episodes]
+        return not self._envs[e].done and hashes == [self.hashes[i] for i in self._rows(e)]
+
+    def close(self) -> None:
+        for e, env in enumerate(self._envs):
+            close_environment(env.env, f"environment {e}")
+
+    def _step_all(
+        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> dict[int, EnvError]:
+        for e in range(len(self._envs)):
+            rows = slice(self._rows(e).start, self._rows(e).stop)
+            self._stepped[rows] = played = actions[rows.start] is not None
+            results = self._advance(e, actions[rows]) if played else (0.0, False, False)
+            rewards[rows], terminated[rows], truncated[rows] = results
+        return {}
+
+    def _advance(self, e: int, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Step environment e. Returns (rewards, terminated, truncated) of its rows."""
+        try:
+            results = self._envs[e].step(actions)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            message = f"step raised {describe_error(error)}"
+            raise self._error(self._rows(e).start, message, user_traceback(error)) from error
+        for k, i in enumerate(self._rows(e)):
+            self.hashes[i] = zlib.crc32(_DOUBLE.pack(results[0][k]), self.hashes[i])
+        self._store(e, "step")
+        return results
+
+    def _reset(self, e: int, episode: int, options: Options | None = None) -> None:
+        """Start the episode with this number in environment e. options: of its reset. None: `self.options`."""
+        rows, options = self._rows(e), self.options if options is None else options
+        for i in rows:
+            self._begin_episode(i, episode)
+        stream = self._config.first_env + self.handles[rows.start].index // self._size
+        self._opponents[rows.start : rows.stop] = self._seats(e, stream, episode)
+        seed = episode_seed(self._config.seed, stream, episode) if self._seeded[e] else None
+        self._seeded[e] = self._seeding == "episode"
+        try:
+            self._envs[e].reset(seed=seed, options=options)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            message = f"reset raised {describe_error(error)}"
+            raise self._error(rows.start, message, user_traceback(error)) from error
+        for leaf in self.obs:
+            leaf[rows.start : rows.stop] = 0
+        if self._masks is not None:
+            self._masks[rows.start : rows.stop] = 1  # for agents that have not joined
+        self._store(e, "reset")
+        self._hide()
+
+    def _seats(self, e: int, stream: int, episode: int) -> Any:
+        """Return which agents opponents play in an episode: bool [A], or False for none."""
+        if self._config.self_play is None:
+            return False
+        if self._config.self_play:
+            return [name in self._config.self_play for name in self._envs[e].names]
+        seat = seat_generator(self._config.seed, stream, episode).integers(self._size)
+        return np.arange(self._size) != seat
+
+    def _store(self, e: int, call: str) -> None:
+        """Store the new observations of environment e, continue the hashes, and set which rows are active."""
+        env, leaves = self._envs[e], self.observation.leaves
+        for k, i in enumerate(self._rows(e)):
+            self.active[i] = env.active[k] and not self._opponents[i]
+            self.against[i] = env.active[k] and self._opponents[i]
+            if not env.updated[k]:
+                continue
+            try:
+                for leaf, obs in zip(leaves, self._env_obs[i], strict=True):
+                    value = leaf.extract(env.seen[k])
+                    obs[...] = leaf.to_storage(value)
+                    self.hashes[i] = zlib.crc32(np.ascontiguousarray(value).data, self.hashes[i])
+            except ObservationError as error:
+                raise self._error(i, f"{call} returned an observation {error.clause}") from error
+            if self._masks is not None and not env.active[k]:
+                self._masks[i] = 1  # the mask of an idle agent may allow nothing
+
+    def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
+        numbers = np.full(len(indices), np.nan)
+        for j, i in enumerate(indices):
+            env, k = self._envs[i // self._size], i % self._size
+            if key.how == "last" or env.updated[k]:  # the last info of an idle agent counts once
+                numbers[j] = number_of(env.infos[k], key)
+        return numbers
+
+    def _error(self, i: int, message: str, details: str = "") -> EnvError:
+        error = super()._error(i, message, details)
+        return EnvError(error.env_index // self._size, error.message, details=details)
+
+    def _begin_next(self, indices: Sequence[int]) -> None:
+        for e in sorted({i // self._size for i in indices}):
+            if self._envs[e].done:
+                rows = self._rows(e)
+                total, length = self.total(rows.start), int(self.lengths[rows.start])
+                self.finished.append(EpisodeEnd(rows.start, (), False, False, total, length, self.info_of(e)))
+                self._reset(e, self.handles[rows.start].episode + 1)
+
+    def info_of(self, e: int) -> dict[str, float]:
+        """Return the numbers of `info` as means over the agents, and each agent's return."""
+        parts = self.episode_info(self._rows(e))
+        found = {name: [part[name] for part in parts if name in part] for part in parts for name in part}
+        means = {name: sum(values) / len(values) for name, values in found.items()}
+        rows = slice(self._rows(e).start, self._rows(e).stop)
+        returns, opponents = self.returns[rows], self._opponents[rows]
+        results = {f"return/{name}": number for name, number in zip(self._envs[e].names, returns.tolist(), strict=True)}
+        if opponents.any():
+            lead = np.sign(returns[~opponents].mean() - returns[opponents].mean())
+            game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
+            slot = (self._config.first_row + self.handles[rows.start].index) // self._size % self._config.slots
+            results |= game | {f"{result}/{slot}": value for result, value in game.items() if self._config.slots > 1}
+        return means | {PREFIX + name: value for name, value in results.items()}

@@ -1,0 +1,110 @@
+"""A trained policy as an opponent, and round robins of trained policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from shmppo.config.checks import require
+from shmppo.config.info_keys import PREFIX, RESULTS
+from shmppo.config.trust import Trusted
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.policies.policy import TrainedPolicy, load_trained
+from shmppo.sampling.actor import Actor
+from shmppo.sampling.evaluation import EpisodeResult
+from shmppo.sampling.players import RANDOM, FunctionPlayer, Player
+
+
+class PolicyPlayer(Player):
+    """A trained policy as an opponent. It takes its most likely actions."""
+
+    def __init__(self, trained: TrainedPolicy) -> None:
+        self._trained = trained
+
+    def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
+        """Begin an episode in every environment, with recurrent states of zero."""
+        trained, count, distribution = self._trained, len(envs.handles), self._trained.task.distribution
+        low = envs.handles[0].index % trained.config.inference_rows
+        self._playing = np.zeros(count, bool)
+        self._actor = Actor(trained.config, trained.model, distribution, envs.obs, low=low, active=self._playing)
+        self._actor.load(trained.obs_mean, trained.obs_scale)
+        self._actions, self._params = (
+            np.zeros((count, size), np.float32) for size in (distribution.action_size, distribution.num_params)
+        )
+        self._values = np.zeros(count, np.float32)
+
+    def act(self, rows: Sequence[int]) -> list[Any]:
+        """Return the most likely actions."""
+        self._playing[:] = False
+        self._playing[rows] = True
+        self._actor.act(self._actions, self._params, self._values, None)
+        return self._trained.task.distribution.to_env(self._actions[rows])
+
+    def end(self, row: int) -> None:
+        """Begin anew with a recurrent state of zero."""
+        self._actor.states[row] = 0.0
+
+
+def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted) -> Player:
+    """Return the opponent that `evaluate --opponent` names: "random", `module:function`, or the directory of a run.
+
+    Raises:
+        ConfigError: if there is no such opponent, or if its spaces are not those of the evaluated policy.
+    """
+    path = Path(name)
+    if name == RANDOM or (":" in name and not path.exists()):
+        return FunctionPlayer(name)
+    other = load_trained(path, trust=trust)
+    spaces = [(task.observation, task.agents, task.spaces["action_space"]) for task in (trained.task, other.task)]
+    require(spaces[0] == spaces[1], f"--opponent {name} was trained with other agents or spaces; choose another run")
+    return PolicyPlayer(other)
+
+
+def against(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
+    """Return a policy that plays one agent, `seat`, or if it is None an agent that changes with the episode.
+
+    Raises:
+        ConfigError: if the environment has no such agent, or only one.
+    """
+    agents = trained.task.agents
+    require(len(agents) > 1, f"{trained.config.env_id} has no several agents; leave out --opponent")
+    require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
+    opponents = () if seat is None else tuple(agent for agent in agents if agent != seat)
+    return dataclasses.replace(
+        trained, config=dataclasses.replace(trained.config, self_play=opponents, opponent_slots=1)
+    )
+
+
+def game_results(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Return the share of wins, draws, and losses."""
+    return {name: fmean(episode.info[PREFIX + name] for episode in episodes) for name in RESULTS}
+
+
+def round_robin_table(names: Sequence[str], shares: dict[tuple[int, int], dict[str, float]]) -> str:
+    """Return the results of a round robin as text: the score of each against each other, in percent, and the mean.
+
+    Args:
+        names: of the players.
+        shares: `game_results` of player i against player j, for each pair i < j. A draw scores half a win.
+    """
+    scores = np.full((len(names), len(names)), np.nan)
+    for (i, j), share in shares.items():
+        scores[i, j] = 100 * (share["win"] + share["draw"] / 2)
+        scores[j, i] = 100 - scores[i, j]
+    width = max(map(len, names))
+    lines = [" ".join([" " * (width + 4), *(f"{k + 1:>6}" for k in range(len(names))), "  mean"])]
+    for k, name in enumerate(names):
+        cells = ["     -" if i == k else f"{score:6.1f}" for i, score in enumerate(scores[k])]
+        lines.append(" ".join([f"{k + 1:>3} {name:<{width}}", *cells, f"{np.nanmean(scores[k]):6.1f}"]))
+    return "\n".join(lines)
+
+
+def pairs(count: int) -> list[tuple[int, int]]:
+    """Return the pairs (i, j), i < j, of a round robin."""
+    return list(itertools.combinations(range(count), 2))

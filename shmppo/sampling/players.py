@@ -1,0 +1,65 @@
+"""Opponents in evaluations: they play the agents that the policy does not play (--self-play)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from shmppo.config.plugins import load_object
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.envs.wrappers import MASK_KEY, allowed_action
+from shmppo.utils.rng import opponent_generator
+
+RANDOM = "random"
+"""The opponent that plays at random."""
+ChooseAction = Callable[[Any, gymnasium.Space[Any], np.random.Generator], Any]
+"""Returns an action for (the observation of an agent, its action space, a generator of its own)."""
+
+
+class Player(ABC):
+    """A player of the agents that the policy does not play."""
+
+    @abstractmethod
+    def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
+        """Begin an episode in every environment."""
+
+    @abstractmethod
+    def act(self, rows: Sequence[int]) -> list[Any]:
+        """Return an action for each of these rows, in the environment's format."""
+
+    def end(self, row: int) -> None:  # noqa: B027
+        """Note that the agent of a row has ended. A player without recurrent states need not do anything."""
+
+
+class FunctionPlayer(Player):
+    """A player that keeps no state: a function chooses its actions."""
+
+    def __init__(self, name: str) -> None:
+        """Load the function. name: "random", or `module:function`, which is called as `ChooseAction` says.
+
+        Raises:
+            ConfigError: if there is no such function.
+        """
+        self._choose: ChooseAction = play_at_random if name == RANDOM else load_object(name, "the opponent")
+
+    def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
+        """Begin an episode in every environment, with a generator for each row."""
+        self._envs = envs
+        self._generators = [opponent_generator(seed, handle.index, 0) for handle in envs.handles]
+
+    def act(self, rows: Sequence[int]) -> list[Any]:
+        """Return the actions that the function chooses."""
+        space = self._envs.action_space
+        return [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
+
+
+def play_at_random(observation: Any, space: gymnasium.Space[Any], generator: np.random.Generator) -> Any:
+    """Return any action that the mask allows."""
+    if isinstance(observation, dict) and MASK_KEY in observation:
+        return allowed_action(space, observation[MASK_KEY], lambda mask: generator.choice(np.flatnonzero(mask)))
+    space.seed(int(generator.integers(2**31)))
+    return space.sample()

@@ -1,0 +1,213 @@
+"""Environments with several agents: which rows act, what they receive, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from helpers import assert_refused
+
+from shmppo.config.combinations import NEED_ONE_AGENT
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents import AgentsEnv
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import EnvError
+
+CROWD = TrainConfig(
+    env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8,
+    encoder_sizes=(8,), workers=0, quiet=True, total_steps=64,
+)  # fmt: skip
+CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
+MASKED = {"env_kwargs": {"masks": True}}
+
+
+def rows_of(config: TrainConfig, envs: int = 2) -> AgentsVectorEnv:
+    """The rows of some environments."""
+    task = inspect_task(config)
+    config = dataclasses.replace(config, agents=task.agents)
+    return AgentsVectorEnv(config, task, 0, envs * len(task.agents))
+
+
+class Script:
+    """Two agents whose steps return what a list says. `b` joins at step 1, skips step 2, and ends at step 3."""
+
+    possible_agents = ("a", "b")
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+    steps = (
+        # (living agents after the step, agents that are seen, rewards, terminated, truncated)
+        ("ab", "ab", {"a": 1.0}, "", ""),
+        ("ab", "a", {"a": 2.0, "b": 10.0}, "", ""),
+        ("a", "ab", {"a": 4.0, "b": 20.0}, "b", ""),
+        ("", "a", {"a": 8.0, "b": 40.0}, "", "a"),
+    )
+
+    def observation_space(self, agent: str) -> spaces.Box:
+        return spaces.Box(-9, 9, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        return spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[dict, dict]:
+        self.taken: list[dict[str, int]] = []
+        self.agents = ["a"]
+        return {"a": np.zeros(1, np.float32)}, {}
+
+    def step(self, actions: dict[str, int]) -> tuple[dict, ...]:
+        self.taken.append(actions)
+        living, seen, rewards, terminated, truncated = self.steps[len(self.taken) - 1]
+        self.agents = list(living)
+        observations = {name: np.full(1, len(self.taken), np.float32) for name in seen}
+        return observations, rewards, dict.fromkeys(terminated, True), dict.fromkeys(truncated, True), {}
+
+
+def test_agents_that_join_skip_a_turn_and_end_by_hand() -> None:
+    env = AgentsEnv(Script(), CROWD)
+    env.reset()
+    active, results = [env.active.tolist()], []
+    for _ in range(4):
+        results.append([values.tolist() for values in env.step([0, 1])])
+        active.append(env.active.tolist())
+    assert active == [[True, False], [True, True], [True, False], [True, False], [False, False]]
+    assert env.env.taken == [{"a": 0}, {"a": 0, "b": 1}, {"a": 0}, {"a": 0}]
+    rewards, terminated, truncated = zip(*results, strict=True)
+    assert rewards == ([1.0, 0.0], [2.0, 10.0], [4.0, 20.0], [8.0, 40.0]), "b is rewarded after its end, too"
+    assert terminated == ([False, False], [False, False], [False, True], [False, False])
+    assert truncated == ([False, False], [False, False], [False, False], [True, False])
+    assert env.done
+
+
+def test_only_steps_with_an_active_agent_count() -> None:
+    """Nobody is seen after the second step, so that the third one follows at once, without actions."""
+    script = Script()
+    script.steps = (*script.steps[:1], ("ab", "", {"a": 2.0, "b": 10.0}, "", ""), *script.steps[2:])
+    env = AgentsEnv(script, CROWD)
+    env.reset()
+    env.step([0, 1])
+    assert [values.tolist() for values in env.step([0, 1])] == [[6.0, 30.0], [False, True], [False, False]]
+    assert script.taken == [{"a": 0}, {"a": 0, "b": 1}, {}]
+
+
+def test_the_loser_of_a_board_game_gets_the_final_reward_for_its_last_move() -> None:
+    pytest.importorskip("pettingzoo")
+    envs = rows_of(TrainConfig(env="pettingzoo.classic.tictactoe_v3:env", action_masks=True, workers=0), envs=1)
+    envs.reset_all(0)
+    rewards, flags = np.zeros(2), np.zeros((2, 2), bool)
+    for k, (first, second) in enumerate([(0, 1), (3, 4), (6, 0)]):  # the first player fills the left column
+        for turn, cell in enumerate((first, second)):
+            if k == 2 and turn == 1:
+                break
+            assert envs.active.tolist() == [turn == 0, turn == 1]
+            assert envs.obs[-1][turn].sum() == 9 - 2 * k - turn
+            ended = envs.step([cell, cell], rewards, *flags)
+    assert rewards.tolist() == [1.0, -1.0]
+    assert flags.tolist() == [[True, True], [False, False]]
+    assert [(end.i, end.terminated) for end in ended] == [(0, True), (1, True)]
+    (reported,) = envs.reported(ended)
+    assert (reported.episode_return, reported.length) == (0.0, 5)
+    assert {f"info/return/player_{k}": 1.0 - 2 * (k - 1) for k in (1, 2)}.items() <= reported.info.items()
+
+
+def test_turns_without_masks_are_those_of_the_environment() -> None:
+    utils = pytest.importorskip("pettingzoo.utils")
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+
+    class WithoutMask(utils.BaseWrapper):  # type: ignore[name-defined,misc]
+        def observe(self, agent: str) -> Any:
+            return super().observe(agent)["observation"]
+
+        def observation_space(self, agent: str) -> Any:
+            return super().observation_space(agent)["observation"]
+
+    env = AgentsEnv(WithoutMask(tictactoe.raw_env()), CROWD)
+    env.reset(seed=0)
+    assert env.active.tolist() == [True, False]
+    env.step([0, 0])
+    assert env.active.tolist() == [False, True]
+
+
+def test_observations_with_an_index_and_the_state_of_the_environment() -> None:
+    config = dataclasses.replace(CROWD, agent_id=True, critic_state=True, separate_critic="all")
+    envs = rows_of(config)
+    envs.reset_all(0)
+    names = [leaf.field for leaf in envs.observation.leaves]
+    assert sorted(names) == ["obs/agent_id", "obs/obs", "obs/state"]
+    ids = envs.obs[names.index("obs/agent_id")]
+    assert ids.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]] * 2, "agent 1 has not joined yet"
+
+
+@pytest.mark.parametrize("name", NEED_ONE_AGENT)
+def test_options_for_one_agent_are_refused(name: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"wrappers": ("NormalizeReward",), "teacher": str(CARTPOLE), "preempt_fraction": 0.5}
+    changes = {name: given.get(name, True)} | ({"eval_every": 1} if name == "eval_videos" else {})
+    if name == "demonstrations":
+        changes = {name: "x.npz", "objective": "clone"}
+    text = rf"^--{name.replace('_', '-')} does not support environments with several agents; leave it out$"
+    assert_refused(CROWD, changes, text, tmp_path)
+
+
+REFUSED = [
+    (
+        {"env": "agent_environments:Unequal"},
+        "the agents walker_0 and walker_1 have different observation spaces, but one policy",
+    ),
+    (MASKED, "the agents have action masks in their observations; add --action-masks$"),
+    ({"action_masks": True}, "the agents have no action masks in their observations; leave out --action-masks$"),
+    ({"critic_state": True}, "^--critic-state needs a critic of its own; add --separate-critic all$"),
+    (
+        {"env_backend": "mujoco"},
+        r"has several agents \(possible_agents\); give an environment of PettingZoo",
+    ),
+    ({"env": "CartPole-v1", "agent_id": True}, r"^--agent-id needs an environment with several agents; leave it out$"),
+    (
+        {"env": "CartPole-v1", "critic_state": True, "separate_critic": "all"},
+        r"^--critic-state needs an environment with several agents; leave it out$",
+    ),
+    (
+        {"env": "agent_environments:Stateless", "critic_state": True, "separate_critic": "all"},
+        "^--env agent_environments:Stateless has no state_space; leave out --critic-state$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_cannot_run_is_refused_in_a_sentence(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert_refused(CROWD, changes, message, tmp_path)
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None:
+    envs, flags = rows_of(CROWD), np.zeros((2, 6), bool)
+    envs.reset_all(4)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no license")
+
+    setattr(envs._envs[1].env, call, fail)
+    message = rf"^environment 1: {call} raised ValueError\('no license'\) .*\(episode {4 if call == 'step' else 5}, "
+    use = (lambda: envs.reset_env(4, 5)) if call == "reset" else lambda: envs.step([0] * 6, np.zeros(6), *flags)
+    with pytest.raises(EnvError, match=message):
+        use()
+
+
+def test_info_of_idle_agents_counts_once() -> None:
+    """Each info of `Crowd` contains the time. It counts when the agent sees the environment."""
+    envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=1)
+    envs.reset_all(0)
+    sums, env = {}, envs._envs[0].env
+    original = env.step
+
+    def step(actions: dict[str, int]) -> tuple[dict, ...]:
+        results = original(actions)
+        for name in results[0].keys() & results[4].keys():
+            sums[name] = sums.get(name, 0) + results[4][name]["time"]
+        return results
+
+    env.step = step
+    while not envs.finished:
+        envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
+    assert envs.finished[0].info["info/time"] == np.mean(list(sums.values()))

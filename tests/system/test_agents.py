@@ -1,0 +1,221 @@
+"""Runs with several agents: the same bits as any run, and what is counted and reported."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agent_environments import Crowd
+from conftest import assert_no_bit_changes
+from helpers import Saboteur, long_after
+from public_helpers import wait_for_the_check
+
+from shmppo import check_env, load_policy, resume
+from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.errors import ConfigError, EnvError
+from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY
+from shmppo.loggers.summary import summary_text
+from shmppo.policies.evaluation import evaluate
+from shmppo.runs.trainer import train
+from shmppo.tools.verify import verify_run
+
+BASE = TrainConfig(
+    env="agent_environments:Crowd", num_envs=4, rollout_steps=24, seq_len=7, minibatches=2, epochs=2, hidden_size=8,
+    encoder_sizes=(8,), grad_shards=2, workers=0, quiet=True, total_steps=4 * 24 * 6,
+)  # fmt: skip
+MAPPO: dict[str, Any] = {"critic_state": True, "separate_critic": "all"}
+SPREAD = dataclasses.replace(BASE, env="mpe2.simple_spread_v3:parallel_env")
+CASES = {
+    "gru": dataclasses.replace(BASE, core="gru"),
+    "gtrxl-masks": dataclasses.replace(
+        BASE, env_kwargs={"masks": True}, action_masks=True, agent_id=True, core="gtrxl", attention_window=9, **MAPPO
+    ),
+    "spread": SPREAD,
+    "spread-state": dataclasses.replace(SPREAD, **MAPPO),
+    "pursuit": dataclasses.replace(BASE, env="pettingzoo.sisl.pursuit_v5:parallel_env", env_kwargs={"n_pursuers": 3}),
+}
+
+
+def case_of(name: str) -> TrainConfig:
+    """A case whose packages are installed."""
+    for package in (CASES[name].env_id.split(".")[0],) if "." in CASES[name].env_id else ():
+        pytest.importorskip(package)
+    return CASES[name]
+
+
+@pytest.mark.parametrize("name", long_after(3, CASES))
+def test_workers_learning_modes_and_a_resume_change_no_bit(name: str, tmp_path: Path) -> None:
+    assert_no_bit_changes(case_of(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", long_after(2, CASES))
+def test_a_killed_worker_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = case_of(name)
+    expected = train(dataclasses.replace(config, run_dir=str(tmp_path / "expected")))
+    Saboteur(monkeypatch, at_round=8, number=signal.SIGKILL, delay=0.002)
+    summary = train(dataclasses.replace(config, workers=4, run_dir=str(tmp_path / "run")))
+    assert (summary["worker_restarts"], summary["exact"]) == (1, True)
+    assert summary["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_the_check_of_determinism_finds_a_run_exact_and_verify_agrees(background_check: None, tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES["gtrxl-masks"], keep_every=2, run_dir=str(tmp_path / "run"))
+    summary = train(config, callback=wait_for_the_check)
+    assert (summary["exact"], summary["environment_check"]) == (True, "passed")
+    assert verify_run(tmp_path / "run").equal
+
+
+def test_one_agent_gives_the_hash_of_gymnasium(tmp_path: Path) -> None:
+    hashes = [
+        train(dataclasses.replace(BASE, env=env, run_dir=str(tmp_path / env[:4])))["weights_sha256"]
+        for env in ("agent_environments:Alone", "CartPole-v1")
+    ]
+    assert hashes[0] == hashes[1]
+
+
+def rows_of(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of eval.csv, without the duration."""
+    with open(run_dir / "eval.csv") as file:
+        return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv.DictReader(file)]
+
+
+class Recorder:
+    """Records what each step of `Crowd` in this process returns, and the number of its actions, in the order of steps.
+
+    The inspection before a run steps one environment once, which is left out.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._steps: list[tuple[Crowd, dict[str, float], bool, int]] = []
+        original = Crowd.step
+
+        def step(env: Crowd, actions: dict[str, int]) -> Any:
+            results = original(env, actions)
+            self._steps.append((env, results[1], not env.agents, len(actions)))
+            return results
+
+        monkeypatch.setattr(Crowd, "step", step)
+
+    def episodes(self) -> tuple[list[dict[str, float]], list[int], int]:
+        """Returns by agent and lengths of the episodes in the order of their ends, and the number of all actions.
+
+        Steps at which no agent acts belong to the step before.
+        """
+        counts = Counter(env for env, *_ in self._steps)
+        running: dict[Crowd, list[tuple[dict[str, float], int]]] = {}
+        returns, lengths, acted = [], [], 0
+        for env, rewards, ended, actions in self._steps:
+            if counts[env] == 1:
+                continue
+            acted += actions
+            running.setdefault(env, []).append((rewards, actions))
+            if ended:
+                steps = running.pop(env)
+                lengths.append(sum(actions > 0 for _, actions in steps))
+                returns.append({name: sum(step.get(name, 0.0) for step, _ in steps) for name in env.possible_agents})
+        return returns, lengths, acted
+
+
+def means_of(returns: list[dict[str, float]], lengths: list[int]) -> dict[str, float]:
+    """The mean return of the team, of each agent, and the mean length."""
+    by_agent = {f"info/return/{name}": np.mean([episode[name] for episode in returns]) for name in returns[0]}
+    return {"return": np.mean([sum(episode.values()) for episode in returns]), "length": np.mean(lengths), **by_agent}
+
+
+def test_statistics_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recorder, rows = Recorder(monkeypatch), []
+    run_dir = tmp_path / "run"
+    summary = train(dataclasses.replace(CASES["gru"], run_dir=str(run_dir)), callback=lambda row: rows.append(row))
+    returns, lengths, acted = recorder.episodes()
+    row = rows[-1]
+    assert (row["episodes"], row["env_steps"], row["agent_steps"]) == (len(returns), 4 * 24 * 6, acted)
+    assert (summary["env_steps"], summary["agent_steps"]) == (4 * 24 * 6, acted)
+    expected = means_of(returns, lengths)
+    names = {"return": "return_mean_100", "length": "length_mean_100"}
+    assert {name: row[names.get(name, name)] for name in expected} == pytest.approx(expected)
+    text = summary_text(load_config(run_dir), summary, run_dir)
+    assert f"\nagent steps    {acted:,} of 3 agents\n" in text
+    assert "\ninfo           return/walker_0 " in text
+    with open(run_dir / "metrics.csv") as file:
+        assert set(csv.DictReader(file).fieldnames or ()) >= {*GLOSSARY, *AGENT_GLOSSARY}
+
+
+def test_a_resume_continues_the_count_of_agent_steps(tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "whole"))
+    expected = train(config)["agent_steps"]
+    train(dataclasses.replace(config, stop_at_iteration=2, run_dir=str(tmp_path / "run")))
+    assert resume(tmp_path / "run")["agent_steps"] == expected
+
+
+def test_evaluations_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES["gtrxl-masks"], eval_every=3, eval_episodes=7, keep_every=3)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "0")))
+    train(dataclasses.replace(config, workers=2, run_dir=str(tmp_path / "2")))
+    found = rows_of(tmp_path / "0")
+    assert found == rows_of(tmp_path / "2")
+    assert len(found) == 2
+    recorder = Recorder(monkeypatch)
+    result = evaluate(tmp_path / "2", episodes=7, seed=config.seed)
+    returns, lengths, _ = recorder.episodes()
+    expected = means_of(returns, lengths)
+    assert {"return": np.mean(result.returns), "length": np.mean(result.lengths), **result.info_means} == pytest.approx(
+        expected
+    )
+    assert {name: found[-1][f"eval/{name}"] for name in expected} == pytest.approx(expected)
+    stopped = evaluate(tmp_path / "2", episodes=2, max_steps=5)
+    assert (stopped.lengths, stopped.stopped) == ([5, 5], 2)
+    assert sum(stopped.info_means.values()) == pytest.approx(np.mean(stopped.returns))
+    with pytest.raises(ConfigError, match=r"^--record does not support several agents; leave it out$"):
+        evaluate(tmp_path / "2", record=tmp_path / "episodes.npz")
+
+
+def test_a_policy_acts_for_an_agent_without_the_state_that_only_the_critic_sees(tmp_path: Path) -> None:
+    train(dataclasses.replace(CASES["gtrxl-masks"], stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    policy = load_policy(tmp_path / "run")
+    obs = {"obs": np.zeros(2, np.float32), "agent_id": np.eye(3, dtype=np.int8)[1], "action_mask": np.array([0, 1])}
+    assert policy.act(obs)[0] == 1
+
+
+def test_an_environment_that_raises_ends_the_run_with_its_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = Crowd.step
+
+    def step(env: Crowd, actions: dict[str, int]) -> Any:
+        if env._time == 7:
+            raise ValueError("no license")
+        return original(env, actions)
+
+    monkeypatch.setattr(Crowd, "step", step)
+    message = r"^environment 0: step raised ValueError\('no license'\) .*\(episode 0, after \d steps\)\n"
+    with pytest.raises(EnvError, match=message) as raised:
+        train(dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "run")))
+    assert "--skip-bad-episodes" not in str(raised.value)
+    assert not (tmp_path / "run" / "failed_episode.json").exists()
+    assert "episodes with several agents cannot be replayed" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES["gru"], env="agent_environments:Unseeded", run_dir=str(tmp_path / "run"))
+    assert train(dataclasses.replace(config, stop_at_iteration=2))["exact"]
+    summary = resume(tmp_path / "run", workers=2)
+    assert summary["inexact_reasons"] == [
+        f"environment {e}: its episode could not be replayed and was restarted" for e in range(4)
+    ]
+    assert summary["iterations"] == 6
+
+
+@pytest.mark.long
+def test_the_command_check_env_names_the_agents(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["shmppo", "agent_environments:Crowd", "--steps", "100"])
+    assert check_env.main() == 0
+    assert "\nagents         walker_0, walker_1, walker_2\n" in capsys.readouterr().out

@@ -1,0 +1,182 @@
+"""Self-play: opponents with earlier weights, reproducible in all respects, and evaluations against other players."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TESTS, sampled
+from helpers import Saboteur, long_after
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.policies.evaluation import evaluate
+from shmppo.runs.opponent_pool import OpponentPool
+from shmppo.runs.trainer import resume, train
+from shmppo.sampling.opponents import Opponents
+
+BASE = TrainConfig(
+    env="agent_environments:Nim", action_masks=True, self_play=(), opponent_every=3, core="gru", num_envs=6,
+    rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,), grad_shards=2, workers=2,
+    quiet=True, total_steps=6 * 32 * 8, check_determinism=0, info_keys=(),
+)  # fmt: skip
+RESOLVED = dataclasses.replace(BASE, agents=("one", "two"))
+TRUST = ("agent_environments",)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The summary of an undisturbed run without workers."""
+    return train(dataclasses.replace(BASE, workers=0, run_dir=str(tmp_path_factory.mktemp("self-play") / "run")))
+
+
+def rows_of(summary: dict[str, Any]) -> list[dict[str, str]]:
+    with open(Path(summary["run_dir"]) / "metrics.csv") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("workers", long_after(1, [3, 1, 6]))
+def test_the_number_of_workers_changes_no_bit(workers: int, run: dict[str, Any], tmp_path: Path) -> None:
+    summary = train(dataclasses.replace(BASE, workers=workers, run_dir=str(tmp_path / "run")))
+    assert summary["exact"]
+    assert summary["weights_sha256"] == run["weights_sha256"]
+    assert [row["elo"] for row in rows_of(summary)] == [row["elo"] for row in rows_of(run)]
+
+
+def test_a_killed_worker_changes_no_bit(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    saboteur = Saboteur(monkeypatch, at_round=12, number=signal.SIGKILL, delay=0.0)
+    summary = train(dataclasses.replace(BASE, learning="sharded", run_dir=str(tmp_path / "run")))
+    assert saboteur.hit
+    assert summary["worker_restarts"] == 1
+    assert summary["weights_sha256"] == run["weights_sha256"]
+
+
+def test_a_run_resumes_between_two_choices_of_opponents(run: dict[str, Any], tmp_path: Path) -> None:
+    train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), stop_at_iteration=5))
+    forked = resume(tmp_path / "run", new_run_dir=tmp_path / "fork", workers=3, stop_at_iteration=None, trust=TRUST)
+    assert forked["weights_sha256"] == run["weights_sha256"]
+    (tmp_path / "run" / "opponents" / "000003.float32").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"000003\.float32 is missing or damaged; restore it from a copy$"):
+        resume(tmp_path / "run", stop_at_iteration=None, trust=TRUST)
+
+
+def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first slot always takes one stick, the second one as many as it may."""
+    config = dataclasses.replace(RESOLVED, opponent_slots=2, workers=0)
+    buffers, learner, pool = sampled(config)
+    model = learner.model
+    weights = buffers.published.weights.copy()
+    for slot, action in enumerate((0, 2)):
+        chosen = dict(model.named_parameters())["policy_head.bias"]
+        before = chosen.detach().clone()
+        chosen.data[:] = 0.0
+        chosen.data[action] = 50.0
+        buffers.published.opponents[slot] = buffers.published.weights
+        chosen.data[:] = before
+    assert (buffers.published.weights == weights).all()
+    assert (buffers.published.weights == weights).all()
+    buffers.published.opponent_scale[:] = 1.0
+    turns: list[np.ndarray] = []
+    original = Opponents.act
+
+    def act(opponents: Opponents, actions: np.ndarray, states: np.ndarray, t: int) -> None:
+        turns.append(opponents._envs.against.copy())
+        original(opponents, actions, states, t)
+
+    monkeypatch.setattr(Opponents, "act", act)
+    pool.start(model)
+    pool.collect(0)
+    taken = buffers.rollout.joint_actions[:, :, 0]
+    of_slot = np.arange(config.rows) // 2 % 2
+    first, second = (taken[np.array(turns) & (of_slot == slot)] for slot in (0, 1))
+    assert len(first) > 30
+    assert not first.any()
+    assert np.mean(second == 2) > 0.5
+
+
+def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -> None:
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=8, opponent_latest=0.25, opponent_every=2)
+    buffers, _, _ = sampled(config)
+    members = OpponentPool(config, buffers, tmp_path)
+    for iteration in range(8):
+        buffers.published.weights[:] = iteration
+        members.fill(iteration)
+        newest = iteration // 2 * 2
+        current = [weights[0] for weights in buffers.published.opponents]
+        assert current[:2] == [newest, newest]
+        assert set(current[2:]) <= set(range(0, max(newest, 1), 2))
+    assert len(set(current)) > 2
+    copy = OpponentPool(config, buffers, tmp_path)
+    buffers.published.opponents[:] = -1.0
+    copy.load(json.loads(json.dumps(members.state())))
+    assert [weights[0] for weights in buffers.published.opponents] == current
+
+
+def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=1, opponent_every=1)
+    buffers, _, _ = sampled(config)
+    pool = OpponentPool(config, buffers, tmp_path)
+    pool.fill(0)
+    win, draw = ([key.metric for key in config.reported_info].index(f"info/{name}") for name in ("win", "draw"))
+    games = np.zeros((3, len(config.reported_info)))
+    games[0, win] = games[1, draw] = 1.0  # a win, a draw, and a loss
+    pool.rate([0, 2, 4], games)
+    expected = 0.0
+    for score in (1.0, 0.5, 0.0):
+        expected += 4 * (score - 1 / (1 + 10 ** (-expected / 400)))
+    assert pool.rating == pytest.approx(expected)
+
+
+def test_only_steps_of_the_policy_are_trained_and_seats_change(run: dict[str, Any]) -> None:
+    rows = rows_of(run)
+    assert 6 * 32 * 8 / 3 < int(rows[-1]["agent_steps"]) < 6 * 32 * 8 * 2 / 3
+    assert float(rows[-1]["info/win"]) + float(rows[-1]["info/loss"]) == 1.0
+    config = dataclasses.replace(RESOLVED, workers=0)
+    task = inspect_task(config)
+    envs = AgentsVectorEnv(config, task, 0, config.rows)
+    seats = []
+    for episode in range(20):
+        envs.reset_all(episode)
+        seats += [bool(envs._opponents[i]) for i in range(0, config.rows, 2)]
+        assert (envs._opponents.reshape(-1, 2).sum(axis=1) == 1).all()
+    assert 40 < sum(seats) < 80
+    envs.close()
+
+
+def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
+    directory = run["run_dir"]
+    perfect = evaluate(directory, opponent="agent_environments:play_perfectly", episodes=40, trust=TRUST)
+    random = evaluate(directory, opponent="random", episodes=40, seat="one", trust=TRUST)
+    itself = evaluate(directory, opponent=directory, episodes=40, trust=TRUST)
+    wins = [np.mean(result.info["info/win"]) for result in (perfect, itself, random)]
+    assert wins[0] < 0.3 < wins[2]
+    assert 0.1 < wins[1] < 0.9
+    assert {episode.episode_return for episode in random.episodes} == {-1.0, 1.0}
+    again = evaluate(directory, opponent="random", episodes=40, seat="one", trust=TRUST)
+    assert again.episodes == random.episodes
+    for fields, message in (
+        ({"opponent": "nobody"}, "nobody"),
+        ({"opponent": "random", "seat": "three"}, "--seat is three; it must be one of one, two"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            evaluate(directory, episodes=1, trust=TRUST, **fields)
+
+
+def test_a_round_robin(run: dict[str, Any], tmp_path: Path) -> None:
+    other = train(dataclasses.replace(BASE, seed=2, run_dir=str(tmp_path / "other"), total_steps=192))
+    arguments = [run["run_dir"], other["run_dir"], "--round-robin", "--episodes", "40", "--trust", "agent_environments"]
+    command = [sys.executable, "-m", "shmppo.evaluate", *arguments]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=200, check=False)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr
+    assert sum(float(line.split()[-1]) for line in lines[1:]) == pytest.approx(100, abs=0.2)
