@@ -83,7 +83,7 @@ def _evaluate() -> None:
     from shmppo.policies.opponents import game_results, pairs, round_robin_table
 
     runs, several = options.run_dir, options.round_robin
-    require(len(runs) == 1 or (several and len(runs) > 1), "give one RUN_DIR, or several of them with --round-robin")
+    require(len(runs) >= 1 and (len(runs) > 1) == several, "give one RUN_DIR, or several of them with --round-robin")
     arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir", "round_robin")}
     with Console(stderr=True, quiet=options.json).status("starting") as status:
 

@@ -89,16 +89,17 @@ def planned(buffers: SharedBuffers, learner: Learner) -> np.ndarray:
 def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:
     """Assert that workers, the learning mode, and a stop at iteration `stop` do not change the weights.
 
-    The runs' directories in `root` are 0-central, 1-sharded, 2-central, 3-sharded and stopped (then resumed).
+    The runs' directories in `root` are 0-central, 2-central, 3-sharded and stopped (1 worker, then resumed with 3).
     """
     hashes = {}
-    for workers, learning in ((0, "central"), (1, "sharded"), (2, "central"), (3, "sharded")):
+    for workers, learning in ((0, "central"), (2, "central"), (3, "sharded")):
         name = f"{workers}-{learning}"
         changed = dataclasses.replace(config, workers=workers, learning=learning, run_dir=str(root / name))  # type: ignore[arg-type]
         summary = train(changed)
         assert summary["exact"]
         hashes[name] = summary["weights_sha256"]
-    train(dataclasses.replace(config, workers=2, stop_at_iteration=stop, run_dir=str(root / "stopped")))
+    stopped = dataclasses.replace(config, workers=1, learning="sharded", run_dir=str(root / "stopped"))
+    train(dataclasses.replace(stopped, stop_at_iteration=stop))
     hashes["resumed"] = resume(root / "stopped", workers=3)["weights_sha256"]
     assert len(set(hashes.values())) == 1, hashes
 

@@ -85,7 +85,7 @@ def update_on(
     config = dataclasses.replace(config, num_envs=len(envs))
     buffers = new_buffers(config, task)
     for field in buffers.fields:
-        if field.group == "rollout":
+        if field.group == "rollout" and "N" in field.axes.split():
             axis = field.axes.split().index("N")
             buffers.arrays[field.path][...] = np.take(source.arrays[field.path], envs, axis)
     learner = Learner(config, task, buffers)

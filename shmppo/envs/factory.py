@@ -45,8 +45,9 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
     env = _make_unwrapped(config, render_mode)
     if has_agents(env):
         return AgentsView(AgentsEnv(env, config))
-    for name in ("agent_id", "critic_state"):
-        require(not getattr(config, name), f"{flag(name)} needs an environment with several agents; leave it out")
+    for name in ("agent_id", "critic_state", "self_play"):
+        unused = getattr(config, name) in (False, None)
+        require(unused, f"{flag(name)} needs an environment with several agents; leave it out")
     for text in config.wrappers:
         env = _wrap(env, text)
     if not isinstance(env, gymnasium.Env):

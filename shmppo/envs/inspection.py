@@ -8,7 +8,7 @@ from typing import Literal
 
 import gymnasium
 
-from shmppo.config.checks import flag, flag_with_value, require
+from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsView
 from shmppo.envs.checker import Contract, check_contract
@@ -70,9 +70,6 @@ def inspect_task(config: TrainConfig) -> Task:
         reason = _inexact_reason(backend, contract)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
         agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
-        for name in ("agent_id", "critic_state", "self_play") if not agents else ():
-            unused = getattr(config, name) in (False, None)
-            require(unused, f"{flag(name)} needs an environment with several agents, and {config.env_id} has one")
         task = Task(observation, distribution, contract.seeding, snapshot, backend, reason, spaces, agents)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     finally:

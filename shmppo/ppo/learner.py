@@ -25,6 +25,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
+from shmppo.ppo.schedule import Schedule
 from shmppo.utils.torch_utils import keep_denormals
 
 if TYPE_CHECKING:
@@ -33,15 +34,6 @@ if TYPE_CHECKING:
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
 """Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
 error: acting and learning disagree."""
-
-PENALTY_FACTOR, PENALTY_BAND = 2.0, 1.5
-"""β changes by PENALTY_FACTOR when the KL differs from the desired KL by more than PENALTY_BAND. All are factors."""
-PENALTY_BOUNDS = (1e-4, 1e4)
-"""Bounds of β. Without them, β would be halved until it is 0, and stay 0, if the policy did not change for long."""
-RATE_FACTOR, RATE_BAND = 1.5, 2.0
-"""The learning rate changes by RATE_FACTOR when the KL differs from the desired KL by more than RATE_BAND."""
-RATE_BOUNDS = (1e-5, 1e-2)
-"""Bounds of the adaptive learning rate."""
 
 
 @dataclass(frozen=True)
@@ -303,97 +295,3 @@ class Learner:
 def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     """Convert arrays to tensors, because checkpoints contain only tensors, numbers, and text."""
     return {name: torch.from_numpy(array) for name, array in state.items()}
-
-
-class Schedule:
-    """The learning rate and the loss coefficients of each update.
-
-    They depend on the iteration. Adaptive ones also depend on the KL of earlier updates.
-
-    Attributes:
-        adapted_rate: current learning rate of `--lr-schedule kl-adaptive`, before warm-up.
-        penalty_coef: current β of `--objective penalty`.
-    """
-
-    def __init__(self, config: TrainConfig) -> None:
-        self._config = config
-        self.adapted_rate = config.learning_rate
-        self.penalty_coef = config.penalty_coef
-
-    def remaining(self, iteration: int, horizon: int | None = None) -> float:
-        """Return the fraction of a horizon that remains at the start of an iteration, from 1 to 0.
-
-        horizon: in environment steps. None: the annealing horizon.
-        """
-        return max(0.0, 1.0 - iteration * self._config.batch_steps / (horizon or self._config.anneal_horizon))
-
-    def trains_actor(self, iteration: int) -> bool:
-        """Whether an iteration trains the actor, too (--critic-warmup-steps)."""
-        return iteration * self._config.batch_steps >= self._config.critic_warmup_steps
-
-    def learning_rate(self, iteration: int) -> float:
-        """Return the learning rate of an iteration, with annealing and warm-up."""
-        config = self._config
-        rate = self.adapted_rate if config.lr_schedule == "kl-adaptive" else config.learning_rate
-        if config.lr_schedule == "linear":
-            rate *= self.remaining(iteration)
-        if config.warmup_steps:
-            rate *= min(1.0, (iteration + 1) * config.batch_steps / config.warmup_steps)
-        return rate
-
-    def coefficients(self, iteration: int) -> LossCoefficients:
-        """Return the coefficients of the loss in an iteration."""
-        config, remaining = self._config, self.remaining(iteration)
-        actor = float(self.trains_actor(iteration))
-        policy = 0.0 if config.objective == "distill" else actor
-        teacher = 0.0 if config.teacher is None else actor * config.teacher_coef
-        return LossCoefficients(
-            clip_range=config.clip * (remaining if config.anneal_clip else 1.0),
-            policy_coef=policy,
-            entropy_coef=policy * config.entropy_coef * (remaining if config.anneal_entropy else 1.0),
-            penalty_coef=actor * self.penalty_coef,
-            teacher_coef=teacher * (self.remaining(iteration, config.teacher_steps) if config.teacher_steps else 1.0),
-        )
-
-    def adapt(self, approx_kl: float) -> None:
-        """Adapt β and the learning rate to the KL of an update.
-
-        - β of `--objective penalty` halves if KL < desired / 1.5, and doubles if KL > 1.5 · desired.
-          Source: PPO-Penalty, arXiv 1707.06347, section 4.
-        - The learning rate of `--lr-schedule kl-adaptive` is divided by 1.5 if KL > 2 · desired, and multiplied by 1.5
-          if 0 < KL < desired / 2.
-          Source: Heess et al., arXiv 1707.02286, in the form that rsl_rl and rl_games use.
-
-        Args:
-            approx_kl: mean KL over the last M minibatches of the update, in nats.
-        """
-        desired = self._config.desired_kl
-        if self._config.objective == "penalty":
-            if approx_kl < desired / PENALTY_BAND:
-                self.penalty_coef = _lowered(self.penalty_coef, PENALTY_FACTOR, PENALTY_BOUNDS)
-            elif approx_kl > desired * PENALTY_BAND:
-                self.penalty_coef = _raised(self.penalty_coef, PENALTY_FACTOR, PENALTY_BOUNDS)
-        if self._config.lr_schedule == "kl-adaptive":
-            if approx_kl > desired * RATE_BAND:
-                self.adapted_rate = _lowered(self.adapted_rate, RATE_FACTOR, RATE_BOUNDS)
-            elif 0 < approx_kl < desired / RATE_BAND:
-                self.adapted_rate = _raised(self.adapted_rate, RATE_FACTOR, RATE_BOUNDS)
-
-    def state(self) -> dict[str, float]:
-        """Return what a checkpoint stores of the schedule."""
-        return {"adapted_rate": self.adapted_rate, "penalty_coef": self.penalty_coef}
-
-    def load(self, state: dict[str, float]) -> None:
-        """Restore what `state` returned."""
-        self.adapted_rate = state["adapted_rate"]
-        self.penalty_coef = state["penalty_coef"]
-
-
-def _lowered(value: float, factor: float, bounds: tuple[float, float]) -> float:
-    """Divide a value by the factor, but not below the lower bound. A value below the bound does not change."""
-    return max(value / factor, min(value, bounds[0]))
-
-
-def _raised(value: float, factor: float, bounds: tuple[float, float]) -> float:
-    """Multiply a value by the factor, but not above the upper bound. A value above the bound does not change."""
-    return min(value * factor, max(value, bounds[1]))

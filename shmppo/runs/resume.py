@@ -14,7 +14,7 @@ from shmppo.config.resumable import different_fields, resumed_config
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.ppo.learner import Schedule
+from shmppo.ppo.schedule import Schedule
 from shmppo.runs.start import Start, load_teacher
 from shmppo.storage.checkpoint import (
     is_file_name,

@@ -162,6 +162,7 @@ REFUSED = [
         {"env_backend": "mujoco"},
         r"has several agents \(possible_agents\); give an environment of PettingZoo",
     ),
+    ({"env": "CartPole-v1", "self_play": ()}, r"^--self-play needs an environment with several agents; leave it out$"),
     ({"env": "CartPole-v1", "agent_id": True}, r"^--agent-id needs an environment with several agents; leave it out$"),
     (
         {"env": "CartPole-v1", "critic_state": True, "separate_critic": "all"},

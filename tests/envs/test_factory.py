@@ -13,6 +13,7 @@ import gymnasium
 import pytest
 import tyro
 from conftest import TESTS
+from public_helpers import long_after
 
 from shmppo.config.plugins import parse_call
 from shmppo.config.train_config import TrainConfig, from_json
@@ -101,7 +102,7 @@ def test_gymnasiums_own_advice_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
         inspect_task(TrainConfig(env="LunarLander-v3"))
 
 
-@pytest.mark.parametrize("source", ["raise ImportError('broken')", ""])
+@pytest.mark.parametrize("source", long_after(1, ["raise ImportError('broken')", ""]))
 def test_a_broken_mujoco_does_not_end_other_tasks(
     source: str, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

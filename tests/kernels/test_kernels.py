@@ -251,7 +251,7 @@ def test_acting_gives_a_row_the_same_bits_in_any_batch(core: str, layers: int, v
 
     whole = act(slice(None))
     assert not np.array_equal(whole[:, -model.state_size :], state) or not model.state_size
-    for count in range(1, 65):
+    for count in (*range(1, 18), 31, 32, 33, 47, 48, 63, 64):  # kernels compute up to 16 numbers at once
         for chosen in (slice(count), slice(64 - count, None)):
             assert act(chosen).tobytes() == whole[chosen].tobytes(), chosen
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from public_helpers import NO_CHECK
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers import views
@@ -55,7 +56,7 @@ def read_until(descriptor: int, pattern: str, deadline: float = 150.0) -> str:
 
 def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path: Path) -> None:
     result = subprocess.run(
-        command("--stop-at-iteration", "2"),
+        command("--stop-at-iteration", "2", *NO_CHECK),
         cwd=tmp_path,
         env=environment(PYTHONIOENCODING="ascii"),
         capture_output=True,

@@ -40,8 +40,14 @@ MASKED: dict[str, Any] = {
 }  # fmt: skip
 
 
-@KERNELS
-@pytest.mark.parametrize("fields", [{}, MASKED], ids=["vector", "masked"])
+@pytest.mark.parametrize(
+    ("kernel", "fields"),
+    [
+        ("native", {}),
+        ("torch", MASKED),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("torch", {}), ("native", MASKED))),
+    ],
+)
 def test_workers_learning_mode_stop_and_resume_change_no_bit(fields: Any, kernel: Any, tmp_path: Path) -> None:
     assert_no_bit_changes(dataclasses.replace(BASE, kernel=kernel, **fields), tmp_path, stop=2)
     with open(tmp_path / "0-central" / "metrics.csv") as file:

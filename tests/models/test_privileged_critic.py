@@ -49,7 +49,7 @@ STATE_SIZES = {"lstm": 16, "gru": 16, "lmu": 32, "none": 0, "refresh": 16, "mask
 @pytest.mark.parametrize("case", long_after(1, CASES))
 def test_workers_stop_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
     hashes = set()
-    for workers in range(5):
+    for workers in (0, 1, 4):
         config = dataclasses.replace(CASES[case], workers=workers, run_dir=str(tmp_path / str(workers)))
         summary = train(config)
         assert summary["exact"]

@@ -93,7 +93,7 @@ def test_two_views_of_one_memory_see_the_same_numbers(buffers: SharedBuffers) ->
 
 
 def test_lengths_of_axes_are_computed() -> None:
-    sizes = dict(zip("TNXWKMGCDAIPSQOEUV", itertools.count(2), strict=False)) | {
+    sizes = dict(zip("TNXFWKMGCDAIPSQOEUV", itertools.count(2), strict=False)) | {
         "snapshot": 0,
         "options": 0,
         "phases": 3,

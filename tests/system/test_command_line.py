@@ -168,6 +168,9 @@ def test_resume_names_the_flag_of_another_trainer() -> None:
         parse_resume(["--resume", "runs/a", "--ent-coef", "0.1"])
 
 
+NOT_FLAGS = ("rank", "ranks", "agents")
+
+
 def test_help_lists_the_subjects_and_gives_each_flag_a_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("--help-all")
@@ -177,8 +180,8 @@ def test_help_lists_the_subjects_and_gives_each_flag_a_meaning(capsys: pytest.Ca
         assert f" {name} options " in text
         assert " ".join(subject.__doc__.split()) in text
     for name, meaning in field_texts(TrainConfig).items():
-        assert (f"--{name.replace('_', '-')} " in text.replace(",", " ")) == (name not in ("rank", "ranks"))
-        assert meaning in text or name in ("rank", "ranks"), name
+        assert (f"--{name.replace('_', '-')} " in text.replace(",", " ")) == (name not in NOT_FLAGS)
+        assert meaning in text or name in NOT_FLAGS, name
 
 
 def test_every_field_of_a_configuration_has_one_subject() -> None:

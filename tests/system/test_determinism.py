@@ -19,7 +19,7 @@ from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import torch_threads
 
-SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 20}
+SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 10}
 CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 CASES = {
     "cartpole-lstm": TrainConfig(env="CartPole-v1", hidden_size=32, **SMALL),  # type: ignore[arg-type]
@@ -30,7 +30,7 @@ CASES = {
     "cartpole-teacher": TrainConfig(
         env="CartPole-v1", wrappers=("shmppo.envs.wrappers:SplitObservation(all=[None], positions=[0, None, 2])",),
         separate_critic="all", actor_obs=("positions",), critic_obs=("all",), teacher=str(CARTPOLE),
-        teacher_steps=8 * 32 * 15, critic_warmup_steps=8 * 32 * 3, hidden_size=24, seq_len=12, **SMALL
+        teacher_steps=8 * 32 * 7, critic_warmup_steps=8 * 32 * 3, hidden_size=24, seq_len=12, **SMALL
     ),  # type: ignore[arg-type]
     "cartpole-lru": TrainConfig(
         env="CartPole-v1", hide_obs=(1, 3), core="lru", hidden_size=24, num_layers=2, seq_len=12, **SMALL
@@ -59,10 +59,10 @@ CASES = {
 @pytest.mark.parametrize("case", long_after(3, CASES))
 def test_the_hash_does_not_depend_on_the_number_of_workers(case: str, tmp_path: Path) -> None:
     hashes = {}
-    for workers in (0, 1, 2, 3, 4):
+    for workers in (0, 1, 3, 4):
         config = dataclasses.replace(CASES[case], workers=workers, run_dir=str(tmp_path / str(workers)))
         summary = train(config)
-        assert summary["iterations"] == 20
+        assert summary["iterations"] == 10
         assert summary["exact"]
         written = summary_of(tmp_path / str(workers))
         assert summary == written

@@ -111,7 +111,7 @@ def test_columns_are_those_of_a_slow_reference(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_neither_workers_nor_kills_nor_resumes_change_a_column(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for workers in range(4):
+    for workers in (0, 1, 3):
         train(dataclasses.replace(RUN, workers=workers, run_dir=str(tmp_path / str(workers))))
     expected = columns_of(tmp_path / "0")
     stop = 4
@@ -125,7 +125,7 @@ def test_neither_workers_nor_kills_nor_resumes_change_a_column(monkeypatch: pyte
     killed = train(dataclasses.replace(RUN, workers=2, run_dir=str(tmp_path / "killed")))
     assert saboteur.hit
     assert killed["worker_restarts"] == 1
-    for name in ("1", "2", "3", "stopped", "whole", "forked", "killed"):
+    for name in ("1", "3", "stopped", "whole", "forked", "killed"):
         assert columns_of(tmp_path / name) == expected, name
         assert summary_of(tmp_path / name)["exact"]
 

@@ -150,6 +150,7 @@ def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path:
         resume(run_dir, total_steps=4 * 32 * 5, anneal_steps=4 * 32 * 5)
 
 
+@pytest.mark.long
 def test_each_rank_has_the_teacher(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--total-steps", 512, "--teacher", CARTPOLE)
     output = output_of(process)

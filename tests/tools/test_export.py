@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,7 @@ CASES = {
     "cartpole-none": dataclasses.replace(SMALL, core="none", normalize_obs=False),
 }
 Step = Callable[..., list[np.ndarray]]
+Runs = Callable[[str], Path]
 
 
 def onnx_step(path: Path) -> Step:
@@ -60,24 +62,27 @@ def torchscript_step(path: Path) -> Step:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The directory of the run of a case, which is trained when a test needs it."""
     root = tmp_path_factory.mktemp("runs")
-    for name, config in CASES.items():
-        train(dataclasses.replace(config, run_dir=str(root / name)))
-    return {name: root / name for name in CASES}
+
+    @cache
+    def trained(case: str) -> Path:
+        train(dataclasses.replace(CASES[case], run_dir=str(root / case)))
+        return root / case
+
+    return trained
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])
 @pytest.mark.parametrize("case", CASES)
-def test_an_exported_policy_agrees_with_the_policy_over_an_episode(
-    case: str, format: str, runs: dict[str, Path]
-) -> None:
+def test_an_exported_policy_agrees_with_the_policy_over_an_episode(case: str, format: str, runs: Runs) -> None:
     if format == "onnx":
         pytest.importorskip("onnxscript")
-    step = {"onnx": onnx_step, "torchscript": torchscript_step}[format](export(runs[case], format=format))
-    policy, network = load_policy(runs[case]), ExportedPolicy(load_trained(runs[case]))
-    leaves = load_trained(runs[case]).task.observation.leaves
+    step = {"onnx": onnx_step, "torchscript": torchscript_step}[format](export(runs(case), format=format))
+    policy, network = load_policy(runs(case)), ExportedPolicy(load_trained(runs(case)))
+    leaves = load_trained(runs(case)).task.observation.leaves
     env = make_environment(CASES[case])
     obs, _ = env.reset(seed=3)
     state, ended, recurrent, steps = policy.initial_state(), False, CASES[case].recurrent, 0
@@ -147,10 +152,10 @@ def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.S
 
 
 @pytest.mark.long
-def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: Runs, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
-    path = export(runs["cartpole-lstm"], out=tmp_path / "a.onnx")
+    path = export(runs("cartpole-lstm"), out=tmp_path / "a.onnx")
     step = onnx_step(path)
     rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     states = np.zeros((5, 32), np.float32)
@@ -165,29 +170,29 @@ def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: d
     assert [one.name for one in model.graph.output] == ["action", "params", "value", "next_state"]
 
 
-def test_the_checkpoint_can_be_chosen(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_can_be_chosen(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {}
     for checkpoint in ("last", "4", "checkpoint-1.pt"):
         files[checkpoint] = tmp_path / f"{checkpoint}.pt"
         flags = ["--checkpoint", checkpoint, "--format", "torchscript", "--out", str(files[checkpoint])]
-        monkeypatch.setattr(sys, "argv", ["export", str(runs["cartpole-none"]), *flags])
+        monkeypatch.setattr(sys, "argv", ["export", str(runs("cartpole-none")), *flags])
         assert main() == 0
     obs = np.ones((1, 4), np.float32)
     last, fourth, first = (torchscript_step(file)(obs) for file in files.values())
     assert all((one == other).all() for one, other in zip(last, fourth, strict=True))
     assert (last[1] != first[1]).any()
     with pytest.raises(ConfigError, match="no checkpoint of iteration 3"):
-        export(runs["cartpole-none"], checkpoint=3, format="torchscript")
+        export(runs("cartpole-none"), checkpoint=3, format="torchscript")
 
 
 def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match="none does not exist"):
         export(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"--out .*/none/a\.pt cannot be written: .*; name another file"):
-        export(runs["cartpole-none"], format="torchscript", out=tmp_path / "none" / "a.pt")
+        export(runs("cartpole-none"), format="torchscript", out=tmp_path / "none" / "a.pt")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["export", str(runs["cartpole-none"])])
+    monkeypatch.setattr(sys, "argv", ["export", str(runs("cartpole-none"))])
     assert main() == 2
     assert capsys.readouterr().err == "error: --format onnx needs onnx and onnxscript; pip install 'shmppo[export]'\n"

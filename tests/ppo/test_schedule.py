@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.learner import PENALTY_BOUNDS, RATE_BOUNDS, Schedule
+from shmppo.ppo.schedule import PENALTY_BOUNDS, RATE_BOUNDS, Schedule
 
 SIZES = {"num_envs": 2, "rollout_steps": 50, "minibatches": 1, "core": "none", "total_steps": 400}
 
