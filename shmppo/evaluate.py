@@ -5,13 +5,14 @@ The normalization statistics of the checkpoint stay fixed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -80,32 +81,35 @@ def _evaluate() -> None:
     from rich.console import Console
 
     from shmppo.policies.evaluation import evaluate
-    from shmppo.policies.opponents import game_results, pairs, round_robin_table
 
     runs, several = options.run_dir, options.round_robin
     require(len(runs) >= 1 and (len(runs) > 1) == several, "give one RUN_DIR, or several of them with --round-robin")
     arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir", "round_robin")}
     with Console(stderr=True, quiet=options.json).status("starting") as status:
-
-        def show(ended: int, steps: int) -> None:
-            status.update(f"{ended} of {options.episodes} episodes, {steps:,} steps")
-
-        if several:
-            played = {
-                (i, j): evaluate(runs[i], **arguments | {"opponent": str(runs[j])}, progress=show)
-                for i, j in pairs(len(runs))
-            }
-        else:
-            result = evaluate(runs[0], **arguments, progress=show)
-    if several:
-        shares = {pair: game_results(evaluation.episodes) for pair, evaluation in played.items()}
-        print(
-            json.dumps([{"runs": pair, **share} for pair, share in shares.items()])
-            if options.json
-            else round_robin_table(list(map(str, runs)), shares)
+        arguments["progress"] = lambda ended, steps: status.update(
+            f"{ended} of {options.episodes} episodes, {steps:,} steps"
         )
-        return
-    print(json.dumps(as_json(result, options)) if options.json else as_text(result, options))
+        text = _round_robin(options, arguments) if several else _one_run(evaluate(runs[0], **arguments), options)
+    print(text)
+
+
+def _one_run(result: Evaluation, options: EvaluateConfig) -> str:
+    """Return what the command prints of one run."""
+    return json.dumps(as_json(result, options)) if options.json else as_text(result, options)
+
+
+def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
+    """Let each pair of runs play, and return what the command prints."""
+    from shmppo.policies.evaluation import evaluate
+    from shmppo.policies.opponents import game_results, round_robin_table
+
+    runs = list(map(str, options.run_dir))
+    shares = {}
+    for i, j in itertools.combinations(range(len(runs)), 2):
+        shares[i, j] = game_results(evaluate(runs[i], **arguments | {"opponent": runs[j]}).episodes)
+    if options.json:
+        return json.dumps([{"runs": [runs[i], runs[j]], **share} for (i, j), share in shares.items()])
+    return round_robin_table(runs, shares)
 
 
 def as_text(result: Evaluation, options: EvaluateConfig) -> str:

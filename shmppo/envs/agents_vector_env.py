@@ -95,8 +95,7 @@ class AgentsVectorEnv(VectorEnv):
         return self._envs[i // self._size].seen[i % self._size]
 
     def total(self, i: int) -> float:
-        own = slice(i, i + self._size)
-        return float(self.returns[own] @ ~self._opponents[own])
+        return float(sum(self.returns[j] for j in range(i, i + self._size) if not self._opponents[j]))
 
     def _rows(self, e: int) -> range:
         """Return the rows of environment e."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -103,8 +102,3 @@ def round_robin_table(names: Sequence[str], shares: dict[tuple[int, int], dict[s
         cells = ["     -" if i == k else f"{score:6.1f}" for i, score in enumerate(scores[k])]
         lines.append(" ".join([f"{k + 1:>3} {name:<{width}}", *cells, f"{np.nanmean(scores[k]):6.1f}"]))
     return "\n".join(lines)
-
-
-def pairs(count: int) -> list[tuple[int, int]]:
-    """Return the pairs (i, j), i < j, of a round robin."""
-    return list(itertools.combinations(range(count), 2))
