@@ -9,6 +9,7 @@ import numpy as np
 
 from shmppo.models.encoders import CLIP
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.parallel.shared_buffers import Rollout
 
 _EPSILON = 1e-8
 
@@ -119,6 +120,12 @@ def last_steps(valid_steps: np.ndarray, steps: int) -> np.ndarray:
     """
     mask: np.ndarray = np.arange(1, steps + 1)[:, None] == valid_steps
     return mask
+
+
+def episode_ends(rollout: Rollout) -> np.ndarray:
+    """Return whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
+    ended: np.ndarray = rollout.joint_end if rollout.joint_end.size else rollout.terminated | rollout.truncated
+    return ended
 
 
 class RunningMoments:

@@ -16,7 +16,7 @@ import torch
 
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
-from shmppo.ppo.gae import last_steps
+from shmppo.ppo.gae import episode_ends, last_steps
 from shmppo.ppo.learner import Learner
 
 _START_FIELDS = {
@@ -87,7 +87,7 @@ class RecordingLearner(Learner):
         if self._active:
             steps = len(rollout.reward)
             valid = np.arange(steps)[:, None] < rollout.valid_steps
-            ended, last = rollout.ended, last_steps(rollout.valid_steps, steps)
+            ended, last = episode_ends(rollout), last_steps(rollout.valid_steps, steps)
             written = {  # other elements of these fields are not written, and contain data of earlier rollouts
                 "ended_return": ended,
                 "ended_length": ended,

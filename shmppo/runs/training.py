@@ -22,7 +22,7 @@ from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
-from shmppo.ppo.gae import explained_variance
+from shmppo.ppo.gae import episode_ends, explained_variance
 from shmppo.ppo.learner import Learner, UpdateStatistics
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.opponent_pool import OpponentPool
@@ -110,7 +110,7 @@ class EpisodeStatistics:
             Number of failed episodes on all ranks. They have a length of 0, and are not added. A length below 0 means
             that the step has only reset the environment.
         """
-        t, n = np.nonzero(rollout.ended)
+        t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
         own = np.column_stack([t, first_row + n, *numbers])
         ended = np.concatenate(process_group.gather_rows(own))
@@ -235,9 +235,9 @@ class TrainState:
         """Commit a complete rollout: environments are restored to its end from now on."""
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
         if self._config.agents:
-            self.actions.commit(rollout.joint_actions, rollout.ended, numbers)
+            self.actions.commit(rollout.joint_actions, episode_ends(rollout), numbers)
         else:
-            self.actions.commit(rollout.actions, rollout.ended, numbers, rollout.valid_steps)
+            self.actions.commit(rollout.actions, episode_ends(rollout), numbers, rollout.valid_steps)
 
     def finish_iteration(
         self,

@@ -69,6 +69,7 @@ class SequenceStarts:
 
     Attributes:
         next_step: earliest step at which a sequence may begin or a state may have to be stored.
+        acted: bool [T, own], with idle rows: whether each row was active at each step.
     """
 
     def __init__(self, config: TrainConfig, count: int) -> None:
@@ -77,6 +78,7 @@ class SequenceStarts:
         self._begin = np.zeros(count, np.int64)  # step at which the current sequence began
         self._next_slot = np.zeros(count, np.int64)  # slot of the next stored state
         self._steps = np.zeros(count, np.int64)  # with idle rows: the steps at which each row was active
+        self.acted = np.zeros((config.rollout_steps, count), bool)
         self.next_step = 0
 
     def reset(self) -> None:
@@ -86,8 +88,9 @@ class SequenceStarts:
         self._next_slot[:] = self._steps[:] = 0
         self.next_step = 0
 
-    def update_active(self, active: Any, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
-        """Update the rows that are active at the next step. The steps of each row are counted without idle ones."""
+    def update_active(self, t: int, active: Any, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
+        """Update the rows that are active at step t. The steps of each row are counted without idle ones."""
+        self.acted[t] = active
         self.update(self._steps, first, states, stored, active)
         self._steps += active
 
@@ -153,7 +156,6 @@ class Collector:
         self._actor = Actor(
             config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps, active=active
         )
-        self._acted = None if active is None else np.zeros((steps, count), bool)
         self._rollout = own_columns(buffers.rollout, self._own)
         self._first = np.ones(count, bool)
         self._actions = np.zeros((count, task.distribution.action_size), np.float32)
@@ -161,6 +163,7 @@ class Collector:
         self._sequences = SequenceStarts(config, count)
         teacher = task.teacher
         self._teacher = TeacherActor(teacher, task.distribution, count, columns.start) if teacher else None
+        self._normalized = task.observation.normalized_slices if config.normalize_obs else []
         self._opponents: Opponents | None = None
         if isinstance(self._envs, AgentsVectorEnv) and config.self_play is not None:
             self._opponents = Opponents(config, task, buffers, self._envs, columns)
@@ -238,9 +241,8 @@ class Collector:
             for column, obs in zip(rollout.obs, envs.obs, strict=True):
                 column[t] = obs
             rollout.first[t] = self._first
-            if self._acted is not None:
-                self._acted[t] = self._envs.active
-                self._sequences.update_active(self._envs.active, self._first, actor.states, rollout.sequence_state)
+            if self._envs.active is not None:
+                self._sequences.update_active(t, envs.active, self._first, actor.states, rollout.sequence_state)
             elif t == self._sequences.next_step:
                 self._sequences.update(t, self._first, actor.states, rollout.sequence_state)
             timer.switch("inference")
@@ -248,13 +250,13 @@ class Collector:
             if self._opponents is not None:
                 self._opponents.act(self._actions, actor.states, t)
             rollout.actions[t] = self._actions
-            if self._acted is not None:
+            if self._envs.active is not None:
                 rollout.joint_actions[t], rollout.joint_end[t] = self._actions, False
             actions = self._task.distribution.to_env(self._actions)
             timer.switch("environment")
             ended = envs.step(actions, rollout.reward[t], rollout.terminated[t], rollout.truncated[t])
             timer.switch("other")
-            self._first[... if self._acted is None else self._acted[t]] = False
+            self._first[... if envs.active is None else self._sequences.acted[t]] = False
             if ended:
                 self._sequences.next_step = t + 1
                 self._end_episodes(t, ended, timer)
@@ -318,7 +320,7 @@ class Collector:
         """Record the episodes that ended with step t, bootstrap those that were truncated, and reset their states."""
         rollout = self._rollout
         for end in self._envs.reported(ended):
-            if self._acted is not None:
+            if self._envs.active is not None:
                 rows = slice(end.i, end.i + self._config.env_rows)
                 rollout.joint_end[t, rows], rollout.ended_length[t, rows] = True, -1
             rollout.ended_return[t, end.i] = end.episode_return
@@ -353,22 +355,21 @@ class Collector:
         values = self._actor.values_of(self._envs.obs)
         np.copyto(rollout.bootstrap[valid_steps - 1], values, where=~self._first)
         rollout.valid_steps[:] = valid_steps
-        if self._acted is not None:
-            leave_out_idle_steps(rollout, self._params, self._acted)
+        if self._envs.active is not None:
+            leave_out_idle_steps(rollout, self._params, self._sequences.acted)
         for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
             array[valid_steps:] = 0
         if isinstance(self._envs, PlaybackVectorEnv):
             rollout.actions[:valid_steps] = self._envs.take_actions()
         if self._config.objective != "clip":
             rollout.policy_params[:] = self._params
-        normalized = self._task.observation.normalized_slices if self._config.normalize_obs else []
         for i in range(len(self._first)):
             # Contiguous copies: a reduction may round differently with other strides.
             log_prob = distribution.log_prob(self._params[:, i].copy(), rollout.actions[:, i].copy())
             if self._config.ratio == "joint":
                 log_prob = np.add.reduce(log_prob, 1, keepdims=True)
             rollout.log_prob[:, i] = log_prob
-            for leaf, part in zip(rollout.obs, normalized, strict=False):
+            for leaf, part in zip(rollout.obs, self._normalized, strict=False):
                 if part is not None:
                     mean, m2 = column_moments(leaf[: rollout.valid_steps[i], i])
                     rollout.obs_moments[i, 0, part], rollout.obs_moments[i, 1, part] = mean, m2
