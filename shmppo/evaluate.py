@@ -103,6 +103,9 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     from shmppo.policies.evaluation import evaluate
     from shmppo.policies.opponents import game_results, round_robin_table
 
+    for name in ("opponent", "seat", "video", "record"):
+        require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
+    require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
     runs = list(map(str, options.run_dir))
     shares = {}
     for i, j in itertools.combinations(range(len(runs)), 2):

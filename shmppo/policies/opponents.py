@@ -72,7 +72,7 @@ def against(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
         ConfigError: if the environment has no such agent, or only one.
     """
     agents = trained.task.agents
-    require(len(agents) > 1, f"{trained.config.env_id} has no several agents; leave out --opponent")
+    require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
     require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
     opponents = () if seat is None else tuple(agent for agent in agents if agent != seat)
     return dataclasses.replace(

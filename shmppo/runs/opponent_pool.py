@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,7 +56,8 @@ class OpponentPool:
             ConfigError: if a file is missing or damaged.
         """
         config = self._config
-        if iteration % config.opponent_every:
+        filled = bool(self._members) and self._members[-1].iteration == iteration  # before a collection that failed
+        if iteration % config.opponent_every or filled:
             return
         published = self._published
         content = np.concatenate([published.weights, published.obs_mean, published.obs_scale])
@@ -64,7 +66,7 @@ class OpponentPool:
             temporary.write_bytes(content.tobytes())
         self._members.append(Member(iteration, hashlib.sha256(content.tobytes()).hexdigest(), self.rating))
         last, generator = len(self._members) - 1, opponent_generator(config.seed, 0, iteration)
-        latest = round(config.slots * config.opponent_latest)
+        latest = math.ceil(config.slots * config.opponent_latest)
         earlier = generator.integers(max(last, 1), size=config.slots - latest).tolist()
         self._chosen = [last] * latest + earlier
         self._publish()

@@ -17,6 +17,7 @@ from test_gradients import CONFIG, in_float64, plain_loss
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
+from shmppo.sampling.idle_steps import leave_out_idle_steps
 
 AGENTS = ("walker_0", "walker_1", "walker_2")
 CROWD = dataclasses.replace(
@@ -90,6 +91,8 @@ class Reference:
         for j in reversed(range(len(steps))):
             is_last = j + 1 == len(steps)
             until = list(range(steps[j], len(raw.reward) if is_last else steps[j + 1]))  # until it acts again
+            ends = [u for u in until if raw.truncated[u, n] or raw.terminated[u, n]]
+            until = until[: until.index(ends[0]) + 1] if ends else until  # or until its episode ends
             cut = [u for u in until if raw.truncated[u, n]]
             terminated = any(raw.terminated[u, n] for u in until)
             after = 0.0 if terminated else raw.bootstrap[(cut or until)[-1], n] if cut or is_last else None
@@ -158,3 +161,21 @@ def used_rows(buffers: SharedBuffers) -> list[int]:
     plan = buffers.minibatches
     rows: list[int] = plan.sequences[: plan.bounds[0, -1, -1], 1].tolist()
     return rows
+
+
+def test_what_follows_the_end_of_an_episode_does_not_belong_to_its_last_action() -> None:
+    """A row acts at steps 0 and 1, wins at step 2, is idle for a whole episode that ends at step 4, and acts again."""
+    steps, shape = 7, (7, 1)
+    acted = np.array([[True], [True], [False], [False], [False], [True], [True]])
+    rollout = SimpleNamespace(
+        obs=(np.zeros((*shape, 1)),), actions=np.zeros((*shape, 1)), value=np.zeros(shape), bootstrap=np.zeros(shape),
+        reward=np.array([[0.0], [1], [2], [4], [8], [16], [32]]), first=np.zeros(shape, bool),
+        terminated=np.zeros(shape, bool), truncated=np.zeros(shape, bool), valid_steps=np.zeros(1, int),
+    )  # fmt: skip
+    rollout.truncated[2], rollout.terminated[4], rollout.bootstrap[2], rollout.bootstrap[6] = True, True, 3.0, 5.0
+    leave_out_idle_steps(rollout, np.zeros((steps, 1, 1)), acted)  # type: ignore[arg-type]
+    assert rollout.valid_steps.tolist() == [4]
+    assert rollout.reward[:, 0].tolist() == [0, 3, 16, 32, 0, 0, 0]
+    assert rollout.truncated[:, 0].tolist() == [False, True, *[False] * 5]
+    assert not rollout.terminated.any()
+    assert (rollout.bootstrap[1, 0], rollout.bootstrap[3, 0]) == (3, 5)

@@ -116,6 +116,8 @@ def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -
         assert current[:2] == [newest, newest]
         assert set(current[2:]) <= set(range(0, max(newest, 1), 2))
     assert len(set(current)) > 2
+    members.fill(6)  # again, as after an error in a collection
+    assert [weights[0] for weights in buffers.published.opponents] == current
     copy = OpponentPool(config, buffers, tmp_path)
     buffers.published.opponents[:] = -1.0
     copy.load(json.loads(json.dumps(members.state())))
