@@ -11,9 +11,9 @@ from shmppo.train import main
 
 CONFIG = TrainConfig(
     env="pettingzoo.classic.tictactoe_v3:env", action_masks=True, self_play=(), opponent_every=5, core="none",
-    encoder_sizes=(128, 128), num_envs=64, rollout_steps=64, minibatches=8, epochs=4, learning_rate=1e-3,
-    entropy_coef=0.02, normalize_obs=False, normalize_reward=False, gae_lambda=0.9, total_steps=4_000_000,
-    eval_every=50, eval_episodes=200,
+    encoder_sizes=(256, 256), activation="relu", num_envs=64, rollout_steps=64, minibatches=8, epochs=4,
+    learning_rate=1e-3, entropy_coef=0.02, anneal_entropy=True, gamma=1.0, normalize_obs=False, normalize_reward=False,
+    total_steps=3_000_000, eval_every=50, eval_episodes=500,
 )  # fmt: skip
 
 if __name__ == "__main__":  # workers import this file, too
