@@ -21,6 +21,7 @@ NEEDED = {
     "minigrid_memory": ["minigrid"],
     "pong": ["ale_py", "cv2"],
     "popgym_repeat": ["popgym"],
+    "self_play": ["pettingzoo"],
     "simple_spread": ["mpe2"],
 }
 """Modules of the extras that an example needs."""
