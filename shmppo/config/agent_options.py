@@ -28,9 +28,6 @@ class AgentOptions:
     """Iterations after which the opponents get other weights, and the current weights join those to choose from."""
     opponent_latest: float = 0.5
     """Share of the opponents that get the current weights. The others get any earlier ones."""
-    eval_opponent: str = "random"
-    """What plays the agents of --self-play in evaluations during training: random, or `module:function`, which gets
-    (observation, action space, NumPy generator) and returns an action."""
     agents: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()
     """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
 

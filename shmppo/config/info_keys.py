@@ -53,13 +53,12 @@ def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
 
 
 def agent_keys(agents: Sequence[str], slots: int) -> list[InfoKey]:
-    """Return the keys of environments with several agents, whose numbers do not come from `info`.
+    """Return the keys of environments with several agents. Their numbers do not come from `info`.
 
     Args:
         agents: names; each has a return.
         slots: number of opponents in self-play. The results of games also count for each of them. 0: no self-play.
     """
-    names = [f"return/{agent}" for agent in agents]
-    if slots:
-        names += [*RESULTS, *(f"{result}/{slot}" for slot in range(slots) if slots > 1 for result in RESULTS)]
-    return [InfoKey(tuple(name.split("/")), "last", True, PREFIX + name) for name in names]
+    named = [f"return/{agent}" for agent in agents] + list(RESULTS if slots else ())
+    per_slot = [f"{result}/{slot}" for slot in range(slots) if slots > 1 for result in RESULTS]
+    return [InfoKey(tuple(name.split("/")), "last", name in named, PREFIX + name) for name in named + per_slot]

@@ -44,7 +44,11 @@ def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Pat
     """
     typed = typed_fields(changes)
     refused = {name: value for name, value in typed.items() if value != getattr(stored, name)}
-    fixed = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs") if stored.env_schedule else ()
+    fixed = (
+        ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
+        if stored.env_schedule
+        else ()
+    )
     refused = {name: value for name, value in refused.items() if name not in RESUMABLE or name in fixed}
     require(not refused, refusal(run_dir, [flag_with_value(name, value) for name, value in refused.items()]))
     return dataclasses.replace(

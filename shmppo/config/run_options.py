@@ -92,6 +92,9 @@ class EvaluationOptions:
     """Sample the actions of evaluations from the policy. Otherwise it takes its most likely actions."""
     eval_env_kwargs: KeywordArguments = field(default_factory=dict)
     """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
+    eval_opponent: str = "random"
+    """What plays the agents of --self-play in evaluations: random, or `module:function`, which gets (observation,
+    action space, NumPy generator) and returns an action."""
     eval_videos: bool = False
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = "return"

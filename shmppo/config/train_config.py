@@ -127,6 +127,10 @@ class TrainConfig(
         """Maximum length of a sequence in the update, in steps: L, or 1 for a policy without recurrent state."""
         return self.seq_len if self.recurrent else 1
 
+    def slot_of(self, row: int) -> int:
+        """Return the index of the opponent against which the environment of a row plays. row: among all ranks."""
+        return row // self.env_rows % self.slots
+
     @cached_property
     def env_rows(self) -> int:
         """Rows per environment: the number of its agents, or 1 without agents."""

@@ -120,6 +120,8 @@ class AgentsEnv:
         terminated, truncated = np.zeros((2, len(self.names)), bool)
         chosen = {name: actions[k] for k, name in enumerate(self.names) if self.active[k]}
         while True:
+            if not chosen and self._turns is not None:
+                raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
             living = set(self.env.agents)
             observations, gained, terminations, truncations, infos = self.env.step(chosen)
             for k, name in enumerate(self.names):
@@ -192,7 +194,8 @@ class AgentsView(gymnasium.Env):
                 actions[k] = allowed_action(self.action_space, seen[MASK_KEY], np.argmax)
         rewards, _, truncated = self.agents.step(actions)
         done, cut = self.agents.done, bool(truncated.any())
-        return (*self._look()[:1], float(rewards.sum()), done and not cut, done and cut, self._look()[1])
+        observation, info = self._look()
+        return observation, float(rewards.sum()), done and not cut, done and cut, info
 
     def _look(self) -> tuple[Any, dict[str, Any]]:
         """Return the observation and the info of the first active agent, or of the same one after the last step."""

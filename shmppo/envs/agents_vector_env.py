@@ -15,7 +15,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.handles import RenderedHandle, creation_errors
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
@@ -27,26 +27,12 @@ from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, use
 _DOUBLE = struct.Struct("d")
 
 
-class AgentHandle(EnvHandle):
+class AgentHandle(RenderedHandle):
     """A row: an agent of an environment. It renders the whole environment."""
 
-    def __init__(self, index: int, view: AgentsView) -> None:
+    def __init__(self, index: int, env: gymnasium.Env) -> None:
         super().__init__(index)
-        self._view = view
-
-    def render(self) -> Any:
-        """Return the environment's rendering of its current state."""
-        return self._view.render()
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment without wrappers."""
-        return self._view.unwrapped
-
-    @property
-    def frames_per_second(self) -> float:
-        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
-        return float(self._view.metadata.get("render_fps") or 10)
+        self._env = env
 
 
 class AgentsVectorEnv(VectorEnv):
@@ -56,7 +42,7 @@ class AgentsVectorEnv(VectorEnv):
 
     Attributes:
         active: bool [n], the rows in which the policy acts in the next step.
-        against: bool [n], the rows in which an opponent acts in the next step. All other actions are ignored.
+        opponent_active: bool [n], the rows in which an opponent acts in the next step. All other actions are ignored.
         finished: the episodes of environments that ended at the last step, with the index of their first row. The
             return is the sum over the agents that the policy plays; each number of `info` is the mean over the agents
             that have it.
@@ -80,7 +66,7 @@ class AgentsVectorEnv(VectorEnv):
         self._envs: list[AgentsEnv] = [view.agents for view in views]
         handles = [AgentHandle(low + i, views[i // self._size]) for i in range(high - low)]
         super().__init__(config, task, handles)
-        self.active, self.against, self._opponents = np.zeros((3, high - low), bool)
+        self.active, self.opponent_active, self._opponents = np.zeros((3, high - low), bool)
         self.finished: list[EpisodeEnd] = []
         self._seeded = [task.seeding != "never"] * len(views)  # whether the next reset receives a seed
         self._masks = self.obs[-1] if self.observation.has_mask else None
@@ -204,7 +190,7 @@ class AgentsVectorEnv(VectorEnv):
         env, leaves = self._envs[e], self.observation.leaves
         for k, i in enumerate(self._rows(e)):
             self.active[i] = env.active[k] and not self._opponents[i]
-            self.against[i] = env.active[k] and self._opponents[i]
+            self.opponent_active[i] = env.active[k] and self._opponents[i]
             if not env.updated[k]:
                 continue
             try:
@@ -248,6 +234,6 @@ class AgentsVectorEnv(VectorEnv):
         if opponents.any():
             lead = np.sign(returns[~opponents].mean() - returns[opponents].mean())
             game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
-            slot = (self._config.first_row + self.handles[rows.start].index) // self._size % self._config.slots
+            slot = self._config.slot_of(self._config.first_row + self.handles[rows.start].index)
             results |= game | {f"{result}/{slot}": value for result, value in game.items() if self._config.slots > 1}
         return means | {PREFIX + name: value for name, value in results.items()}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import gymnasium
 import numpy as np
 
 from shmppo.errors import ConfigError, EnvError
@@ -36,3 +38,23 @@ class EnvHandle:
 
     def restore_snapshot(self, snapshot: np.ndarray) -> None:
         """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
+
+
+class RenderedHandle(EnvHandle):
+    """A handle of an environment that can be rendered."""
+
+    _env: gymnasium.Env
+
+    def render(self) -> Any:
+        """Return the environment's rendering of its current state."""
+        return self._env.render()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment without wrappers."""
+        return self._env.unwrapped
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
+        return float(self._env.metadata.get("render_fps") or 30)

@@ -18,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import STEP_RULE, brief, result_of
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.handles import RenderedHandle, creation_errors
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
@@ -35,7 +35,7 @@ _NO_RESULT = (0.0, False, False)  # reward, terminated, truncated
 _DOUBLE = struct.Struct("d")
 
 
-class GymnasiumHandle(EnvHandle):
+class GymnasiumHandle(RenderedHandle):
     """A handle with its own Gymnasium environment. It seeds each episode.
 
     Attributes:
@@ -97,24 +97,10 @@ class GymnasiumHandle(EnvHandle):
             raise EnvError(self.index, f"{found}; it must return (observation, info)") from error
         return observation
 
-    def render(self) -> Any:
-        """Return the environment's rendering of its current state."""
-        return self._env.render()
-
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space of the environment."""
         return self._env.action_space
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment without wrappers."""
-        return self._env.unwrapped
-
-    @property
-    def frames_per_second(self) -> float:
-        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
-        return float(self._env.metadata.get("render_fps") or 30)
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if self._task.snapshot is not None:

@@ -20,11 +20,11 @@ from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.schedule import Options
 from shmppo.envs.sync_vector_env import GymnasiumHandle
 from shmppo.errors import ConfigError
-from shmppo.policies.opponents import against, load_opponent
+from shmppo.policies.opponents import load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
 from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
-from shmppo.sampling.players import Player
+from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import torch_threads
 
@@ -118,8 +118,8 @@ def evaluate(
         require(not (record and trained.task.agents), "--record does not support several agents; leave it out")
         player = None
         if opponent is not None:
-            player = load_opponent(opponent, trained, trust)
-            trained = against(trained, seat)
+            player = load_opponent(opponent, trained, trust, stochastic=stochastic)
+            trained = with_opponent(trained, seat)
         elif trained.config.self_play is not None:
             trained = replace(trained, config=replace(trained.config, self_play=None))
         results = play_episodes(
@@ -141,7 +141,7 @@ def play_episodes(
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
     recorder: Recorder | None = None,
-    opponent: Player | None = None,
+    opponent: EvaluationOpponent | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 

@@ -17,14 +17,16 @@ from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import EpisodeResult
-from shmppo.sampling.players import RANDOM, FunctionPlayer, Player
+from shmppo.sampling.evaluation_opponents import RANDOM, EvaluationOpponent, FunctionOpponent
+from shmppo.utils.rng import opponent_generator
 
 
-class PolicyPlayer(Player):
-    """A trained policy as an opponent. It takes its most likely actions."""
+class PolicyOpponent(EvaluationOpponent):
+    """A trained policy as an opponent."""
 
-    def __init__(self, trained: TrainedPolicy) -> None:
-        self._trained = trained
+    def __init__(self, trained: TrainedPolicy, *, stochastic: bool) -> None:
+        """Create the opponent. stochastic: whether it samples actions, or takes the most likely ones."""
+        self._trained, self._stochastic = trained, stochastic
 
     def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
         """Begin an episode in every environment, with recurrent states of zero."""
@@ -37,20 +39,24 @@ class PolicyPlayer(Player):
             np.zeros((count, size), np.float32) for size in (distribution.action_size, distribution.num_params)
         )
         self._values = np.zeros(count, np.float32)
+        self._generators = [opponent_generator(seed, handle.index, 0) for handle in envs.handles]
 
     def act(self, rows: Sequence[int]) -> list[Any]:
-        """Return the most likely actions."""
+        """Return its actions."""
         self._playing[:] = False
         self._playing[rows] = True
-        self._actor.act(self._actions, self._params, self._values, None)
-        return self._trained.task.distribution.to_env(self._actions[rows])
+        distribution = self._trained.task.distribution
+        if self._stochastic:
+            self._actor.load_noise(np.stack([distribution.noise(one, 1) for one in self._generators], axis=1))
+        self._actor.act(self._actions, self._params, self._values, 0 if self._stochastic else None)
+        return distribution.to_env(self._actions[rows])
 
     def end(self, row: int) -> None:
         """Begin anew with a recurrent state of zero."""
         self._actor.states[row] = 0.0
 
 
-def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted) -> Player:
+def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted, *, stochastic: bool) -> EvaluationOpponent:
     """Return the opponent that `evaluate --opponent` names: "random", `module:function`, or the directory of a run.
 
     Raises:
@@ -58,14 +64,14 @@ def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted) -> Player:
     """
     path = Path(name)
     if name == RANDOM or (":" in name and not path.exists()):
-        return FunctionPlayer(name)
+        return FunctionOpponent(name)
     other = load_trained(path, trust=trust)
     spaces = [(task.observation, task.agents, task.spaces["action_space"]) for task in (trained.task, other.task)]
     require(spaces[0] == spaces[1], f"--opponent {name} was trained with other agents or spaces; choose another run")
-    return PolicyPlayer(other)
+    return PolicyOpponent(other, stochastic=stochastic)
 
 
-def against(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
+def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
     """Return a policy that plays one agent, `seat`, or if it is None an agent that changes with the episode.
 
     Raises:

@@ -101,7 +101,7 @@ class OpponentPool:
         metrics = [key.metric for key in self._config.reported_info]
         win, draw = (info[:, metrics.index(f"{PREFIX}{result}")] for result in ("win", "draw"))
         for row, score in zip(rows, (win + draw / 2).tolist(), strict=True):
-            opponent = self._members[self._chosen[row // self._config.env_rows % self._config.slots]]
+            opponent = self._members[self._chosen[self._config.slot_of(row)]]
             expected = 1 / (1 + 10 ** ((opponent.rating - self.rating) / ELO_SCALE))
             self.rating += ELO_STEP * (score - expected)
 

@@ -241,7 +241,7 @@ class Collector:
             for column, obs in zip(rollout.obs, envs.obs, strict=True):
                 column[t] = obs
             rollout.first[t] = self._first
-            if self._envs.active is not None:
+            if envs.active is not None:
                 self._sequences.update_active(t, envs.active, self._first, actor.states, rollout.sequence_state)
             elif t == self._sequences.next_step:
                 self._sequences.update(t, self._first, actor.states, rollout.sequence_state)
@@ -250,7 +250,7 @@ class Collector:
             if self._opponents is not None:
                 self._opponents.act(self._actions, actor.states, t)
             rollout.actions[t] = self._actions
-            if self._envs.active is not None:
+            if envs.active is not None:
                 rollout.joint_actions[t], rollout.joint_end[t] = self._actions, False
             actions = self._task.distribution.to_env(self._actions)
             timer.switch("environment")
@@ -296,9 +296,10 @@ class Collector:
             )
             for handle in envs.handles
         ]
-        self._actor.load_noise(np.stack(noise, axis=1))  # [T, own, noise_size]
+        own_noise = np.stack(noise, axis=1)  # [T, own, noise_size]
+        self._actor.load_noise(own_noise)
         if self._opponents is not None:
-            self._opponents.load(np.stack(noise, axis=1))
+            self._opponents.load(own_noise)
         self._sequences.reset()
 
     def _load_options(self) -> None:

@@ -28,7 +28,7 @@ from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import Actor
-from shmppo.sampling.players import FunctionPlayer, Player
+from shmppo.sampling.evaluation_opponents import EvaluationOpponent, FunctionOpponent
 from shmppo.utils.rng import action_noise_generator
 
 EPISODES_AT_ONCE = 64
@@ -69,7 +69,7 @@ class EpisodePlayer:
         render_mode: str | None = None,
         after_step: AfterStep | None = None,
         recorder: Recorder | None = None,
-        opponent: Player | None = None,
+        opponent: EvaluationOpponent | None = None,
     ) -> None:
         """Create a player that has no environments yet.
 
@@ -162,10 +162,9 @@ class EpisodePlayer:
             actor.act(actions, params, values, 0 if self._stochastic else None)
             chosen = [None if i // rows in results else action for i, action in enumerate(distribution.to_env(actions))]
             if self._opponent is not None:
-                against = [
-                    i for i in np.flatnonzero(cast(AgentsVectorEnv, envs).against).tolist() if i // rows not in results
-                ]
-                for i, action in zip(against, self._opponent.act(against), strict=True):
+                acting = np.flatnonzero(cast(AgentsVectorEnv, envs).opponent_active).tolist()
+                acting = [i for i in acting if i // rows not in results]
+                for i, action in zip(acting, self._opponent.act(acting), strict=True):
                     chosen[i] = action
             ended = take_step(chosen, rewards, terminated, truncated)
             for end in ended:
@@ -213,9 +212,10 @@ class EvaluationShare:
         def count_step(*_: object) -> None:  # a method would keep this object, and with it the shared memory
             progress[1] += 1
 
-        opponent = None if config.self_play is None else FunctionPlayer(config.eval_opponent)
+        opponent = None if config.self_play is None else FunctionOpponent(config.eval_opponent)
+        one_opponent = dataclasses.replace(config, opponent_slots=1)
         self._player = EpisodePlayer(
-            config, task, model, stochastic=config.eval_sample, after_step=count_step, opponent=opponent
+            one_opponent, task, model, stochastic=config.eval_sample, after_step=count_step, opponent=opponent
         )
 
     def play(self, iteration: int) -> None:

@@ -41,15 +41,14 @@ class Opponents:
         self._published, self._envs = buffers.published, envs
         self._opponents: list[_Opponent] = []
         size, distribution = config.env_rows, task.distribution
-        env_of_row = (config.first_row + np.array(columns)) // size
         for slot in range(config.slots):
-            rows = np.flatnonzero(env_of_row % config.slots == slot)
+            rows = np.flatnonzero([config.slot_of(config.first_row + n) == slot for n in columns])
             if not len(rows):
                 continue
             model = ActorCritic(config, task.observation, distribution)
             move_parameters(model, torch.from_numpy(buffers.published.opponents[slot]), keep=False)
             obs = [np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in envs.obs]
-            low = int(env_of_row[rows[0]]) // config.slots * size
+            low = (config.first_row + columns[rows[0]]) // size // config.slots * size
             actor = Actor(config, model, distribution, obs, low=low, noise_steps=config.rollout_steps)
             sizes = distribution.action_size, distribution.num_params
             actions, params = (np.zeros((len(rows), width), np.float32) for width in sizes)
@@ -65,7 +64,7 @@ class Opponents:
     def act(self, actions: np.ndarray, states: np.ndarray, t: int) -> None:
         """Replace the actions [own, A] and the recurrent states [own, S] of the rows that opponents play at step t."""
         for one in self._opponents:
-            played = self._envs.against[one.rows]
+            played = self._envs.opponent_active[one.rows]
             if not played.any():
                 continue
             for target, source in zip(one.obs, self._envs.obs, strict=True):

@@ -90,7 +90,7 @@ def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.Monke
     original = Opponents.act
 
     def act(opponents: Opponents, actions: np.ndarray, states: np.ndarray, t: int) -> None:
-        turns.append(opponents._envs.against.copy())
+        turns.append(opponents._envs.opponent_active.copy())
         original(opponents, actions, states, t)
 
     monkeypatch.setattr(Opponents, "act", act)
@@ -164,6 +164,8 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     assert wins[0] < 0.3 < wins[2]
     assert 0.1 < wins[1] < 0.9
     assert {episode.episode_return for episode in random.episodes} == {-1.0, 1.0}
+    sampled_games = evaluate(directory, opponent=directory, episodes=40, seat="one", stochastic=True, trust=TRUST)
+    assert sampled_games.episodes != itself.episodes
     again = evaluate(directory, opponent="random", episodes=40, seat="one", trust=TRUST)
     assert again.episodes == random.episodes
     for fields, message in (

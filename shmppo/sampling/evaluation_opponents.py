@@ -1,4 +1,4 @@
-"""Opponents in evaluations: they play the agents that the policy does not play (--self-play)."""
+"""Opponents in evaluations: they act for the agents that the policy does not play."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ChooseAction = Callable[[Any, gymnasium.Space[Any], np.random.Generator], Any]
 """Returns an action for (the observation of an agent, its action space, a generator of its own)."""
 
 
-class Player(ABC):
-    """A player of the agents that the policy does not play."""
+class EvaluationOpponent(ABC):
+    """Acts for the agents that the policy does not play."""
 
     @abstractmethod
     def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
@@ -32,11 +32,11 @@ class Player(ABC):
         """Return an action for each of these rows, in the environment's format."""
 
     def end(self, row: int) -> None:  # noqa: B027
-        """Note that the agent of a row has ended. A player without recurrent states need not do anything."""
+        """Note that the agent of a row has ended. Without recurrent states, there is nothing to do."""
 
 
-class FunctionPlayer(Player):
-    """A player that keeps no state: a function chooses its actions."""
+class FunctionOpponent(EvaluationOpponent):
+    """An opponent without memory: a function chooses its actions."""
 
     def __init__(self, name: str) -> None:
         """Load the function. name: "random", or `module:function`, which is called as `ChooseAction` says.
