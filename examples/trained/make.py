@@ -34,7 +34,7 @@ POLICIES = {
     "ant": "--preset Ant-v5",
     "humanoid": "--preset Humanoid-v5",
     "minigrid-memory": "--preset MiniGrid-MemoryS9-v0",
-    "pong": "--preset ALE/Pong-v5 --portable",
+    "tictactoe": "--preset tictactoe_v3",
     "popgym-repeat-previous-easy": "--preset popgym --total-steps 1000000",
     "popgym-autoencode-easy": "--preset popgym --env popgym:popgym-AutoencodeEasy-v0 --core lru --total-steps 2000000",
     "popgym-count-recall-easy": (
@@ -45,8 +45,10 @@ POLICIES = {
     ),
 }
 """The flags of each policy."""
-MODULES = ("ale_py", "minigrid", "popgym")
+MODULES = ("minigrid", "pettingzoo", "popgym")
 """Other packages of which policies import environments."""
+OPPONENTS = {"tictactoe": "random"}
+"""Policy of a game -> its opponent in the evaluation."""
 TABLE_BEGIN, TABLE_END = "<!-- table of make.py -->\n", "<!-- end of the table -->\n"
 
 
@@ -68,7 +70,8 @@ def make(name: str) -> None:
         sys.exit(f"{run_dir} was stopped; the same command continues it")
     shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
     trust = [word for module in MODULES for word in ("--trust", module)]
-    result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json", *trust))
+    opponent = ["--opponent", OPPONENTS[name]] if name in OPPONENTS else []
+    result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json", *trust, *opponent))
     kept = ("return_mean", "return_std", "episodes", "seed")
     receipt = {"command": f"shmppo train {flags} --seed 1", **{key: result[key] for key in kept}}
     (target / "receipt.json").write_text(json.dumps(receipt, indent=1) + "\n")

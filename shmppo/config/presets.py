@@ -156,6 +156,23 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 1_000_000,
         "anneal_steps": 10_000_000,
     },
+    "tictactoe_v3": {
+        "env": "pettingzoo.classic.tictactoe_v3:env",
+        "action_masks": True,
+        "self_play": (),
+        "opponent_every": 5,
+        "core": "none",
+        "encoder_sizes": (256, 256),
+        "activation": "relu",
+        "num_envs": 64,
+        "rollout_steps": 64,
+        "normalize_obs": False,
+        "normalize_reward": False,
+        "learning_rate": 1e-3,
+        "entropy_coef": 0.1,
+        "gamma": 1.0,
+        "total_steps": 1_500_000,
+    },
     "popgym": {
         "env": "popgym:popgym-RepeatPreviousEasy-v0",
         "prev_action": True,
@@ -171,8 +188,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 15_000_000,
     },
 }
-"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`. The preset `popgym` is
-for all tasks of a suite: add --env.
+"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`, or the name of its
+module in PettingZoo. The preset `popgym` is for all tasks of a suite: add --env.
 
 A name that ends in `-memory` is a variant of the task: the policy does not see some numbers of the observation, so it
 needs memory."""

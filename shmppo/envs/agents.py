@@ -173,7 +173,7 @@ class AgentsView(gymnasium.Env):
     def __init__(self, agents: AgentsEnv) -> None:
         self.agents = agents
         self.observation_space, self.action_space = agents.observation_space, agents.action_space
-        self.metadata, self.render_mode = agents.env.metadata, agents.env.render_mode
+        self.metadata, self.render_mode = agents.env.metadata, getattr(agents.env, "render_mode", None)
         self._actor = 0
 
     @property

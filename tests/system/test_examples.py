@@ -17,6 +17,7 @@ from shmppo.storage.checkpoint_file import load_checkpoint
 EXAMPLES = sorted(set((TESTS.parent / "examples").glob("*.py")) - {TESTS.parent / "examples" / "board_game_players.py"})
 
 NEEDED = {
+    "agents_with_memory": ["pettingzoo"],
     "lunarlander": ["Box2D"],
     "minigrid_memory": ["minigrid"],
     "pong": ["ale_py", "cv2"],

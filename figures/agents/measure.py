@@ -1,0 +1,119 @@
+"""Measure how several agents learn, with one shared policy.
+
+    python -m figures.agents.measure teams --seeds 1 2 3
+    python -m figures.agents.measure games
+    python -m figures.agents.measure peer "VENV/bin/python ppo_of_sb3.py"
+
+teams: simple_spread with a critic that sees what the agent sees (IPPO), and with one that also sees the state of the
+environment (MAPPO), and the task of examples/agents_with_memory.py with and without memory. Appends to teams.csv.
+
+games: board games by self-play, then games against other players from both seats. Appends to games.csv.
+
+peer: simple_spread with the same numbers as IPPO in another trainer, interleaved with short runs of ours with two
+workers. The command gets a seed and a number of environment steps, and prints JSON with steps_per_second,
+evaluate_return, and evaluate_std. Writes peer.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from figures.common.command_line import script_parser
+from figures.common.evaluated_runs import RUNS, add_run, commits_of, is_finished, train_or_resume
+from figures.common.paths import ROOT
+from figures.common.tables import append_rows, has_row, write_rows
+
+FOLDER, EXAMPLES = Path(__file__).parent, ROOT / "examples"
+STEPS = 500_000
+SPREAD: list[object] = [
+    "-m", "shmppo.train", "--env", "mpe2.simple_spread_v3:parallel_env", "--core", "none", "--encoder-sizes", 64, 64,
+    "--num-envs", 16, "--rollout-steps", 128, "--seq-len", 25, "--epochs", 4, "--minibatches", 12, "--gamma", 0.95,
+    "--learning-rate", 1e-3, "--entropy-coef", 0.01,
+]  # fmt: skip
+TEAMS: dict[tuple[str, str], list[object]] = {
+    ("simple_spread", "IPPO"): [*SPREAD, "--total-steps", STEPS],
+    ("simple_spread", "MAPPO"): [*SPREAD, "--critic-state", "--separate-critic", "all", "--total-steps", STEPS],
+    ("message", "GRU"): [EXAMPLES / "agents_with_memory.py"],
+    ("message", "no memory"): [EXAMPLES / "agents_with_memory.py", "--core", "none"],
+}
+GAMES: dict[str, tuple[list[object], tuple[str, ...]]] = {
+    "tic-tac-toe": ([EXAMPLES / "self_play.py"], ("random", "board_game_players:perfect")),
+    "Connect Four": ([EXAMPLES / "connect_four.py"], ("random", "board_game_players:searching")),
+}
+"""Game -> (program that trains and its flags, opponents)."""
+SEATS, GAMES_PER_SEAT = 2, 500
+
+
+def measure_teams(options: argparse.Namespace) -> None:
+    for seed in options.seeds:
+        for (task, case), program in TEAMS.items():
+            add_run(FOLDER / "teams.csv", {"task": task, "case": case}, seed, program, episodes=100)
+
+
+def evaluate(run_dir: Path, *flags: object) -> dict[str, Any]:
+    """Evaluate the policy of a run."""
+    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--json", "--trust", "pettingzoo", *flags]
+    output = subprocess.run([*map(str, command)], cwd=EXAMPLES, check=True, stdout=subprocess.PIPE, text=True).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def measure_games(options: argparse.Namespace) -> None:
+    """Train each game once, with the first seed, and append a row for each opponent and seat."""
+    table, seed = FOLDER / "games.csv", options.seeds[0]
+    for game, (program, opponents) in GAMES.items():
+        run_dir = RUNS / "games" / f"{game}-s{seed}"
+        if not is_finished(run_dir):
+            train_or_resume([*map(str, program)], seed, run_dir)
+        summary = json.loads((run_dir / "summary.json").read_text())
+        config = json.loads((run_dir / "config.json").read_text())["config"]
+        for opponent in opponents:
+            for seat in config["agents"]:
+                key = {"game": game, "opponent": opponent.partition(":")[2] or opponent, "seat": seat, "seed": seed}
+                if has_row(table, key):
+                    continue
+                result = evaluate(run_dir, "--opponent", opponent, "--seat", seat, "--episodes", GAMES_PER_SEAT)
+                row = {name: round(GAMES_PER_SEAT * result[f"info/{name}_mean"]) for name in ("win", "draw", "loss")}
+                row |= {name: summary[name] for name in ("env_steps", "wall_seconds", "weights_sha256")}
+                append_rows(table, [{**key, **row, "commit": commits_of(run_dir)}])
+                print(key, row, flush=True)
+
+
+def measure_peer(options: argparse.Namespace) -> None:
+    """Write a row per seed: return and rate of the other trainer after STEPS, and the ratio of our rate to its rate."""
+    rows: list[dict[str, Any]] = []
+    for seed in options.seeds:
+        with tempfile.TemporaryDirectory() as directory:
+            run_dir = Path(directory) / "run"
+            short = [sys.executable, *SPREAD, "--total-steps", 100_000, "--workers", 2, "--quiet", "--run-dir", run_dir]
+            subprocess.run([*map(str, short)], cwd=ROOT, check=True)
+            ours = json.loads((run_dir / "summary.json").read_text())
+        output = subprocess.run(f"{options.command} {seed} {STEPS}", shell=True, check=True, stdout=subprocess.PIPE)
+        theirs = json.loads(output.stdout.splitlines()[-1])
+        rate = ours["env_steps"] / ours["wall_seconds"]
+        rows.append({"seed": seed, **theirs, "rate": round(rate), "ratio": round(rate / theirs["steps_per_second"], 2)})
+        print(rows[-1], flush=True)
+    write_rows(FOLDER / "peer.csv", rows, f"Median ratio {median(row['ratio'] for row in rows)}.")
+
+
+PARTS = {"teams": measure_teams, "games": measure_games, "peer": measure_peer}
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("command", nargs="?", help="of the other trainer")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    options = parser.parse_args()
+    PARTS[options.part](options)
+
+
+if __name__ == "__main__":
+    main()
