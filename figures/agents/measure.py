@@ -3,15 +3,17 @@
     python -m figures.agents.measure teams --seeds 1 2 3
     python -m figures.agents.measure games
     python -m figures.agents.measure peer "VENV/bin/python ppo_of_sb3.py"
+    python -m figures.agents.measure speed "VENV/bin/python ppo_of_sb3.py"
 
 teams: simple_spread with a critic that sees what the agent sees (IPPO), and with one that also sees the state of the
 environment (MAPPO), and the task of examples/agents_with_memory.py with and without memory. Appends to teams.csv.
 
 games: board games by self-play, then games against other players from both seats. Appends to games.csv.
 
-peer: simple_spread with the same numbers as IPPO in another trainer, interleaved with short runs of ours with two
-workers. The command gets a seed and a number of environment steps, and prints JSON with steps_per_second,
-evaluate_return, and evaluate_std. Writes peer.csv.
+peer: IPPO on simple_spread with SB3's PPO, SuperSuit's vectorization, and the same numbers. The command gets a seed and
+a number of environment steps, and prints JSON with columns of teams.csv, to which the row is appended.
+
+speed: short runs of it, interleaved with IPPO and two workers. Writes speed.csv.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import RUNS, add_run, commits_of, is_finished, train_or_resume
 from figures.common.paths import ROOT
-from figures.common.tables import append_rows, has_row, write_rows
+from figures.common.tables import append_rows, has_row, read_rows, write_rows
 
 FOLDER, EXAMPLES = Path(__file__).parent, ROOT / "examples"
-STEPS = 500_000
+TABLE = FOLDER / "teams.csv"
+STEPS, SHORT = 500_000, 60_000
 SPREAD: list[object] = [
     "-m", "shmppo.train", "--env", "mpe2.simple_spread_v3:parallel_env", "--core", "none", "--encoder-sizes", 64, 64,
     "--num-envs", 16, "--rollout-steps", 128, "--seq-len", 25, "--epochs", 4, "--minibatches", 12, "--gamma", 0.95,
@@ -54,7 +56,7 @@ SEATS, GAMES_PER_SEAT = 2, 500
 def measure_teams(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         for (task, case), program in TEAMS.items():
-            add_run(FOLDER / "teams.csv", {"task": task, "case": case}, seed, program, episodes=100)
+            add_run(TABLE, {"task": task, "case": case}, seed, program, episodes=100)
 
 
 def evaluate(run_dir: Path, *flags: object) -> dict[str, Any]:
@@ -86,24 +88,36 @@ def measure_games(options: argparse.Namespace) -> None:
                 print(key, row, flush=True)
 
 
+def run_peer(command: str, seed: int, steps: int) -> dict[str, Any]:
+    """Run another trainer, and return what it prints."""
+    output = subprocess.run(f"{command} {seed} {steps}", shell=True, check=True, stdout=subprocess.PIPE).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
 def measure_peer(options: argparse.Namespace) -> None:
-    """Write a row per seed: return and rate of the other trainer after STEPS, and the ratio of our rate to its rate."""
+    for seed in options.seeds:
+        key = {"task": "simple_spread", "case": "SB3", "seed": seed}
+        if not has_row(TABLE, key):
+            columns = read_rows(TABLE)[0]
+            append_rows(TABLE, [dict.fromkeys(columns, "") | key | run_peer(options.command, seed, STEPS)])
+
+
+def measure_speed(options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     for seed in options.seeds:
         with tempfile.TemporaryDirectory() as directory:
-            run_dir = Path(directory) / "run"
-            short = [sys.executable, *SPREAD, "--total-steps", 100_000, "--workers", 2, "--quiet", "--run-dir", run_dir]
-            subprocess.run([*map(str, short)], cwd=ROOT, check=True)
-            ours = json.loads((run_dir / "summary.json").read_text())
-        output = subprocess.run(f"{options.command} {seed} {STEPS}", shell=True, check=True, stdout=subprocess.PIPE)
-        theirs = json.loads(output.stdout.splitlines()[-1])
+            flags = [*SPREAD, "--total-steps", SHORT, "--workers", 2, "--quiet", "--run-dir", f"{directory}/run"]
+            subprocess.run([sys.executable, *map(str, flags)], cwd=ROOT, check=True)
+            ours = json.loads((Path(directory) / "run" / "summary.json").read_text())
+        theirs = SHORT / run_peer(options.command, seed, SHORT)["wall_seconds"]
         rate = ours["env_steps"] / ours["wall_seconds"]
-        rows.append({"seed": seed, **theirs, "rate": round(rate), "ratio": round(rate / theirs["steps_per_second"], 2)})
+        rows.append({"shmppo": round(rate), "SB3": round(theirs), "ratio": round(rate / theirs, 2)})
         print(rows[-1], flush=True)
-    write_rows(FOLDER / "peer.csv", rows, f"Median ratio {median(row['ratio'] for row in rows)}.")
+    write_rows(FOLDER / "speed.csv", rows, f"Environment steps per second over {SHORT} steps, interleaved.")
 
 
-PARTS = {"teams": measure_teams, "games": measure_games, "peer": measure_peer}
+PARTS = {"teams": measure_teams, "games": measure_games, "peer": measure_peer, "speed": measure_speed}
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ def summary_of(name: str) -> dict[str, Any]:
 def needs_modules(name: str) -> None:
     """Skip the test if the environment of a policy is not installed."""
     module, colon, _ = load_config(TRAINED / name).env.partition(":")
+    module = module.partition(".")[0]
     if colon and importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
 
@@ -69,5 +70,5 @@ def test_a_policy_is_trained_again(name: str) -> None:
         pytest.skip("it was trained with other versions of the libraries")
     if load_config(TRAINED / name).portable:
         pytest.skip("torch is imported already; use shmppo verify")
-    verdict = verify_run(TRAINED / name, trust=("ale_py", "minigrid", "popgym"))
+    verdict = verify_run(TRAINED / name, trust=("minigrid", "pettingzoo", "popgym"))
     assert verdict.equal, verdict.text
