@@ -60,7 +60,7 @@ class Relay(ParallelEnv):
 
 CONFIG = TrainConfig(
     env="agents_with_memory:Relay", core="gru", hidden_size=64, encoder_sizes=(64,), num_envs=32, rollout_steps=64,
-    seq_len=32, minibatches=4, learning_rate=1e-3, entropy_coef=0.02, total_steps=500_000,
+    seq_len=32, minibatches=4, learning_rate=3e-3, entropy_coef=0.01, total_steps=200_000,
 )  # fmt: skip
 
 if __name__ == "__main__":  # workers import this file, too

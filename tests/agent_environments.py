@@ -16,7 +16,6 @@ class Crowd:
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "name": "crowd"}  # noqa: RUF012
-    render_mode = None
     possible_agents: list[str]
 
     def __init__(self, count: int = 3, length: int = 20, skip: float = 0.3, masks: bool = False) -> None:

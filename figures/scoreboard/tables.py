@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from figures.agents.measure import TABLE as TEAMS
 from figures.batches.measure import TABLE as BATCHES
 from figures.common.results import results_table
 from figures.fixed_points.measure import KL_COLUMNS
@@ -21,6 +22,7 @@ def tables() -> dict[Path, str]:
         BATCHES: results_table(
             BATCHES, "batches.measure", ["task", "environments", "learning_rate"], "train_return_100"
         ),
+        TEAMS: results_table(TEAMS, "agents.measure teams", ["task", "case"], "evaluate_return"),
     }  # fmt: skip
     for part, published in PUBLISHED.items():
         table = FOLDER / f"{part}.csv"
