@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shmppo.config.train_config import load_config
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_policy
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.tools.verify import verify_run
 from shmppo.utils.machine import versions
@@ -57,6 +60,27 @@ def test_the_returns_are_those_of_the_receipt() -> None:
     receipt = json.loads((TRAINED / "cartpole-memory" / "receipt.json").read_text())
     found = evaluate(TRAINED / "cartpole-memory", episodes=receipt["episodes"], seed=receipt["seed"]).returns
     assert sum(found) / len(found) == receipt["return_mean"]
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_the_policy_for_tictactoe_never_loses(seat: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plays against every sequence of moves that its opponent can choose."""
+    monkeypatch.syspath_prepend(str(TRAINED.parent))
+    players = importlib.import_module("board_game_players")
+    policy = load_policy(TRAINED / "tictactoe", trust=["pettingzoo"])
+    boards = {((0,) * 3,) * 3}
+    for turn in range(9):
+        choices = [players.moves(board) for board in sorted(boards)]
+        if turn % 2 == seat:
+            array = np.array(sorted(boards))
+            obs = {"obs": np.stack([array == 1, array == -1], -1), "action_mask": (array == 0).reshape(-1, 9)}
+            actions, _ = policy.act(obs)
+            choices = [[(a, dict(found)[a])] for a, found in zip(actions.tolist(), choices, strict=True)]
+        after = {board for found in choices for _, board in found}
+        lost = {board for board in after if players.has_lost(board)}  # by the player who has the next turn
+        assert not lost or turn % 2 == seat
+        boards = after - lost
+    assert boards, "no draw"
 
 
 @pytest.mark.parametrize(
