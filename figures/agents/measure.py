@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from figures.common.command_line import script_parser
-from figures.common.evaluated_runs import RUNS, add_run, commits_of, is_finished, train_or_resume
+from figures.common.evaluated_runs import RUNS, add_run, commits_of, is_finished, save_curve, train_or_resume
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
 
@@ -46,11 +46,12 @@ TEAMS: dict[tuple[str, str], list[object]] = {
     ("message", "no memory"): [EXAMPLES / "agents_with_memory.py", "--core", "none"],
 }
 GAMES: dict[str, tuple[list[object], tuple[str, ...]]] = {
-    "tic-tac-toe": ([EXAMPLES / "self_play.py"], ("random", "board_game_players:perfect")),
-    "Connect Four": ([EXAMPLES / "connect_four.py"], ("random", "board_game_players:searching")),
+    "tic-tac-toe": (["-m", "shmppo.train", "--preset", "tictactoe_v3"], ("random", "board_game_players:perfect")),
+    "Connect Four": (["-m", "shmppo.train", "--preset", "connect_four_v3"], ("random", "board_game_players:searching")),
 }
 """Game -> (program that trains and its flags, opponents)."""
-SEATS, GAMES_PER_SEAT = 2, 500
+GAMES_PER_SEAT = 500
+GAME_COLUMNS = ("iteration", "env_steps", "wall_seconds", "elo", "info/win", "info/draw", "info/loss", "entropy")
 
 
 def measure_teams(options: argparse.Namespace) -> None:
@@ -74,6 +75,7 @@ def measure_games(options: argparse.Namespace) -> None:
         run_dir = RUNS / "games" / f"{game}-s{seed}"
         if not is_finished(run_dir):
             train_or_resume([*map(str, program)], seed, run_dir)
+        save_curve(run_dir, FOLDER / "curves" / f"{run_dir.name}.csv", GAME_COLUMNS)
         summary = json.loads((run_dir / "summary.json").read_text())
         config = json.loads((run_dir / "config.json").read_text())["config"]
         for opponent in opponents:

@@ -128,8 +128,8 @@ def commits_of(run_dir: Path) -> str:
     return " ".join(dict.fromkeys((commit or "installed")[:7] for commit in (started, git_revision())))
 
 
-def save_curve(run_dir: Path, file: Path) -> None:
+def save_curve(run_dir: Path, file: Path, columns: Sequence[str] = CURVE_COLUMNS) -> None:
     """Save at most CURVE_ROWS evenly spaced rows of metrics.csv, including the last one."""
     rows = read_rows(run_dir / "metrics.csv")
     chosen = sorted({(len(rows) - 1) * k // (CURVE_ROWS - 1) for k in range(CURVE_ROWS)})
-    write_rows(file, [{column: rows[i][column] for column in CURVE_COLUMNS} for i in chosen], note=None)
+    write_rows(file, [{column: rows[i][column] for column in columns} for i in chosen], note=None)

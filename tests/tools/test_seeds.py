@@ -87,6 +87,7 @@ def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them
     assert [summary["stop_reason"] for summary in stopped] == ["signal", "signal"]
 
 
+@pytest.mark.long
 def test_the_same_command_continues_the_runs_with_the_same_weights(tmp_path: Path) -> None:
     config = replace(SMALL, quiet=True, run_dir=str(tmp_path / "run"))
     train_seeds(replace(config, stop_at_iteration=3), (2,), 2)
