@@ -44,6 +44,17 @@ _MOUNTAIN_CAR: dict[str, Any] = {
     "total_steps": 300_000 // 8,
 }
 
+_BOARD_GAME: dict[str, Any] = {
+    "action_masks": True,
+    "self_play": (),
+    "opponent_every": 5,
+    "core": "none",
+    "activation": "relu",
+    "num_envs": 64,
+    "normalize_obs": False,
+    "normalize_reward": False,
+    "gamma": 1.0,
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": _CARTPOLE,
     "CartPole-v1-memory": _CARTPOLE | {"hide_obs": (1, 3)},
@@ -156,22 +167,24 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 1_000_000,
         "anneal_steps": 10_000_000,
     },
-    "tictactoe_v3": {
+    "tictactoe_v3": _BOARD_GAME
+    | {
         "env": "pettingzoo.classic.tictactoe_v3:env",
-        "action_masks": True,
-        "self_play": (),
-        "opponent_every": 5,
-        "core": "none",
         "encoder_sizes": (256, 256),
-        "activation": "relu",
-        "num_envs": 64,
         "rollout_steps": 64,
-        "normalize_obs": False,
-        "normalize_reward": False,
         "learning_rate": 1e-3,
         "entropy_coef": 0.1,
-        "gamma": 1.0,
         "total_steps": 1_500_000,
+    },
+    "connect_four_v3": _BOARD_GAME
+    | {
+        "env": "pettingzoo.classic.connect_four_v3:raw_env",
+        "encoder_sizes": (512, 512),
+        "rollout_steps": 128,
+        "learning_rate": 7e-4,
+        "entropy_coef": 0.08,
+        "anneal_entropy": True,
+        "total_steps": 10_000_000,
     },
     "popgym": {
         "env": "popgym:popgym-RepeatPreviousEasy-v0",
