@@ -41,7 +41,8 @@ def results_table(
     rows = read_rows(table)
     cases = dict.fromkeys(tuple(row[key] for key in keys) for row in rows)
     missing = [task for task in published if task not in {case[0] for case in cases}]
-    cells = [[*keys, "steps", "seeds", "mean ± deviation", "interquartile mean", *means, *names]]
+    steps = [] if "steps" in keys else ["steps"]
+    cells = [[*keys, *steps, "seeds", "mean ± deviation", "interquartile mean", *means, *names]]
     cells.append(["---"] * len(cells[0]))
     for case in cases:
         of_case = [row for row in rows if tuple(row[key] for key in keys) == case]
@@ -52,8 +53,8 @@ def results_table(
         )
         cells.append(
             [
-                *case,
-                f"{int(of_case[0]['env_steps']):,}",
+                *(f"{int(word):,}" if word.isdecimal() else word for word in case),
+                *(f"{int(of_case[0]['env_steps']):,}" for _ in steps),
                 str(len(of_case)),
                 _number(values.mean()) + spread[0],
                 _number(middle) + spread[1],

@@ -7,9 +7,11 @@ from pathlib import Path
 from figures.agents.measure import TABLE as TEAMS
 from figures.batches.measure import TABLE as BATCHES
 from figures.common.results import results_table
+from figures.distributions.measure import TABLE as DISTRIBUTIONS
 from figures.fixed_points.measure import KL_COLUMNS
 from figures.fixed_points.measure import TABLE as FIXED_POINTS
 from figures.published.measure import FOLDER, PUBLISHED
+from figures.teachers.measure import TABLE as TEACHERS
 
 
 def tables() -> dict[Path, str]:
@@ -22,6 +24,8 @@ def tables() -> dict[Path, str]:
         BATCHES: results_table(
             BATCHES, "batches.measure", ["task", "environments", "learning_rate"], "train_return_100"
         ),
+        DISTRIBUTIONS: results_table(DISTRIBUTIONS, "distributions.measure", ["task", "case"], "evaluate_return"),
+        TEACHERS: results_table(TEACHERS, "teachers.measure", ["task", "steps", "case"], "evaluate_return"),
         TEAMS: results_table(TEAMS, "agents.measure teams", ["task", "case"], "evaluate_return"),
     }  # fmt: skip
     for part, published in PUBLISHED.items():
