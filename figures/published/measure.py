@@ -4,7 +4,7 @@
     python -m figures.published.measure zoo --seeds 1 2 3 4 5
 
 occluded: four PyBullet tasks of which the policy sees only positions (P) or only velocities (V), 1.5 million steps. The
-parts of the observation are those of pomdp-baselines (twni2016). Needs pip install pybullet pybullet-envs-gymnasium.
+parts of the observation are those of pomdp-baselines (twni2016). Needs the extra `pybullet`.
 
 zoo: the tasks and budgets of `ppo_lstm` in RL Baselines3 Zoo, with 750 evaluation episodes.
 
@@ -20,11 +20,6 @@ from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import add_run
 
 FOLDER = Path(__file__).parent
-BULLET = (
-    "-m", "shmppo.train", "--wrappers", "figures.suites.wrappers:SavedStart", "--separate-critic", "all",
-    "--encoder-sizes", 128, "--hidden-size", 128, "--num-envs", 16, "--rollout-steps", 128, "--epochs", 10,
-    "--learning-rate", 3e-4, "--log-std-init", -0.7, "--total-steps", 1_500_000,
-)  # fmt: skip
 ROBOTS = {
     "Ant": ("Ant", 8, 28),
     "HalfCheetah": ("HalfCheetah", 6, 26),
@@ -44,7 +39,18 @@ def occluded(robot: str, seen: str, core: str) -> list[object]:
     velocities = {3, 4, 5, *range(9, 8 + 2 * joints, 2)}
     hidden = velocities if seen == "P" else set(range(size)) - velocities
     env = f"pybullet_envs_gymnasium:{name}BulletEnv-v0"
-    return [*BULLET, "--env", env, "--core", core, "--hide-obs", *sorted(hidden)]
+    return [
+        "-m",
+        "shmppo.train",
+        "--preset",
+        "pybullet-occluded",
+        "--env",
+        env,
+        "--core",
+        core,
+        "--hide-obs",
+        *sorted(hidden),
+    ]
 
 
 ZOO = {"CartPole-v1": 100_000, "Pendulum-v1": 100_000, "MountainCarContinuous-v0": 300_000 // 8}

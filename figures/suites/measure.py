@@ -67,6 +67,10 @@ SUITES = {
         "'shimmy[dm-control]' 'mujoco<4'",
         ["shimmy:dm_control/cartpole-swingup-v0", "shimmy:dm_control/walker-walk-v0"],
     ),
+    "PyBullet": (
+        "pybullet pybullet-envs-gymnasium",
+        ["pybullet_envs_gymnasium:HopperBulletEnv-v0 --wrappers shmppo.envs.wrappers:ResetOnce"],
+    ),
 }
 """Suite -> (its packages, its environments and the flags they need)."""
 CASES = [(suite, env) for suite, (_, envs) in SUITES.items() for env in envs]

@@ -27,11 +27,3 @@ class SeededGoals(Wrapper):
         if seed is not None:
             robot.seed(seed)
         return self.env.reset(seed=seed, options=options)
-
-
-class SavedStart(Wrapper):
-    """Makes PyBullet save the start of episodes before the first one, whose seed determines it otherwise."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        env.reset(seed=0)

@@ -186,6 +186,19 @@ PRESETS: dict[str, dict[str, Any]] = {
         "anneal_entropy": True,
         "total_steps": 10_000_000,
     },
+    "pybullet-occluded": {
+        "env": "pybullet_envs_gymnasium:HopperBulletEnv-v0",
+        "hide_obs": (3, 4, 5, 9, 11, 13),
+        "wrappers": ("shmppo.envs.wrappers:ResetOnce",),
+        "core": "lru",
+        "hidden_size": 128,
+        "encoder_sizes": (128,),
+        "separate_critic": "all",
+        "epochs": 10,
+        "learning_rate": 3e-4,
+        "log_std_init": -0.7,
+        "total_steps": 1_500_000,
+    },
     "popgym": {
         "env": "popgym:popgym-RepeatPreviousEasy-v0",
         "prev_action": True,
@@ -202,7 +215,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 """Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`, or the name of its
-module in PettingZoo. The preset `popgym` is for all tasks of a suite: add --env.
+module in PettingZoo. The presets `popgym` and `pybullet-occluded` are for all tasks of a suite: add --env, and
+--hide-obs.
 
 A name that ends in `-memory` is a variant of the task: the policy does not see some numbers of the observation, so it
 needs memory."""

@@ -4,7 +4,7 @@
 --prev-reward. The wrapped observation is a Dict, so the additions are leaves of the observation. They are stored,
 hashed, and replayed like every other leaf.
 
-`RepeatAction`, `FirstActions`, and `SplitObservation` are for --wrappers, for example `--wrappers
+`RepeatAction`, `ResetOnce`, `FirstActions`, and `SplitObservation` are for --wrappers, for example `--wrappers
 "shmppo.envs.wrappers:RepeatAction(steps=8)"`. Presets use them.
 """
 
@@ -74,6 +74,17 @@ class RepeatAction(gymnasium.Wrapper):
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info
+
+
+class ResetOnce(gymnasium.Wrapper):
+    """Resets the environment when it is made, for environments whose first reset differs from the later ones.
+
+    PyBullet's robots, for example, save their start in the first reset, and its seed changes all later episodes.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        env.reset(seed=0)
 
 
 class FirstActions(gymnasium.ActionWrapper):

@@ -37,6 +37,7 @@ DIGESTS = {
     "ALE/Pong-v5": "4cb1d9b360b4",
     "tictactoe_v3": "3e3a11c8208d",
     "connect_four_v3": "9f68b8494203",
+    "pybullet-occluded": "f89c5e40bc95",
     "popgym": "2c6d47808dc8",
 }
 """Beginning of the SHA-256 of each preset's fields. The published results were measured with these options."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.wrappers import FirstActions, RepeatAction, SplitObservation
+from shmppo.envs.wrappers import FirstActions, RepeatAction, ResetOnce, SplitObservation
 from shmppo.errors import ConfigError
 
 
@@ -39,6 +40,24 @@ def test_an_action_is_repeated_until_the_episode_ends(truncate: bool) -> None:
     assert env.step(4) == (3, 1.0 + 2.0 + 3.0, False, False, {"step": 3})
     assert env.step(2) == (5, 4.0 + 5.0, not truncate, truncate, {"step": 5})
     assert inner.actions == [4, 4, 4, 2, 2]
+
+
+def test_reset_once_makes_the_first_episode_like_the_same_episode_later() -> None:
+    class FirstSeed(gymnasium.Env[Any, Any]):
+        """Adds the seed of its first reset to all observations, as PyBullet's robots do."""
+
+        observation_space, action_space = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)
+        first: int | None = None
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            self.first = seed if self.first is None else self.first
+            assert seed is not None
+            assert self.first is not None
+            return np.array([seed + self.first], np.float32), {}
+
+    assert [FirstSeed().reset(seed=3)[0], ResetOnce(FirstSeed()).reset(seed=3)[0]] == [6, 3]
+    env = ResetOnce(FirstSeed())
+    assert [env.reset(seed=seed)[0] for seed in (2, 3)] == [2, 3]
 
 
 def test_only_the_first_actions_remain() -> None:
