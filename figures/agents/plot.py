@@ -12,7 +12,9 @@ from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, sa
 
 def main() -> None:
     out = picture_path(FOLDER / "agents.svg", __doc__)
-    figure, (spread, message, elo) = new_figure(1, 3, height=3.4, headline="Several agents with one policy")
+    figure, (spread, message, elo) = new_figure(
+        1, 3, height=3.4, headline="A central critic and memory help, and self-play still improves"
+    )
     for (task, case), color in zip(TEAMS, (*COLORS[:2], *COLORS[:2]), strict=True):
         axis = spread if task == "simple_spread" else message
         draw_curve(axis, FOLDER / "curves", f"{task}-{case}", "return_mean_100", case, color)
@@ -24,7 +26,7 @@ def main() -> None:
     label(elo, "environment steps", "Elo", "Self-play, initial weights: 0")
     for axis in (spread, message, elo):
         group_thousands(axis)
-        axis.legend(loc="lower right")
+        axis.legend(loc="center right" if axis is message else "lower right")
     save(figure, out, caption(TABLE, NOTE, seeds=distinct(rows_with(TABLE, {}), "seed")))
 
 
