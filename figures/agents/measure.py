@@ -2,8 +2,8 @@
 
     python -m figures.agents.measure teams --seeds 1 2 3
     python -m figures.agents.measure games
-    python -m figures.agents.measure peer "VENV/bin/python ppo_of_sb3.py"
-    python -m figures.agents.measure speed "VENV/bin/python ppo_of_sb3.py"
+    python -m figures.agents.measure peer "VENV/bin/python figures/agents/ppo_of_sb3.py"
+    python -m figures.agents.measure speed "VENV/bin/python figures/agents/ppo_of_sb3.py"
 
 teams: simple_spread with a critic that sees what the agent sees (IPPO), and with one that also sees the state of the
 environment (MAPPO), and the task of examples/agents_with_memory.py with and without memory. Appends to teams.csv.
@@ -13,7 +13,7 @@ games: board games by self-play, then games against other players from both seat
 peer: IPPO on simple_spread with SB3's PPO, SuperSuit's vectorization, and the same numbers. The command gets a seed and
 a number of environment steps, and prints JSON with columns of teams.csv, to which the row is appended.
 
-speed: short runs of it, interleaved with IPPO and two workers. Writes speed.csv.
+speed: short runs of IPPO with two workers and of the other trainer, interleaved. Writes speed.csv.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from figures.common.command_line import script_parser
-from figures.common.evaluated_runs import RUNS, add_run, commits_of, is_finished, save_curve, train_or_resume
+from figures.common.evaluated_runs import RUNS, add_run, commits_of, evaluate_run, save_curve, train
 from figures.common.paths import ROOT
-from figures.common.tables import append_rows, has_row, read_rows, write_rows
+from figures.common.tables import append_rows, has_row, read_rows, rows_with, write_rows
 
 FOLDER, EXAMPLES = Path(__file__).parent, ROOT / "examples"
 TABLE = FOLDER / "teams.csv"
@@ -41,6 +41,7 @@ SPREAD: list[object] = [
 ]  # fmt: skip
 TEAMS: dict[tuple[str, str], list[object]] = {
     ("simple_spread", "IPPO"): [*SPREAD, "--total-steps", STEPS],
+    ("simple_spread", "IPPO, separate critic"): [*SPREAD, "--separate-critic", "all", "--total-steps", STEPS],
     ("simple_spread", "MAPPO"): [*SPREAD, "--critic-state", "--separate-critic", "all", "--total-steps", STEPS],
     ("message", "GRU"): [EXAMPLES / "agents_with_memory.py"],
     ("message", "no memory"): [EXAMPLES / "agents_with_memory.py", "--core", "none"],
@@ -60,30 +61,22 @@ def measure_teams(options: argparse.Namespace) -> None:
             add_run(TABLE, {"task": task, "case": case}, seed, program, episodes=100)
 
 
-def evaluate(run_dir: Path, *flags: object) -> dict[str, Any]:
-    """Evaluate the policy of a run."""
-    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--json", "--trust", "pettingzoo", *flags]
-    output = subprocess.run([*map(str, command)], cwd=EXAMPLES, check=True, stdout=subprocess.PIPE, text=True).stdout
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return result
-
-
 def measure_games(options: argparse.Namespace) -> None:
     """Train each game once, with the first seed, and append a row for each opponent and seat."""
     table, seed = FOLDER / "games.csv", options.seeds[0]
     for game, (program, opponents) in GAMES.items():
         run_dir = RUNS / "games" / f"{game}-s{seed}"
-        if not is_finished(run_dir):
-            train_or_resume([*map(str, program)], seed, run_dir)
+        if len(rows_with(table, {"game": game})) == 2 * len(opponents):
+            continue
+        summary = train(program, seed, run_dir)
         save_curve(run_dir, FOLDER / "curves" / f"{run_dir.name}.csv", GAME_COLUMNS)
-        summary = json.loads((run_dir / "summary.json").read_text())
         config = json.loads((run_dir / "config.json").read_text())["config"]
         for opponent in opponents:
             for seat in config["agents"]:
                 key = {"game": game, "opponent": opponent.partition(":")[2] or opponent, "seat": seat, "seed": seed}
                 if has_row(table, key):
                     continue
-                result = evaluate(run_dir, "--opponent", opponent, "--seat", seat, "--episodes", GAMES_PER_SEAT)
+                result = evaluate_run(run_dir, GAMES_PER_SEAT, "--opponent", opponent, "--seat", seat)
                 row = {name: round(GAMES_PER_SEAT * result[f"info/{name}_mean"]) for name in ("win", "draw", "loss")}
                 row |= {name: summary[name] for name in ("env_steps", "wall_seconds", "weights_sha256")}
                 append_rows(table, [{**key, **row, "commit": commits_of(run_dir)}])
@@ -112,7 +105,8 @@ def measure_speed(options: argparse.Namespace) -> None:
             flags = [*SPREAD, "--total-steps", SHORT, "--workers", 2, "--quiet", "--run-dir", f"{directory}/run"]
             subprocess.run([sys.executable, *map(str, flags)], cwd=ROOT, check=True)
             ours = json.loads((Path(directory) / "run" / "summary.json").read_text())
-        theirs = SHORT / run_peer(options.command, seed, SHORT)["wall_seconds"]
+        peer = run_peer(options.command, seed, SHORT)
+        theirs = peer["env_steps"] / peer["wall_seconds"]
         rate = ours["env_steps"] / ours["wall_seconds"]
         rows.append({"shmppo": round(rate), "SB3": round(theirs), "ratio": round(rate / theirs, 2)})
         print(rows[-1], flush=True)

@@ -13,9 +13,9 @@ from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, sa
 def main() -> None:
     out = picture_path(FOLDER / "agents.svg", __doc__)
     figure, (spread, message, elo) = new_figure(
-        1, 3, height=3.4, headline="A central critic and memory help, and self-play still improves"
+        1, 3, height=3.4, headline="Three agents that cooperate, two that need memory, and games by self-play"
     )
-    for (task, case), color in zip(TEAMS, (*COLORS[:2], *COLORS[:2]), strict=True):
+    for (task, case), color in zip(TEAMS, (*COLORS[:3], *COLORS[:2]), strict=True):
         axis = spread if task == "simple_spread" else message
         draw_curve(axis, FOLDER / "curves", f"{task}-{case}", "return_mean_100", case, color)
         draw_evaluations(axis, rows_with(TABLE, {"task": task, "case": case}), color)
@@ -27,7 +27,7 @@ def main() -> None:
     for axis in (spread, message, elo):
         group_thousands(axis)
         axis.legend(loc="center right" if axis is message else "lower right")
-    save(figure, out, caption(TABLE, NOTE, seeds=distinct(rows_with(TABLE, {}), "seed")))
+    save(figure, out, caption(TABLE, f"{NOTE} Elo: seed 1.", seeds=distinct(rows_with(TABLE, {}), "seed")))
 
 
 if __name__ == "__main__":

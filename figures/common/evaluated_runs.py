@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +59,9 @@ def add_run(
 
 
 def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path, episodes: int) -> dict[str, Any]:
-    """Train with --workers 0 unless the run is finished, evaluate over some episodes, and return the results.
-
-    Raises:
-        SystemExit: if a signal has stopped the training.
-    """
-    if not is_finished(run_dir):
-        train_or_resume(list(map(str, arguments)), seed, run_dir)
-    if not is_finished(run_dir):
-        raise SystemExit(f"the training in {run_dir} was stopped; run the same command again to resume it")
-    summary = json.loads((run_dir / "summary.json").read_text())
-    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", episodes, "--seed", 1, "--json"]
-    command += trust_of(run_dir)
-    # Some examples define wrappers that the run names by the module of the example.
-    path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path}
-    output = subprocess.run(
-        list(map(str, command)), check=True, capture_output=True, text=True, cwd=ROOT, env=environment
-    )
-    result = json.loads(output.stdout.splitlines()[-1])  # an environment may print before
+    """Train with --workers 0 unless the run is finished, evaluate over some episodes, and return the results."""
+    summary = train(arguments, seed, run_dir)
+    result = evaluate_run(run_dir, episodes)
     return {
         "seed": seed,
         "env_steps": summary["env_steps"],
@@ -89,6 +73,20 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path, ep
         "weights_sha256": summary["weights_sha256"],
         "commit": commits_of(run_dir),
     }
+
+
+def evaluate_run(run_dir: Path, episodes: int, *flags: object) -> dict[str, Any]:
+    """Evaluate the final policy of a run, and return the results of `shmppo evaluate --json`."""
+    command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", episodes, "--seed", 1, "--json"]
+    command += [*trust_of(run_dir), *flags]
+    # Some examples define wrappers that the run names by the module of the example.
+    path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    output = subprocess.run(
+        list(map(str, command)), check=True, capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    result: dict[str, Any] = json.loads(output.stdout.splitlines()[-1])  # an environment may print before
+    return result
 
 
 def is_finished(run_dir: Path) -> bool:
@@ -111,15 +109,25 @@ def trust_of(run_dir: Path) -> list[str]:
     return [word for module in modules_of(config_of(run_dir)) for word in ("--trust", module)]
 
 
-def train_or_resume(arguments: Iterable[str], seed: int, run_dir: Path) -> None:
-    """Train with --workers 0, or resume from the last checkpoint. arguments: those of `add_run`."""
-    if (run_dir / "checkpoint.pt").exists():
-        program = itertools.takewhile(lambda argument: not argument.startswith("--"), arguments)
-        command = [*program, "--resume", str(run_dir), *trust_of(run_dir)]
-    else:
-        shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
-        command = [*arguments, "--seed", str(seed), "--run-dir", str(run_dir)]
-    subprocess.run([sys.executable, *command, "--workers", "0", "--quiet"], check=True, cwd=ROOT)
+def train(arguments: Sequence[object], seed: int, run_dir: Path) -> dict[str, Any]:
+    """Train with --workers 0 unless the run is finished, or resume from its last checkpoint, and return its summary.
+
+    Raises:
+        SystemExit: if a signal has stopped the training.
+    """
+    if not is_finished(run_dir):
+        words = list(map(str, arguments))
+        if (run_dir / "checkpoint.pt").exists():
+            program = itertools.takewhile(lambda word: not word.startswith("--"), words)
+            command = [*program, "--resume", str(run_dir), *trust_of(run_dir)]
+        else:
+            shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
+            command = [*words, "--seed", str(seed), "--run-dir", str(run_dir)]
+        subprocess.run([sys.executable, *command, "--workers", "0", "--quiet"], check=True, cwd=ROOT)
+    if not is_finished(run_dir):
+        raise SystemExit(f"the training in {run_dir} was stopped; run the same command again to resume it")
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
 
 
 def commits_of(run_dir: Path) -> str:

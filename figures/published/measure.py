@@ -40,17 +40,9 @@ def occluded(robot: str, seen: str, core: str) -> list[object]:
     hidden = velocities if seen == "P" else set(range(size)) - velocities
     env = f"pybullet_envs_gymnasium:{name}BulletEnv-v0"
     return [
-        "-m",
-        "shmppo.train",
-        "--preset",
-        "pybullet-occluded",
-        "--env",
-        env,
-        "--core",
-        core,
-        "--hide-obs",
-        *sorted(hidden),
-    ]
+        "-m", "shmppo.train", "--preset", "pybullet-occluded", "--env", env, "--core", core,
+        "--hide-obs", *sorted(hidden),
+    ]  # fmt: skip
 
 
 ZOO = {"CartPole-v1": 100_000, "Pendulum-v1": 100_000, "MountainCarContinuous-v0": 300_000 // 8}

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from figures.common.command_line import script_parser
-from figures.common.evaluated_runs import RUNS, add_run, is_finished, train_or_resume
+from figures.common.evaluated_runs import RUNS, add_run, train
 from figures.common.paths import ROOT
 
 TABLE = Path(__file__).with_name("teachers.csv")
@@ -51,9 +51,8 @@ def clone(seed: int) -> Path:
     if not episodes.exists():
         command = ["-m", "shmppo.evaluate", teacher_of("Hopper-v5"), "--episodes", 50, "--record", episodes]
         subprocess.run([sys.executable, *map(str, command)], check=True, cwd=ROOT)
-    if not is_finished(run_dir):
-        flags = ["--objective", "clone", "--demonstrations", str(episodes), "--total-steps", "300000"]
-        train_or_resume([*HOPPER, *flags], seed, run_dir)
+    flags = ["--objective", "clone", "--demonstrations", episodes, "--total-steps", 300_000]
+    train([*HOPPER, *flags], seed, run_dir)
     return run_dir
 
 
