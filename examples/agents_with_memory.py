@@ -16,7 +16,7 @@ from shmppo.train import main
 
 
 class Relay(ParallelEnv):
-    """An episode has `delay` + 1 steps.
+    """The task: an episode has `delay` + 1 steps, and a message is one of `messages` numbers.
 
     Observations: the message, what the listener hears, whether the agent speaks now, and whether it answers now.
     """

@@ -55,6 +55,8 @@ _BOARD_GAME: dict[str, Any] = {
     "normalize_reward": False,
     "gamma": 1.0,
 }
+"""Common options of board games by self-play. A policy without memory sees the whole board."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": _CARTPOLE,
     "CartPole-v1-memory": _CARTPOLE | {"hide_obs": (1, 3)},
@@ -214,8 +216,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 15_000_000,
     },
 }
-"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`, or the name of its
-module in PettingZoo. The presets `popgym` and `pybullet-occluded` are for all tasks of a suite: add --env, and
+"""Fields of `TrainConfig` by the name of the preset: the environment's id without `module:`, or for PettingZoo the name
+of its module. `popgym` and `pybullet-occluded` are for all tasks of a suite: add --env, and for the second also
 --hide-obs.
 
 A name that ends in `-memory` is a variant of the task: the policy does not see some numbers of the observation, so it

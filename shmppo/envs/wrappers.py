@@ -77,9 +77,9 @@ class RepeatAction(gymnasium.Wrapper):
 
 
 class ResetOnce(gymnasium.Wrapper):
-    """Resets the environment when it is made, for environments whose first reset differs from the later ones.
+    """Resets the environment with seed 0 when it is wrapped, so that its first seed does not change later episodes.
 
-    PyBullet's robots, for example, save their start in the first reset, and its seed changes all later episodes.
+    PyBullet's robots, for example, save their start in the first reset.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
