@@ -75,8 +75,9 @@ def refusal(run_dir: Path, flags: Sequence[str], prog: str = "train") -> str:
 def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:
     """Return flags of the options that differ between two configurations of the same run, which must be none.
 
-    RESUMABLE fields and the run directory may differ, and --kernel auto is no difference.
+    RESUMABLE fields and the run directory may differ, and --kernel auto is no difference. The names of the agents come
+    from the environment when a run begins.
     """
-    ignored = {*RESUMABLE, "run_dir", *(["kernel"] if "auto" in (first.kernel, second.kernel) else [])}
+    ignored = {*RESUMABLE, "run_dir", "agents", *(["kernel"] if "auto" in (first.kernel, second.kernel) else [])}
     one, other = first.fields(), second.fields()
     return [flag(name) for name in one if name not in ignored and one[name] != other[name]]

@@ -90,7 +90,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training = arguments[:end], arguments[end + 1 :]
     prog, known = program("search"), {field.name for field in dataclasses.fields(SearchOptions)}
-    misplaced = sorted(given_fields(own) & TrainConfig().fields().keys() - known)
+    misplaced = sorted(given_fields(own) & TrainConfig().fields().keys() - known - {*SET_BY_SEARCH})
     require(not misplaced, f"{', '.join(map(flag, misplaced))} of train must follow after --: {prog} … -- --env …")
     options: SearchOptions = parse(
         SearchOptions, own, prog,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 import signal
 import sys
 from collections import Counter
@@ -12,18 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rank_processes
 from agent_environments import Crowd
-from conftest import assert_no_bit_changes
+from conftest import TESTS, assert_no_bit_changes, summary_of
 from helpers import Saboteur, long_after
 from public_helpers import wait_for_the_check
 
 from shmppo import check_env, load_policy, resume
+from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError, EnvError
 from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY
 from shmppo.loggers.summary import summary_text
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import train
+from shmppo.tools.seeds import train_seeds
 from shmppo.tools.verify import verify_run
 
 BASE = TrainConfig(
@@ -220,3 +224,23 @@ def test_the_command_check_env_names_the_agents(
     monkeypatch.setattr(sys, "argv", ["shmppo", "agent_environments:Crowd", "--steps", "100"])
     assert check_env.main() == 0
     assert "\nagents         walker_0, walker_1, walker_2\n" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_runs_of_several_seeds_and_of_two_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+    config = dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "run"))
+    train_seeds(dataclasses.replace(config, stop_at_iteration=2), (2,), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(trust, "SAFE_MODULES", ())  # its process does not trust the modules of these tests
+        train_seeds(config, (2,), 1)
+    alone = train(dataclasses.replace(config, seed=2, run_dir=str(tmp_path / "alone")))
+    assert summary_of(tmp_path / "run-s2")["weights_sha256"] == alone["weights_sha256"]
+    flags = ("--num-envs", "8", "--total-steps", 8 * 16 * 4, "--init-from", tmp_path / "run-s2", "--core", "gru")
+    trusted = ("--trust", "agent_environments")
+    run = rank_processes.start(tmp_path / "ranks", *flags, *trusted, env="agent_environments:Crowd")
+    output = rank_processes.output_of(run)
+    assert run.returncode == 0, output
+    first, second = (summary_of(path) for path in rank_processes.directories(tmp_path / "ranks"))
+    assert first["weights_sha256"] == second["weights_sha256"]
+    assert first["initial_weights"]["weights_sha256"] == alone["weights_sha256"]
