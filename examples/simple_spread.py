@@ -1,6 +1,7 @@
 """Three agents learn with one policy to cover three landmarks: simple_spread of MPE2 (extra `pettingzoo`).
 
-The critic also sees the state of the whole environment (MAPPO). Compare with `--no-critic-state` (IPPO).
+The critic also sees the state of the whole environment (MAPPO). Reaches a return of −42 within 500,000 steps (three
+seeds), and −43 with `--no-critic-state` (IPPO). The agents see everything they need, so the policy has no memory.
 """
 
 import sys
@@ -9,9 +10,9 @@ from shmppo import TrainConfig
 from shmppo.train import main
 
 CONFIG = TrainConfig(
-    env="mpe2.simple_spread_v3:parallel_env", separate_critic="all", critic_state=True, num_envs=32, rollout_steps=50,
-    encoder_sizes=(64,), hidden_size=64, epochs=8, minibatches=4, seq_len=25, learning_rate=7e-4, entropy_coef=0.01,
-    total_steps=1_000_000,
+    env="mpe2.simple_spread_v3:parallel_env", critic_state=True, separate_critic="all", core="none",
+    encoder_sizes=(64, 64), num_envs=16, rollout_steps=128, seq_len=25, epochs=4, minibatches=12, gamma=0.95,
+    learning_rate=1e-3, entropy_coef=0.01, total_steps=500_000,
 )  # fmt: skip
 
 if __name__ == "__main__":  # workers import this file, too

@@ -34,15 +34,12 @@ from figures.common.tables import append_rows, has_row, read_rows, rows_with, wr
 FOLDER, EXAMPLES = Path(__file__).parent, ROOT / "examples"
 TABLE = FOLDER / "teams.csv"
 STEPS, SHORT = 500_000, 60_000
-SPREAD: list[object] = [
-    "-m", "shmppo.train", "--env", "mpe2.simple_spread_v3:parallel_env", "--core", "none", "--encoder-sizes", 64, 64,
-    "--num-envs", 16, "--rollout-steps", 128, "--seq-len", 25, "--epochs", 4, "--minibatches", 12, "--gamma", 0.95,
-    "--learning-rate", 1e-3, "--entropy-coef", 0.01,
-]  # fmt: skip
+SPREAD: list[object] = [EXAMPLES / "simple_spread.py", "--total-steps", STEPS]
+IPPO = [*SPREAD, "--no-critic-state", "--separate-critic", "none"]
 TEAMS: dict[tuple[str, str], list[object]] = {
-    ("simple_spread", "IPPO"): [*SPREAD, "--total-steps", STEPS],
-    ("simple_spread", "IPPO, separate critic"): [*SPREAD, "--separate-critic", "all", "--total-steps", STEPS],
-    ("simple_spread", "MAPPO"): [*SPREAD, "--critic-state", "--separate-critic", "all", "--total-steps", STEPS],
+    ("simple_spread", "IPPO"): IPPO,
+    ("simple_spread", "IPPO, separate critic"): [*SPREAD, "--no-critic-state"],
+    ("simple_spread", "MAPPO"): SPREAD,
     ("message", "GRU"): [EXAMPLES / "agents_with_memory.py"],
     ("message", "no memory"): [EXAMPLES / "agents_with_memory.py", "--core", "none"],
 }
@@ -102,7 +99,7 @@ def measure_speed(options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     for seed in options.seeds:
         with tempfile.TemporaryDirectory() as directory:
-            flags = [*SPREAD, "--total-steps", SHORT, "--workers", 2, "--quiet", "--run-dir", f"{directory}/run"]
+            flags = [*IPPO, "--total-steps", SHORT, "--workers", 2, "--quiet", "--run-dir", f"{directory}/run"]
             subprocess.run([sys.executable, *map(str, flags)], cwd=ROOT, check=True)
             ours = json.loads((Path(directory) / "run" / "summary.json").read_text())
         peer = run_peer(options.command, seed, SHORT)
