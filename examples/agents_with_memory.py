@@ -24,6 +24,7 @@ class Relay(ParallelEnv):
     def __init__(self, messages: int = 2, delay: int = 8):
         self.messages, self.delay = messages, delay
         self.possible_agents, self.metadata = ["speaker", "listener"], {"name": "relay_v0"}
+        self.generator = np.random.default_rng()
 
     def observation_space(self, agent):
         return spaces.Box(0.0, 1.0, (2 * self.messages + 2,))

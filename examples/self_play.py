@@ -1,7 +1,7 @@
 """A board game by self-play: tic-tac-toe, or Connect Four with `--preset connect_four_v3`.
 
 Half of the opponents have the current weights, the others earlier ones. The entropy bonus is large, so that both sides
-try all moves that are about as good; with 0.02, the policy loses when its opponent does something unusual.
+try all moves that are about as good; with 0.02, the policy loses to unusual moves.
 `board_game_players.py` has opponents for evaluations. Needs the extra `pettingzoo`.
 """
 

@@ -47,8 +47,6 @@ POLICIES = {
 """The flags of each policy."""
 MODULES = ("minigrid", "pettingzoo", "popgym")
 """Other packages of which policies import environments."""
-OPPONENTS = {"tictactoe": "random"}
-"""Policy of a game -> its opponent in the evaluation."""
 TABLE_BEGIN, TABLE_END = "<!-- table of make.py -->\n", "<!-- end of the table -->\n"
 
 
@@ -70,7 +68,8 @@ def make(name: str) -> None:
         sys.exit(f"{run_dir} was stopped; the same command continues it")
     shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
     trust = [word for module in MODULES for word in ("--trust", module)]
-    opponent = ["--opponent", OPPONENTS[name]] if name in OPPONENTS else []
+    config = json.loads((target / "config.json").read_text())["config"]
+    opponent = [] if config["self_play"] is None else ["--opponent", "random"]
     result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json", *trust, *opponent))
     kept = ("return_mean", "return_std", "episodes", "seed")
     receipt = {"command": f"shmppo train {flags} --seed 1", **{key: result[key] for key in kept}}

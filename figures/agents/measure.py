@@ -5,13 +5,14 @@
     python -m figures.agents.measure peer "VENV/bin/python figures/agents/ppo_of_sb3.py"
     python -m figures.agents.measure speed "VENV/bin/python figures/agents/ppo_of_sb3.py"
 
-teams: simple_spread with a critic that sees what the agent sees (IPPO), and with one that also sees the state of the
-environment (MAPPO), and the task of examples/agents_with_memory.py with and without memory. Appends to teams.csv.
+teams: simple_spread with a critic that sees what the agent sees (IPPO), in the network of the actor or in its own, and
+with one that also sees the state of the environment (MAPPO). The task of examples/agents_with_memory.py with and
+without memory. Appends to teams.csv.
 
 games: board games by self-play, then games against other players from both seats. Appends to games.csv.
 
-peer: IPPO on simple_spread with SB3's PPO, SuperSuit's vectorization, and the same numbers. The command gets a seed and
-a number of environment steps, and prints JSON with columns of teams.csv, to which the row is appended.
+peer: simple_spread with PPO of SB3 and SuperSuit's vectorization. The command gets a seed and a number of environment
+steps, and prints JSON with columns of teams.csv, to which the row is appended.
 
 speed: short runs of IPPO with two workers and of the other trainer, interleaved. Writes speed.csv.
 """

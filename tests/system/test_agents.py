@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import os
 import signal
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import rank_processes
 from agent_environments import Crowd
-from conftest import TESTS, assert_no_bit_changes, summary_of
+from conftest import assert_no_bit_changes, summary_of
 from helpers import Saboteur, long_after
 from public_helpers import wait_for_the_check
 
@@ -227,8 +226,9 @@ def test_the_command_check_env_names_the_agents(
 
 
 @pytest.mark.long
-def test_runs_of_several_seeds_and_of_two_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+def test_runs_of_several_seeds_and_of_two_ranks(
+    environments_importable: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     config = dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "run"))
     train_seeds(dataclasses.replace(config, stop_at_iteration=2), (2,), 1)
     with monkeypatch.context() as patch:
