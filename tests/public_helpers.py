@@ -78,7 +78,10 @@ def background_check(monkeypatch: pytest.MonkeyPatch) -> None:
 def _nothing_left_behind() -> Iterator[None]:
     yield
     _, alive = psutil.wait_procs(worker_processes(), timeout=60)
-    assert not alive, f"left running: {[p.cmdline() for p in alive]}"
+    commands = [process.cmdline() for process in alive]
+    for process in alive:  # so that the next tests do not find it
+        process.kill()
+    assert not alive, f"left running: {commands}"
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def marked_processes() -> list[int]:
 
 
 def remaining_processes() -> list[int]:
-    """Processes of a test that do not end within 20 s. The fork server and the resource tracker end last."""
+    """Processes of a test that do not end within 60 s. The fork server and the resource tracker end last."""
     deadline = time.monotonic() + 60
     while (found := marked_processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -57,23 +57,26 @@ def remaining_processes() -> list[int]:
 def shared_memory_used() -> int:
     """Bytes of all segments in /dev/shm, also of semaphores, that the processes of a test have mapped."""
     segments: dict[str, int] = {}
-    for pid in marked_processes():
-        try:
-            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            if " /dev/shm/" in line:
-                addresses, _, _, _, inode, *_ = line.split()
-                low, high = addresses.split("-")
-                segments[inode] = int(high, 16) - int(low, 16)
+    for line in (line for pid in marked_processes() for line in mappings(pid)):
+        if " /dev/shm/" in line:
+            addresses, _, _, _, inode, *_ = line.split()
+            low, high = addresses.split("-")
+            segments[inode] = int(high, 16) - int(low, 16)
     return sum(segments.values())
+
+
+def mappings(pid: int) -> list[str]:
+    """The memory mappings of a process. One that has ended has none."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return []
 
 
 def shared_mappings(pid: int) -> int:
     """Bytes of torch's shared segments that a process has mapped. They have no names, so no directory lists them."""
     total = 0
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+    for line in mappings(pid):
         if "/dev/shm/torch_" in line:
             low, high = line.split()[0].split("-")
             total += int(high, 16) - int(low, 16)
@@ -287,7 +290,7 @@ def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Pat
     process = start(run_dir, "--total-steps", 10**8, "--workers", 1, "--rank-timeout", 30)
     first, second = wait_for_training(process, run_dir)
     everyone = process.children(recursive=True)
-    mapped = [line for one in everyone for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines()]
+    mapped = [line for one in everyone for line in mappings(one.pid)]
     files = {line.split(maxsplit=5)[5] for line in mapped if "/dev/shm/" in line}
     try:
         assert files
