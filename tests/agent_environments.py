@@ -167,3 +167,11 @@ class Nim(Crowd):
 def play_perfectly(observation: dict[str, np.ndarray], space: spaces.Space, generator: np.random.Generator) -> int:
     """Play Nim without mistakes: leave a multiple of 4."""
     return max(0, int(observation["obs"][1]) - 1)
+
+
+class Leveled(Crowd):
+    """Episodes are longer by the level of their options, which `reset` changes."""
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self._length = 5 + (options or {"level": 0}).pop("level")
+        return super().reset(seed, options)

@@ -212,6 +212,15 @@ class PutsBack(gymnasium.Env[np.ndarray, int]):
         self.position, self.draws = float(state[0]), int(state[1])
 
 
+class ManyThreads(Counter):
+    """Lets torch use four threads, as a simulator with a network of its own may. `info` has those before."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(4)
+        return *super().step(action)[:4], {"threads": before}
+
+
 class OneHangs(Counter):
     """Steps slowly. The first of the processes that reach the 20th step creates the file `lock` and hangs there."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 import zlib
 from collections.abc import Sequence
@@ -164,7 +165,7 @@ class AgentsVectorEnv(VectorEnv):
         seed = episode_seed(self._config.seed, stream, episode) if self._seeded[e] else None
         self._seeded[e] = self._seeding == "episode"
         try:
-            self._envs[e].reset(seed=seed, options=options)
+            self._envs[e].reset(seed=seed, options=copy.deepcopy(options))
         except FAILURES as error:
             reraise_ctrl_c(error)
             message = f"reset raised {describe_error(error)}"

@@ -116,8 +116,9 @@ class _Side:
     def read(self) -> int | None:
         """Read what the process has printed. Return its exit code, or None if it had not ended before."""
         code = self._process.poll()
-        if not self.lines:  # a process that is ahead waits when the pipe is full
-            *self.lines, self._rest = (self._rest + (cast(IO[bytes], self._process.stdout).read() or b"")).split(b"\n")
+        if code is not None or not self.lines:  # a process that is ahead waits when the pipe is full
+            *new, self._rest = (self._rest + (cast(IO[bytes], self._process.stdout).read() or b"")).split(b"\n")
+            self.lines += new
         return code
 
     def close(self) -> None:

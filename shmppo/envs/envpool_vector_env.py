@@ -14,6 +14,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
+from shmppo.envs.factory import close_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore
@@ -69,7 +70,7 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         return [False] * len(episodes)
 
     def close(self) -> None:
-        self._pool.close()
+        close_environment(self._pool, "the pool of environments")
 
     def _reset(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
         """Start one episode in each of the given environments."""

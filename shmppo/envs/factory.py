@@ -108,11 +108,11 @@ def _wrapper(name: str) -> Any:
     return wrapper
 
 
-def close_environment(env: gymnasium.Env, name: str) -> None:
+def close_environment(env: Any, name: str) -> None:
     """Close an environment and log what `close` raises, so that it does not replace an earlier exception.
 
     Args:
-        env: the environment.
+        env: the environment, or several in one object.
         name: its name in the log message.
     """
     try:

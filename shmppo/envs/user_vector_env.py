@@ -12,6 +12,7 @@ from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.episode_info import numbers_of
+from shmppo.envs.factory import close_environment
 from shmppo.envs.handles import EnvHandle, creation_errors
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
 from shmppo.envs.spec import Task
@@ -89,7 +90,7 @@ class UserVectorEnv(BatchVectorEnv):
         return restored
 
     def close(self) -> None:
-        self._envs.close()
+        close_environment(self._envs, "the vector environment")
 
     def _repeat(
         self, episodes: Sequence[EpisodeToRestore], begins: Sequence[int], steps: int, progress: np.ndarray

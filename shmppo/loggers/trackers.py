@@ -20,7 +20,8 @@ from shmppo.utils.user_code import accepts
 log = logging.getLogger(__name__)
 
 Row = dict[str, float]
-"""Metrics by name: a row of metrics.csv, or of eval.csv after an evaluation. Both have iteration and env_steps."""
+"""Metrics by name: a row of metrics.csv, with those of the evaluation after this iteration. An evaluation at the end
+of a run is a row of its own, with iteration and env_steps."""
 
 Callback = Callable[[Row], "bool | None"] | Callable[[Row, Any], "bool | None"]
 """Called with the metrics of each iteration, and with a `shmppo.runs.handle.RunHandle` if it takes two arguments.
@@ -45,7 +46,7 @@ class Logger(Protocol):
         """
 
     def log(self, row: Row) -> None:
-        """Called after each iteration and after each evaluation."""
+        """Called after each iteration, and after an evaluation at the end of the run."""
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """Called once at the end, with the content of summary.json, or with None if the run failed."""
@@ -63,10 +64,11 @@ class LoggerList:
             "`callback` must be a function of (row) or (row, run); to use several, call them in one function",
         )
         self._loggers = list(loggers)
-        self._finished = False
+        self._running = False
 
     def start(self, run_dir: Path, config: TrainConfig, iteration: int) -> None:
         """Call `start` of all loggers."""
+        self._running = True
         self._each(lambda logger: logger.start(run_dir, config.to_json(), iteration))
 
     def log(self, row: Row) -> None:
@@ -79,13 +81,13 @@ class LoggerList:
         return self._callback is not None and bool(self._callback(*arguments))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """Call `finish` of all loggers, unless that has been done."""
-        if not self._finished:
-            self._finished = True
+        """Call `finish` of all loggers, if they have started and not finished."""
+        if self._running:
+            self._running = False
             self._each(lambda logger: logger.finish(summary))
 
     def close(self) -> None:
-        """Call `finish(None)` of all loggers, unless `finish` has been called. The run has failed then."""
+        """Call `finish(None)` of all loggers, if they have started and not finished. The run has failed then."""
         self.finish(None)
 
     def _each(self, call: Callable[[Logger], None]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.envs.spec import Task
-from shmppo.errors import ConfigError, EnvError, SaveError, ShmppoError, TrainingError, WorkerError
+from shmppo.errors import EnvError, RankError, SaveError, ShmppoError, WorkerError
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.models.native import uses_kernels
@@ -36,7 +36,9 @@ from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
+from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import LOG, saving
+from shmppo.utils.files import replaced_file
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -173,7 +175,7 @@ class Session:
                 log.error("the run ended early: %r", error, exc_info=error)
                 self.pool.close(grace=0.0)
                 try:
-                    if isinstance(error, (WorkerError, EnvError, TrainingError, ConfigError)):
+                    if isinstance(error, ShmppoError) and not isinstance(error, (RankError, SaveError)):
                         self._save_after_error(error)
                     text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
                     reason = "signal" if isinstance(error, KeyboardInterrupt) else "error"
@@ -183,7 +185,7 @@ class Session:
         finally:
             self._open.close()
 
-    def _save_after_error(self, error: WorkerError | EnvError | TrainingError | ConfigError) -> None:
+    def _save_after_error(self, error: ShmppoError) -> None:
         """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""
         state, buffers = self.state, self.buffers
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
@@ -240,7 +242,14 @@ class Session:
         return due
 
     def save(self, name: str | None = None) -> None:
-        """Save a checkpoint, and with a name also as checkpoint-NAME.pt. Raises SaveError if it cannot be written."""
+        """Save a checkpoint, and with a name also as checkpoint-NAME.pt. Raises SaveError if it cannot be written.
+
+        With several ranks, a checkpoint with a name is not the newest one, because only rank 0 saves it.
+        """
+        if name is not None and self.process_group.size > 1:
+            with saving(self.run_dir), replaced_file(self.run_dir / f"checkpoint-{name}.pt") as temporary:
+                write_checkpoint(temporary, self.state.to_checkpoint())
+            return
         decisions = self.state.decisions
         best = decisions.better
         if best:

@@ -121,6 +121,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     mailbox = WorkerMailbox(buffers.control, setup.index, setup.sequence_number, commands, reports, spins=setup.spins)
     timer = PhaseTimer()
     while (command := mailbox.receive()) is not None:
+        torch.set_num_threads(1)  # the code of an environment may have changed it
         timer.reset()
         interval[0] = timer.switch("other")
         if isinstance(command, Collect):

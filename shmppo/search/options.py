@@ -102,6 +102,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config = parse_config(training, script=f"{prog} --")
+    require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out")
     metrics = ["last", "mean", *(key.metric for key in config.reported_info)]
     name = options.objective
     require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, or a key of --info-keys after --")

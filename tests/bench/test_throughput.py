@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shmppo.bench.measured_run import measured_run
-from shmppo.bench.throughput import Throughput, report, utilization
+from shmppo.bench.throughput import Throughput, report, throughput, utilization
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.phase_timer import PHASES
 
@@ -33,6 +33,12 @@ def test_a_run_that_a_signal_ends_is_not_measured(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("shmppo.bench.measured_run.train", lambda config: {"iterations": 4})
     with pytest.raises(KeyboardInterrupt):
         measured_run(SMALL, 5)
+
+
+def test_the_shards_are_those_of_the_run() -> None:
+    """For images, the run chooses torch instead of the kernels, and with it fewer shards."""
+    config = dataclasses.replace(SMALL, env="space_environments:Shaped", env_kwargs={"space": "image"}, num_envs=16)
+    assert (config.shards, throughput(config, 4)["shards"]) == (4, 1)
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from shmppo.envs.user_vector_env import RESET_STEP, UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import ConfigError, EnvError
 from shmppo.policies.evaluation import evaluate
+from shmppo.storage.checkpoint import load_selected_checkpoint
 
 CONFIG = TrainConfig(
     env="vector_environments:Walk", env_backend="vector", num_envs=6, rollout_steps=32, seq_len=8, minibatches=2,
@@ -177,6 +178,14 @@ def test_an_error_of_a_step_names_the_environments_and_the_line(workers: int, tm
     with pytest.raises((EnvError, ConfigError), match=r"the simulation exploded") as raised:
         train(config)
     assert "vector_environments.py" in raised.value.details
+
+
+def test_an_error_of_close_does_not_hide_that_of_a_step(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pytest.raises(EnvError, match="the simulation exploded"):
+        train(changed("Broken", run_dir=str(run_dir)))
+    assert load_selected_checkpoint(run_dir)["iteration"] == 3
+    assert "the vector environment: close raised OSError('the simulator is gone')" in (run_dir / "run.log").read_text()
 
 
 WRONG_BATCHES: dict[str, tuple[Any, str]] = {

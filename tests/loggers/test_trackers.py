@@ -15,7 +15,7 @@ import pytest
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
-from shmppo.loggers.trackers import TensorBoard, WeightsAndBiases, make_trackers
+from shmppo.loggers.trackers import LoggerList, TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
@@ -54,6 +54,25 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
             [row[name] for row in rows if row[name] == row[name]]
         )
     assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_a_logger_that_has_not_started_does_not_finish() -> None:
+    calls: list[object] = []
+
+    class Recorder:
+        def start(self, *arguments: object) -> None:
+            calls.append("start")
+
+        def finish(self, summary: object) -> None:
+            calls.append(summary)
+
+    loggers = LoggerList(loggers=[Recorder()])
+    loggers.close()
+    assert calls == []
+    loggers.start(Path(), SMALL, 0)
+    loggers.finish({})
+    loggers.close()
+    assert calls == ["start", {}]
 
 
 @pytest.mark.parametrize("callback", [[print], object(), lambda a, b, c: None])

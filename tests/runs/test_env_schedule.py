@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,10 +101,17 @@ def test_a_reset_that_fails_is_replayed_with_the_options_of_its_iteration(tmp_pa
         replay(run_dir / "failed_episode.json")
 
 
-def test_an_environment_may_change_its_options(tmp_path: Path) -> None:
+CHANGES_OPTIONS: dict[str, dict[str, Any]] = {
+    "one agent": {"env_kwargs": {"pops": True}},
+    "several agents": {"env": "agent_environments:Leveled", "num_envs": 12},
+}
+
+
+@pytest.mark.parametrize("case", CHANGES_OPTIONS)
+def test_an_environment_may_change_its_options(case: str, tmp_path: Path) -> None:
     hashes = set()
     for workers in (0, 2):
-        config = dataclasses.replace(BASE, env_schedule="schedules:shared", env_kwargs={"pops": True}, workers=workers)
+        config = dataclasses.replace(BASE, env_schedule="schedules:shared", workers=workers, **CHANGES_OPTIONS[case])
         hashes.add(train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))["weights_sha256"])
     assert len(hashes) == 1
 

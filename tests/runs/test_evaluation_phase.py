@@ -110,10 +110,10 @@ def test_an_environment_that_raises_ends_the_run_with_its_episode(
     workers: int, kind: type[ShmppoError], tmp_path: Path
 ) -> None:
     message = r"the evaluation of iteration 2 failed in episode \d: step raised ValueError\('no license'\)"
-    with pytest.raises(kind, match=message):
-        trained(
-            tmp_path / "run", env="environments:FaultyInEvaluation", workers=workers, eval_env_kwargs={"fails": True}
-        )
+    run_dir = tmp_path / "run"
+    with pytest.raises(kind, match=message) as raised:
+        trained(run_dir, env="environments:FaultyInEvaluation", workers=workers, eval_env_kwargs={"fails": True})
+    assert any("To continue from the last checkpoint: " in hint for hint in raised.value.hints)
     assert not worker_processes()
 
 

@@ -12,6 +12,7 @@ from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
+from shmppo.runs.trainer import train
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -93,3 +94,14 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
         pytest.raises(WorkerError, match=r"worker \d \(pid \d+\) has made no progress for 2 s"),
     ):
         pool.collect(0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_command_begins_with_one_thread_of_torch(workers: int, tmp_path: Path) -> None:
+    """Otherwise an environment that changes the number would change sums of gradients. An iteration is one step."""
+    config = TrainConfig(
+        env="environments:ManyThreads", env_kwargs={"length": 1}, info_keys=("threads",), num_envs=1,
+        rollout_steps=1, seq_len=1, minibatches=1, epochs=1, hidden_size=8, workers=workers, quiet=True,
+        total_steps=5, check_determinism=0, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert train(config)["info"] == {"info/threads": 1}

@@ -127,6 +127,35 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
             assert [int(row["iteration"]) for row in csv.DictReader(file)] == list(range(1, 9))
 
 
+SAVES_AND_IS_KILLED = """
+import os, signal, sys
+from shmppo import train
+from shmppo.config.flags import parse_config
+
+def callback(row, run):
+    if row["iteration"] in (5, 6):
+        run.save(f"at-{row['iteration']:.0f}")
+    if row["iteration"] == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train(parse_config(sys.argv[1:]), callback=callback)
+"""
+
+
+@pytest.mark.long
+def test_checkpoints_of_a_callback_do_not_replace_those_of_all_ranks(undisturbed: Path, tmp_path: Path) -> None:
+    run_dir, script = tmp_path / "run", tmp_path / "saves.py"
+    script.write_text(SAVES_AND_IS_KILLED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    command += [script, "--env", "CartPole-v1", *FLAGS.split(), *STEPS, "--checkpoint-every", 4, "--run-dir", run_dir]
+    assert subprocess.run(list(map(str, command)), capture_output=True, check=False, timeout=200).returncode == 1
+    assert [iteration_of(run_dir / f"checkpoint-at-{i}.pt") for i in (5, 6)] == [5, 6]
+    process = start(run_dir, "--resume", run_dir)
+    output = output_of(process)
+    assert process.returncode == 0, output
+    assert summary_of(run_dir)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
+
+
 def test_a_run_of_two_ranks_cannot_be_resumed_by_one(undisturbed: Path) -> None:
     with pytest.raises(ConfigError, match="was started with 2 ranks, not 1; start as many again"):
         resume(undisturbed, total_steps=2048)
