@@ -36,9 +36,6 @@ class EnvHandle:
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         """Write a snapshot of the environment, uint8 [bytes]. Does nothing if it has no snapshots."""
 
-    def restore_snapshot(self, snapshot: np.ndarray) -> None:
-        """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
-
 
 class RenderedHandle(EnvHandle):
     """A handle of an environment that can be rendered."""

@@ -107,6 +107,7 @@ class GymnasiumHandle(RenderedHandle):
             take_snapshot(self._env, self._task.snapshot, snapshot)
 
     def restore_snapshot(self, snapshot: np.ndarray) -> None:
+        """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
         assert self._task.snapshot is not None
         restore_snapshot(self._env, self._task.snapshot, snapshot)
 

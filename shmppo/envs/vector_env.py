@@ -23,7 +23,7 @@ from shmppo.errors import EnvError
 from shmppo.spaces.observations import Leaf, relative_pronoun
 
 MAX_REWARD = float(np.finfo(np.float32).max)
-"""Rewards are stored in float32. Larger ones would be infinite there."""
+"""Advantages and value targets are float32; those of larger rewards would be infinite."""
 
 
 class EpisodeEnd(NamedTuple):

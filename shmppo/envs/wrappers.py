@@ -87,7 +87,7 @@ class ResetOnce(gymnasium.Wrapper):
         env.reset(seed=0)
 
 
-class FirstActions(gymnasium.ActionWrapper):
+class FirstActions(gymnasium.Wrapper):
     """Restricts a Discrete action space to its first actions. Use it if the others have no effect in a task."""
 
     def __init__(self, env: gymnasium.Env, count: int) -> None:
@@ -110,10 +110,6 @@ class FirstActions(gymnasium.ActionWrapper):
         )
         assert isinstance(space, spaces.Discrete)
         self.action_space = spaces.Discrete(count, start=int(space.start))
-
-    def action(self, action: Any) -> Any:
-        """Return the action unchanged."""
-        return action
 
 
 class SplitObservation(gymnasium.ObservationWrapper):

@@ -40,7 +40,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         summary: content of summary.json.
         run_dir: directory of the run.
     """
-    phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary.get("best_value")
+    phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary["best_value"]
     evaluation = summary["evaluation"]
     info = {name.removeprefix(PREFIX): mean for name, mean in summary["info"].items()}
     missing = [name for name, mean in info.items() if mean is None]
@@ -69,7 +69,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         texts["stopped"] = f"after iteration {summary['iterations']:,} of {config.iterations:,}{why}"
     if failed:
         texts["skipped"] = f"{count(failed, 'episode')} that failed, see run.log"
-    if best is not None and summary.get("best_checkpoint"):
+    if best is not None and summary["best_checkpoint"]:
         file = short_path(run_dir / summary["best_checkpoint"])
         texts["best saved"] = f"{summary['best_by']} {number(best)} in {file}"
     if summary["worker_restarts"]:

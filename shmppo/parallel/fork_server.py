@@ -63,12 +63,6 @@ def started_process(make: Callable[[], Any]) -> Any:
     return process
 
 
-def end_process(process: Any) -> None:
-    """Kill a process of `started_process`, and wait until the fork server has reaped it."""
-    process.kill()
-    process.join()
-
-
 def kill_fork_server() -> None:
     """End the fork server at once, even while it imports modules. Call this when no worker is left."""
     server: Any = vars(forkserver)["_forkserver"]

@@ -195,9 +195,6 @@ class Failed:
         return cls(first.decode(errors="ignore"), last.decode(errors="ignore"), env_index)
 
 
-Report = WakeUp | Ready | Failed
-
-
 @contextmanager
 def _announce_block(flag: np.ndarray) -> Iterator[None]:
     """Set the flag that asks the other process for a message.

@@ -21,7 +21,7 @@ POINTS = 200
 RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
 NEEDED = ("iteration", "env_steps", "wall_seconds", "environment_seconds")
-"""Columns of metrics.csv that every plot needs. Other phases may be absent: an older version had no evaluation."""
+"""Columns of metrics.csv that every plot needs."""
 IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
     "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes", "eval_videos", "best_by", "stop_when",
@@ -226,7 +226,6 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
 
 def phase_shares(run: Run, phases: tuple[str, ...]) -> np.ndarray:
     """Compute the share of each phase in the time of each iteration, [phases, iterations]."""
-    absent = np.zeros_like(run.columns["iteration"])
-    seconds = np.stack([run.columns.get(f"{phase}_seconds", absent) for phase in phases])
+    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in phases])
     shares: np.ndarray = seconds / seconds.sum(axis=0)
     return shares

@@ -166,13 +166,12 @@ def play_episodes(
     config = replace(trained.config, seed=seed, skip_bad_episodes=False)
     results: list[EpisodeResult] = []
     steps = 0
-    recording = None if video is None else _Recording(video, config.env_id)
 
     def after_step(envs: PlayedEnvs, ended: int, step: int) -> None:
         nonlocal steps
         left = len(envs.handles) // config.env_rows - ended
-        if recording is not None and left:
-            recording.add(envs.handles[0], step)
+        if video is not None and left:
+            _film(envs.handles[0], video, config.env_id, step)
         steps += left
         if progress is not None:
             progress(len(results) + ended, steps)
@@ -198,31 +197,23 @@ def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = Fal
         play_episodes(trained, episodes=1, seed=trained.config.seed, stochastic=stochastic, video=video)
 
 
-class _Recording:
-    """The video of some environments."""
+def _film(handle: GymnasiumHandle | AgentHandle, video: VideoRecorder, env_id: str, step: int) -> None:
+    """Append the current frame of an environment to a video, if the video has a frame for this step.
 
-    def __init__(self, video: VideoRecorder, env_id: str) -> None:
-        """video: receives the frames. env_id: name of the environment for the error message."""
-        self._video, self._env_id = video, env_id
-
-    def add(self, handle: GymnasiumHandle | AgentHandle, step: int) -> None:
-        """Append the current frame to the video, if the video has a frame for this step.
-
-        Raises:
-            ConfigError: if the environment cannot render, or if the video cannot be written.
-        """
-        if not step:
-            simplify_mujoco(handle.unwrapped)
-        stride = steps_per_frame(handle.frames_per_second)
-        if step % stride:
-            return
-        try:
-            frame = handle.render()
-        except Exception as error:  # drivers and libraries raise many types
-            reason = " ".join(str(error).split()) or repr(error)
-            raise ConfigError(
-                f"--video: {self._env_id} cannot be rendered here ({reason}); pip install "
-                "'shmppo[video]', and without a display MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa "
-                "(libosmesa6)"
-            ) from error
-        self._video.add(frame, handle.frames_per_second / stride)
+    Raises:
+        ConfigError: if the environment cannot render, or if the video cannot be written.
+    """
+    if not step:
+        simplify_mujoco(handle.unwrapped)
+    stride = steps_per_frame(handle.frames_per_second)
+    if step % stride:
+        return
+    try:
+        frame = handle.render()
+    except Exception as error:  # drivers and libraries raise many types
+        reason = " ".join(str(error).split()) or repr(error)
+        raise ConfigError(
+            f"--video: {env_id} cannot be rendered here ({reason}); pip install 'shmppo[video]', and without a display "
+            "MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
+        ) from error
+    video.add(frame, handle.frames_per_second / stride)

@@ -37,7 +37,7 @@ GLOSSARY: dict[str, str] = {
     "reference_start": "reference KL of the policy before the first step, in nats",
     "gamma": "fitted factor of the reference KL per optimizer step",
     "slope": "fitted slope of log₁₀ of the reference KL against the share of data",
-    "monotonic_share": "share of recorded policies that are nearer to the last policy than the one before",
+    "monotonic_share": "how often the KL to the final policy falls from one recorded policy to the next, as a share",
     "seconds": "seconds spent on recording",
 }
 """Every column of kl.csv."""

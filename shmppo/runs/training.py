@@ -321,7 +321,7 @@ class TrainState:
         """
         self.iteration = checkpoint["iteration"]
         self.env_steps = checkpoint["env_steps"]
-        self.initial_weights = checkpoint.get("initial_weights")
+        self.initial_weights = checkpoint["initial_weights"]
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons[:0] = checkpoint["inexact_reasons"]
         self.inexact_reasons = list(dict.fromkeys(self.inexact_reasons))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from shmppo.parallel.fork_server import end_process, start_fork_server, started_process
+from shmppo.parallel.fork_server import has_fork_server, start_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
@@ -61,7 +61,8 @@ class WorkerProcess:
             return
         self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.exitcode is None:
-            end_process(self.process)
+            self.process.kill()
+            self.process.join()
         self._ended = True
         self.process.close()
         self.commands.close()
@@ -72,8 +73,6 @@ def start_context() -> Any:
     """Return the multiprocessing context of a run, and start its fork server. Without fork servers it is "spawn"."""
     if not main_is_importable():
         vars(sys.modules["__main__"]).pop("__file__", None)  # "<stdin>", which workers would try to import
-    methods = torch.multiprocessing.get_all_start_methods()
-    context: Any = torch.multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:
+    if has_fork_server():
         start_fork_server()
-    return context
+    return torch.multiprocessing.get_context("forkserver" if has_fork_server() else "spawn")

@@ -30,6 +30,7 @@ from shmppo.search.space import load_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
 from shmppo.search.view import SearchView
+from shmppo.storage.run_directory import config_error_if_unwritable
 from shmppo.storage.run_lock import locked
 from shmppo.tools.run_process import RunPool
 from shmppo.utils.files import user_path
@@ -50,12 +51,8 @@ def search(options: SearchOptions, base: TrainConfig) -> None:
     """
     space = load_space(options.space, base)
     directory = user_path(options.search_dir, "--search-dir").absolute()
-    try:
+    with config_error_if_unwritable(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--search-dir {directory} cannot be written: {error.strerror}; name another directory"
-        ) from error
     check_early(base)
     inspect_task(base)  # an environment that does not work would use up all trials
     try:

@@ -64,13 +64,13 @@ def _rows_until(path: Path, iteration: int) -> tuple[bytes, list[bytes]]:
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:
-    """Copy what a run has recorded. The new run then removes what is later than its checkpoint with `remove_later`.
+    """Copy what a run has recorded. The new run then removes later rows and profiles with `remove_later`.
 
     Args:
         source: directory of the run.
         target: the new directory.
         checkpoint: content of the checkpoint. If the best checkpoint of the run is newer, it is not copied, and the
-            best value is reset, so that the first checkpoint in the new directory becomes the best one.
+            best value is reset, so that the next checkpoint at which the metric has a value becomes the best one.
     """
     for name in (METRICS, EVALUATIONS, TABLE):
         if (source / name).is_file():

@@ -241,17 +241,6 @@ def test_a_metric_that_only_some_seeds_have_is_the_curve_of_these(tmp_path: Path
         plot_curves(runs, tmp_path / "a.svg", metrics=("eval/return",))
 
 
-def test_a_run_of_a_version_without_the_phase_evaluation_is_plotted(tmp_path: Path) -> None:
-    run = written_run(tmp_path / "a")
-    rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
-    column = rows[0].index("evaluation_seconds")
-    (run / "metrics.csv").write_text("\n".join(",".join(row[:column] + row[column + 1 :]) for row in rows) + "\n")
-    plot_curves([run], tmp_path / "a.svg")
-    shares = phase_shares(read_run(run), PHASES)
-    assert shares[PHASES.index("evaluation")].tolist() == [0.0] * 4
-    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
-
-
 def test_runs_without_a_common_range_are_refused(tmp_path: Path) -> None:
     runs = written_run(tmp_path / "a"), written_run(tmp_path / "b", seed=2)
     later = (runs[1] / "metrics.csv").read_text().replace(",10,", ",100,").replace(",20,", ",200,")
