@@ -15,6 +15,7 @@ from pathlib import Path
 
 from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import add_run
+from figures.common.jobs import TASK_A, flags
 
 TABLE = Path(__file__).with_name("returns.csv")
 TASKS = {
@@ -25,6 +26,7 @@ TASKS = {
     "mountaincar_memory": "examples/mountaincar_memory.py",
     "acrobot": "-m shmppo.train --env Acrobot-v1 --core none --total-steps 200000",
     "halfcheetah": "examples/halfcheetah.py",
+    "halfcheetah_lstm": " ".join(["-m shmppo.train --total-steps 1000000", *flags(TASK_A)]),
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
     "swimmer": "-m shmppo.train --preset Swimmer-v5",
@@ -34,7 +36,12 @@ TASKS = {
     "minigrid_memory": "examples/minigrid_memory.py",
     "pong": "examples/pong.py",
 }
-SEED_COUNTS = {"cartpole_memory": 4, "halfcheetah": 5}
+TASKS |= {
+    f"{task}_torch": f"{TASKS[task]} --kernel torch"
+    for task in ("cartpole_memory", "pendulum_memory", "mountaincar_memory", "halfcheetah")
+}
+"""Task -> program and flags. Tasks with torch's own modules round differently, and are otherwise the same."""
+SEED_COUNTS = {"cartpole_memory": 4, "cartpole_memory_torch": 4, "halfcheetah": 5, "halfcheetah_lstm": 1}
 """Number of seeds, where it is not 3."""
 
 

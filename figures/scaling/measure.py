@@ -1,12 +1,21 @@
 """Measure the speed over the number of workers.
 
     python -m figures.scaling.measure workers
+    python -m figures.scaling.measure sleeping
+    python -m figures.scaling.measure target
     python -m figures.scaling.measure jobs
     python -m figures.scaling.measure load
     python -m figures.scaling.measure gpu
 
 workers: task A with 16 and with 64 environments, by `python -m shmppo.bench scaling` with 1 to 16 workers. Writes
 scaling.csv.
+
+sleeping: 64 environments that sleep for 2 ms per step, with 1 to 32 workers. Workers that sleep can share a core.
+Writes sleeping.csv.
+
+target: two tasks with 1, 2, and 4 workers. Writes target.csv, with the steps at which the learning curve of the first
+seed first reaches the target as the mean return of 100 episodes, and the seconds for them. The steps are the same for
+each number of workers, because the weights are.
 
 jobs: what a second core brings, for jobs of several sizes. For each job, a few slices first find the fastest number of
 gradient shards, for one process and for two workers. Then the run with two workers is compared with the fastest single
@@ -42,7 +51,13 @@ from shmppo.config.presets import PRESETS
 
 FOLDER = FIGURES / "scaling"
 REPETITIONS = 3
-WORKERS = {"workers": (1, 2, 4, 8, 16), "modes": "strong", "repetitions": REPETITIONS}
+STRONG = {"modes": "strong", "repetitions": REPETITIONS}
+INTERLEAVED = f"Medians of {REPETITIONS} interleaved runs."
+WORKERS = {"workers": (1, 2, 4, 8, 16)}
+SLEEPING = {
+    "env": "figures.ranks.sleeping:make", "num_envs": 64, "rollout_steps": 64, "minibatches": 4, "hidden_size": 64,
+    "workers": (1, 2, 4, 8, 16, 32), "learning": "sharded",
+}  # fmt: skip
 JOBS = {
     "A": TASK_A,
     "A with 64 environments": TASK_A | {"num_envs": 64},
@@ -55,21 +70,46 @@ GPU_JOBS = {
     "A with 64 environments and LSTM 512": TASK_A | {"num_envs": 64, "encoder_sizes": (512,), "hidden_size": 512},
     "Pong with 32 environments": PONG,
 }
+TARGETS = {"halfcheetah_lstm-s1": (TASK_A, 2_000.0), "pong-s1": (PRESETS["ALE/Pong-v5"], 15.0)}
+"""Learning curve in figures/returns -> (fields of the run, target)."""
 DEVICES = {"cpu": {"learning": "sharded"}, "cuda": {"learning": "central", "device": "cuda"}}
 SHARDS = (1, 2, 4, 8)
 TRIAL_SLICES = 3  # for each number of shards
 
 
+def bench_scaling(fields: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the table of `bench scaling`, with medians of interleaved runs."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "scaling.csv"
+        command = [sys.executable, "-m", "shmppo.bench", "scaling", *flags(STRONG | fields | {"out": str(out)})]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return read_rows(out)
+
+
 def measure_workers(options: argparse.Namespace) -> None:
-    """Run `bench scaling` with two numbers of environments, and join its tables."""
+    """Measure task A with two numbers of environments."""
+    rows = [row for envs in (16, 64) for row in bench_scaling(TASK_A | WORKERS | {"num_envs": envs})]
+    write_rows(FOLDER / "scaling.csv", rows, INTERLEAVED)
+
+
+def measure_sleeping(options: argparse.Namespace) -> None:
+    """Measure environments that sleep."""
+    write_rows(FOLDER / "sleeping.csv", bench_scaling(SLEEPING), INTERLEAVED)
+
+
+def measure_target(options: argparse.Namespace) -> None:
+    """Write a row for each task and number of workers, with the time in which a run reaches the target."""
     rows: list[dict[str, Any]] = []
-    for num_envs in (16, 64):
-        with tempfile.TemporaryDirectory() as directory:
-            out = Path(directory) / "scaling.csv"
-            fields = TASK_A | WORKERS | {"num_envs": num_envs, "out": str(out)}
-            subprocess.run([sys.executable, "-m", "shmppo.bench", "scaling", *flags(fields)], cwd=ROOT, check=True)
-            rows += read_rows(out)
-    write_rows(FOLDER / "scaling.csv", rows, f"Medians of {REPETITIONS} interleaved runs.")
+    for curve, (fields, target) in TARGETS.items():
+        points = read_rows(FIGURES / "returns" / "curves" / f"{curve}.csv")
+        steps = next(float(row["env_steps"]) for row in points if float(row["return_mean_100"]) >= target)
+        for row in bench_scaling(fields | {"workers": (1, 2, 4), "learning": "sharded"}):
+            rate = {name: row[name] for name in ("workers", "steps_per_second", "speedup", "efficiency")}
+            seconds = steps / float(row["steps_per_second"])
+            rows.append(
+                {"env": fields["env"], "target": target, "steps": int(steps), **rate, "seconds": round(seconds)}
+            )
+    write_rows(FOLDER / "target.csv", rows, INTERLEAVED)
 
 
 def fastest_shards(command: Sequence[str], minimum: int, seconds: float) -> str:
@@ -142,7 +182,10 @@ def measure_gpu(options: argparse.Namespace) -> None:
     write_rows(FOLDER / "gpu.csv", rows, f"Steps per second; medians of {REPETITIONS} interleaved runs.")
 
 
-PARTS = {"workers": measure_workers, "jobs": measure_jobs, "load": measure_load, "gpu": measure_gpu}
+PARTS = {
+    "workers": measure_workers, "sleeping": measure_sleeping, "target": measure_target, "jobs": measure_jobs,
+    "load": measure_load, "gpu": measure_gpu,
+}  # fmt: skip
 
 
 def main() -> None:
