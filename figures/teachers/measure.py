@@ -66,6 +66,9 @@ def main() -> None:
         for steps, task, case in itertools.product(options.steps, options.tasks, STUDENTS):
             flags = [*student(task, case), "--total-steps", steps]
             add_run(TABLE, {"task": task, "case": case, "steps": str(steps)}, seed, flags)
+        for task in options.tasks:
+            flags = [*student(task, "teacher"), "--teacher-steps", 300_000, "--total-steps", 300_000]
+            add_run(TABLE, {"task": task, "case": "teacher to the end", "steps": "300000"}, seed, flags)
         warm = ["--init-from", clone(seed), "--log-std-min", -2]
         for case, starts in {"scratch": [], "clone": warm}.items():
             key = {"task": "Hopper-v5", "case": case, "steps": "300000"}
