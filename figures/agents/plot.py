@@ -17,7 +17,7 @@ def main() -> None:
     )
     for (task, case), color in zip(TEAMS, (*COLORS[:3], *COLORS[:2]), strict=True):
         axis = spread if task == "simple_spread" else message
-        draw_curve(axis, FOLDER / "curves", f"{task}-{case}", "return_mean_100", case, color)
+        draw_curve(axis, FOLDER / "curves", f"{task}-{case}", "return_mean_100", case.replace(", ", ",\n"), color)
         draw_evaluations(axis, rows_with(TABLE, {"task": task, "case": case}), color)
     for game, color in zip(GAMES, COLORS, strict=False):
         draw_curve(elo, FOLDER / "curves", game, "elo", game, color)

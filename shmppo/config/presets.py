@@ -186,7 +186,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 7e-4,
         "entropy_coef": 0.08,
         "anneal_entropy": True,
-        "total_steps": 10_000_000,
+        "total_steps": 25_000_000,
     },
     "pybullet-occluded": {
         "env": "pybullet_envs_gymnasium:HopperBulletEnv-v0",

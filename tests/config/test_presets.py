@@ -36,7 +36,7 @@ DIGESTS = {
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
     "ALE/Pong-v5": "4cb1d9b360b4",
     "tictactoe_v3": "3e3a11c8208d",
-    "connect_four_v3": "9f68b8494203",
+    "connect_four_v3": "cdc411f03bae",
     "pybullet-occluded": "f89c5e40bc95",
     "popgym": "2c6d47808dc8",
 }
