@@ -1,6 +1,6 @@
 """Pendulum with hidden angular velocity: continuous actions, and memory is needed to estimate the velocity.
 
-Reaches a return of -250 within 200,000 steps. γ = 0.99 does not work here.
+Reaches a return of -250 within 100,000 steps.
 """
 
 import sys

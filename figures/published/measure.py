@@ -18,8 +18,10 @@ from pathlib import Path
 
 from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import add_run
+from shmppo import preset
 
 FOLDER = Path(__file__).parent
+TRAIN = ("-m", "shmppo.train")
 ROBOTS = {
     "Ant": ("Ant", 8, 28),
     "HalfCheetah": ("HalfCheetah", 6, 26),
@@ -40,7 +42,7 @@ def occluded(robot: str, seen: str, core: str) -> list[object]:
     hidden = velocities if seen == "P" else set(range(size)) - velocities
     env = f"pybullet_envs_gymnasium:{name}BulletEnv-v0"
     return [
-        "-m", "shmppo.train", "--preset", "pybullet-occluded", "--env", env, "--core", core,
+        *TRAIN, "--preset", "pybullet-occluded", "--env", env, "--core", core,
         "--hide-obs", *sorted(hidden),
     ]  # fmt: skip
 
@@ -58,7 +60,7 @@ PARTS: dict[str, tuple[int, dict[tuple[str, str], list[object]]]] = {
     "zoo": (
         750,
         {
-            (task, "lstm"): ["-m", "shmppo.train", "--preset", f"{task}-memory", "--total-steps", steps]
+            (task, preset(f"{task}-memory").core): [*TRAIN, "--preset", f"{task}-memory", "--total-steps", steps]
             for task, steps in ZOO.items()
         },
     ),

@@ -61,7 +61,15 @@ PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": _CARTPOLE,
     "CartPole-v1-memory": _CARTPOLE | {"hide_obs": (1, 3)},
     "Pendulum-v1": _PENDULUM,
-    "Pendulum-v1-memory": _PENDULUM | {"hide_obs": (2,)},
+    "Pendulum-v1-memory": _PENDULUM
+    | {
+        "hide_obs": (2,),
+        "core": "gru",
+        "minibatches": 16,
+        "gamma": 0.97,
+        "gae_lambda": 0.95,
+        "normalize_obs": False,
+    },
     "MountainCarContinuous-v0": _MOUNTAIN_CAR,
     "MountainCarContinuous-v0-memory": _MOUNTAIN_CAR | {"hide_obs": (1,)},
     # Found by a search of 30 trials (figures/search). The three hidden numbers are the velocities.

@@ -22,7 +22,7 @@ DIGESTS = {
     "CartPole-v1": "820d67a5acb9",
     "CartPole-v1-memory": "c3a5bcc87355",
     "Pendulum-v1": "dd8a0d57fa94",
-    "Pendulum-v1-memory": "e693b977a47e",
+    "Pendulum-v1-memory": "ea8b2c82118b",
     "MountainCarContinuous-v0": "abc420b92f9c",
     "MountainCarContinuous-v0-memory": "967cbc632eb1",
     "InvertedDoublePendulum-v5-memory": "c8f8143b92e2",
