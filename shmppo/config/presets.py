@@ -168,6 +168,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_envs": 8,
         "rollout_steps": 128,
         "minibatches": 4,
+        "grad_shards": 4,
         "epochs": 4,
         "clip": 0.1,
         "value_clip": True,

@@ -34,7 +34,7 @@ DIGESTS = {
     "Ant-v5": "797adf58eade",
     "Humanoid-v5": "34df51fc2708",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
-    "ALE/Pong-v5": "4cb1d9b360b4",
+    "ALE/Pong-v5": "14bd4851fb91",
     "tictactoe_v3": "3e3a11c8208d",
     "connect_four_v3": "cdc411f03bae",
     "pybullet-occluded": "f89c5e40bc95",
