@@ -43,7 +43,7 @@ def draw_profiles(axis: Axes, task: str, steps: str) -> None:
                 ]
                 axis.plot(shares, values, line, color=color, alpha=alpha)
         axis.plot([], [], color=color, label=minibatches.replace("x", " × "))
-    axis.legend()
+    axis.legend(loc="center left")
 
 
 def main() -> None:
@@ -51,8 +51,8 @@ def main() -> None:
     table = read_rows(TABLE)
     steps, folder = table[0]["steps"], TABLE.parent / "evaluations"
     tasks = list(dict.fromkeys(row["task"] for row in table))
-    headline = f"Minibatches and shapes of batches of 50,000 steps on {len(tasks)} tasks"
-    figure, axes = new_figure(len(tasks), len(STUDIES) + 1, height=2.3, headline=headline)
+    headline = f"Minibatches and shapes of batches of 50,000 steps: {distinct(table, 'task')}"
+    figure, axes = new_figure(len(tasks), len(STUDIES) + 1, height=3.0, headline=headline)
     for i, task in enumerate(tasks):
         row = axes[3 * i : 3 * i + 3]
         for axis, (title, cases) in zip(row, STUDIES.items(), strict=False):
@@ -62,7 +62,7 @@ def main() -> None:
                 draw_curve(axis, folder, files, RETURN, name.replace("x", " × "), color)
             group_thousands(axis, ticks=3)
             label(axis, "environment steps", "return", f"{task}: {title}")
-            axis.legend()
+            axis.legend(loc="upper left")
         draw_profiles(row[2], task, steps)
         label(row[2], "share of the update's data", "log₁₀ nats", f"{task}: KL")
     save(figure, out, caption(TABLE, NOTE, seeds=distinct(table, "seed")))
