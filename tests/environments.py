@@ -213,7 +213,7 @@ class PutsBack(gymnasium.Env[np.ndarray, int]):
 
 
 class ManyThreads(Counter):
-    """Lets torch use four threads, as a simulator with a network of its own may. `info` has those before."""
+    """Lets torch use four threads, as a simulator with its own network may. `info` says how many it found."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         before = torch.get_num_threads()

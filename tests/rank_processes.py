@@ -25,10 +25,16 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def start(run_dir: Path, *flags: object, env: str = "CartPole-v1", torchrun: tuple[str, ...] = ()) -> psutil.Popen:
+def start(
+    run_dir: Path,
+    *flags: object,
+    env: str = "CartPole-v1",
+    torchrun: tuple[str, ...] = (),
+    program: tuple[str, ...] = ("-m", "shmppo.train"),
+) -> psutil.Popen:
     """Start two ranks of a small run. torchrun: additional flags of torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
-    command += [*torchrun, "-m", "shmppo.train"]
+    command += [*torchrun, *program]
     if "--resume" not in flags:
         command += ["--env", env, *FLAGS.split(), "--run-dir", str(run_dir)]
     return psutil.Popen(

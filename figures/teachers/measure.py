@@ -22,11 +22,7 @@ from figures.common.paths import ROOT
 TABLE = Path(__file__).with_name("teachers.csv")
 TASKS = {"HalfCheetah-v5": (8, -2.0), "Hopper-v5": (5, -1.0)}
 """Task -> how many of the first numbers of the observation are positions, and the initial log standard deviation."""
-STUDENTS: dict[str, tuple[object, ...]] = {
-    "alone": ("--teacher-steps", None),
-    "teacher": ("--teacher-steps", 200_000),
-    "imitate": ("--objective", "distill", "--teacher-steps", None, "--actor-obs", "everything"),
-}
+STUDENTS = ("alone", "teacher", "teacher to the end", "imitate")
 HOPPER = ("-m", "shmppo.train", "--preset", "Hopper-v5")
 
 
@@ -35,14 +31,18 @@ def teacher_of(task: str) -> Path:
     return ROOT / "examples" / "trained" / task.partition("-")[0].lower()
 
 
-def student(task: str, case: str) -> list[object]:
-    """Return the program that trains the student of a task, and its flags."""
+def student(task: str, case: str, steps: int) -> list[object]:
+    """Return the program that trains the student of a task for some steps, and its flags."""
     positions, log_std = TASKS[task]
     wrapper = f"shmppo.envs.wrappers:SplitObservation(everything=[None], positions=[{positions}])"
     script = ROOT / "examples" / "teacher_student.py"
     teacher = None if case == "alone" else teacher_of(task)
     flags = ["--env", task, "--wrappers", wrapper, "--log-std-init", log_std]
-    return [script, *flags, "--teacher", teacher, *STUDENTS[case]]
+    teacher_steps = {"teacher": 200_000, "teacher to the end": steps}.get(case)
+    flags += ["--teacher", teacher, "--teacher-steps", teacher_steps, "--total-steps", steps]
+    if case == "imitate":
+        flags += ["--objective", "distill", "--actor-obs", "everything"]
+    return [script, *flags]
 
 
 def clone(seed: int) -> Path:
@@ -64,11 +64,8 @@ def main() -> None:
     options = parser.parse_args()
     for seed in options.seeds:
         for steps, task, case in itertools.product(options.steps, options.tasks, STUDENTS):
-            flags = [*student(task, case), "--total-steps", steps]
-            add_run(TABLE, {"task": task, "case": case, "steps": str(steps)}, seed, flags)
-        for task in options.tasks:
-            flags = [*student(task, "teacher"), "--teacher-steps", 300_000, "--total-steps", 300_000]
-            add_run(TABLE, {"task": task, "case": "teacher to the end", "steps": "300000"}, seed, flags)
+            key = {"task": task, "case": case, "steps": str(steps)}
+            add_run(TABLE, key, seed, student(task, case, steps))
         warm = ["--init-from", clone(seed), "--log-std-min", -2]
         for case, starts in {"scratch": [], "clone": warm}.items():
             key = {"task": "Hopper-v5", "case": case, "steps": "300000"}

@@ -36,7 +36,7 @@ class RunHandle:
     def save(self, name: str) -> None:
         """Save a checkpoint as checkpoint-NAME.pt, and as the newest one.
 
-        With several ranks, it is only saved as checkpoint-NAME.pt, by rank 0, so it can be evaluated but not resumed.
+        With several ranks, only rank 0 saves it, and only as checkpoint-NAME.pt: it can be evaluated, but not resumed.
 
         Raises:
             ConfigError: if the name is reserved, or has other characters than letters, digits, and hyphens.

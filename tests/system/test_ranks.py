@@ -146,9 +146,9 @@ train(parse_config(sys.argv[1:]), callback=callback)
 def test_checkpoints_of_a_callback_do_not_replace_those_of_all_ranks(undisturbed: Path, tmp_path: Path) -> None:
     run_dir, script = tmp_path / "run", tmp_path / "saves.py"
     script.write_text(SAVES_AND_IS_KILLED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
-    command += [script, "--env", "CartPole-v1", *FLAGS.split(), *STEPS, "--checkpoint-every", 4, "--run-dir", run_dir]
-    assert subprocess.run(list(map(str, command)), capture_output=True, check=False, timeout=200).returncode == 1
+    process = start(run_dir, *STEPS, "--checkpoint-every", 4, program=(str(script),))
+    output = output_of(process)
+    assert process.returncode == 1, output
     assert [iteration_of(run_dir / f"checkpoint-at-{i}.pt") for i in (5, 6)] == [5, 6]
     process = start(run_dir, "--resume", run_dir)
     output = output_of(process)
