@@ -1,7 +1,7 @@
 """LunarLander-v3 without memory, with common hyperparameters: 16 environments × 1024 steps, minibatches of 64 steps.
 
-Expected: a return of at least 200 within 1,000,000 steps. It has not been measured. Training takes about 4 minutes on
-2 cores. Needs `pip install 'shmppo[box2d]'`.
+A return of 278 within 1,000,000 steps (examples/trained, one seed). Training takes about 2 minutes on 2 cores.
+Needs `pip install 'shmppo[box2d]'`.
 """
 
 import sys

@@ -15,6 +15,17 @@ COLUMNS = {
     "train_return_100": "mean return of the last 100 training episodes",
 }
 """Column of a table of runs -> what it is."""
+HEADINGS = {
+    "train_return_100": "training return",
+    "sequential_mean": "sequential KL",
+    "reference_start": "reference KL at the start",
+    "gamma": "γ_D",
+    "monotonic_share": "share of falling steps",
+    "learning_rate": "learning rate",
+}
+"""Column -> its heading, where they differ."""
+IQM_SEEDS = 5
+"""With fewer seeds, the interquartile mean and its interval say no more than the mean and the range."""
 
 
 def results_table(
@@ -39,38 +50,44 @@ def results_table(
     published = published or {}
     names = list(dict.fromkeys(name for returns in published.values() for name in returns))
     rows = read_rows(table)
-    cases = dict.fromkeys(tuple(row[key] for key in keys) for row in rows)
+    cases = list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
+    groups = list(dict.fromkeys(case[:-1] for case in cases))
+    cases.sort(key=lambda case: groups.index(case[:-1]))
     missing = [task for task in published if task not in {case[0] for case in cases}]
     steps = [] if "steps" in keys else ["steps"]
-    cells = [[*keys, *steps, "seeds", "mean ± deviation", "interquartile mean", *means, *names]]
-    cells.append(["---"] * len(cells[0]))
+    columns = [*keys, *steps, "seeds", "mean ± deviation", "range", *means, *names]
+    cells = [[HEADINGS.get(name, name) for name in columns]]
+    cells.append(["---"] * len(columns))
     for case in cases:
         of_case = [row for row in rows if tuple(row[key] for key in keys) == case]
-        values = np.array([[float(row[column])] for row in of_case])
-        (middle,), (low,), (high,) = interquartile_mean(values), *bootstrap_interval(values)
-        spread = (
-            (f" ± {_number(values.std())}", f" ({_number(low)} to {_number(high)})") if len(values) > 1 else ("", "")
-        )
+        values = np.array([float(row[column]) for row in of_case])
+        middle, spread = values.mean(), ("", "")
+        if len(values) > 1:
+            spread = (f" ± {_number(values.std(ddof=1))}", f"{_number(values.min())} to {_number(values.max())}")
+        if len(values) >= IQM_SEEDS:
+            (middle,), (low,), (high,) = interquartile_mean(values[:, None]), *bootstrap_interval(values[:, None])
+            spread = (spread[0], f"IQM {_number(middle)} ({_number(low)} to {_number(high)})")
         cells.append(
             [
                 *(f"{int(word):,}" if word.isdecimal() else word for word in case),
                 *(f"{int(of_case[0]['env_steps']):,}" for _ in steps),
                 str(len(of_case)),
                 _number(values.mean()) + spread[0],
-                _number(middle) + spread[1],
+                spread[1],
                 *(f"{np.mean([float(row[name]) for row in of_case]):.5g}".replace("-", "−") for name in means),
                 *(_published(published.get(case[0], {}).get(name), middle) for name in names),
             ]
         )
     for task in missing:
         known = [_number(published[task][name]) for name in names]
-        cells.append([task, *["not yet"] * (len(cells[0]) - 1 - len(names)), *known])
+        unmeasured = ["not yet"] * (len(columns) - 1 - len(names))
+        cells.append([task, *unmeasured, *known])
     episodes = f" ({rows[0]['episodes']} episodes)" if rows and column == "evaluate_return" else ""
     commits = ", ".join(dict.fromkeys(commit for row in rows for commit in row["commit"].split()))
     lines = [
-        f"The {COLUMNS[column]}{episodes}: mean ± standard deviation over the seeds, and the interquartile mean with "
-        "its 95 % bootstrap interval."
-        + (" In brackets behind a published return: how far the interquartile mean is above it." if published else ""),
+        f"The {COLUMNS[column]}{episodes}: mean ± standard deviation over the seeds, and their range, or from "
+        f"{IQM_SEEDS} seeds on the interquartile mean (IQM) with its 95 % bootstrap interval."
+        + (" In brackets behind a published return: how far the mean or the IQM is above it." if published else ""),
         "",
         *("| " + " | ".join(line) + " |" for line in cells),
         "",

@@ -116,7 +116,7 @@ def measure(key: Mapping[str, Any], config: TrainConfig, table: Path) -> None:
         "processor": processor(),
     }
     save_curve(run_dir, table.parent / "curves" / str(key["steps"]) / f"{name_of(key)}.csv")
-    append_rows(table, [row], "The row's commits are those of its first and of its last sitting.")
+    append_rows(table, [row])
     shutil.rmtree(run_dir)
     print(row, flush=True)
 

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from figures.common import evaluated_runs
@@ -147,9 +146,8 @@ def test_a_table_shows_the_spread_and_what_falls_short(tmp_path: Path) -> None:
     write_rows(table, [row | {"commit": "abcdef0"} for row in rows], note=None)
     append_rows(table, [rows[-1] | {"task": "Hopper-V", "evaluate_return": 400.0, "commit": "abcdef0 1234567"}], None)
     text = results_table(table, "x", ["task", "core"], "evaluate_return", published=PUBLISHED["occluded"])
-    deviation = f"{np.std([1000, 2000, 3000]):,.0f}"
-    assert f"| Ant-P | lru | 1,500,000 | 3 | 2,000 ± {deviation} | 2,000 (1,000 to 3,000) | 2,103 (−103) |" in text
-    assert "| Ant-V | lru | 1,500,000 | 1 | 691 | 691 | 690 (+1) | 1,137 (−446) | 1,971 (−1,280) |" in text
+    assert "| Ant-P | lru | 1,500,000 | 3 | 2,000 ± 1,000 | 1,000 to 3,000 | 2,103 (−103) |" in text
+    assert "| Ant-V | lru | 1,500,000 | 1 | 691 |  | 690 (+1) | 1,137 (−446) | 1,971 (−1,280) |" in text
     assert "| Walker-V | not yet | not yet | not yet | not yet | not yet | 423 | 160 | 1,901 |" in text
     assert "(20 episodes)" in text
     assert "*at commits* abcdef0, 1234567." in text
