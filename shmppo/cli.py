@@ -35,7 +35,9 @@ COMMANDS = {
     "bench": Command(
         "measure speed and the time of each phase", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
     ),
-    "export": Command("export a policy as ONNX or TorchScript", "shmppo.export:main", "shmppo.export:ExportConfig"),
+    "export": Command(
+        "export a policy for other programs, or to publish it", "shmppo.export:main", "shmppo.export:ExportConfig"
+    ),
     "check-env": Command(
         "check whether an environment is reproducible", "shmppo.check_env:main", "shmppo.check_env:CheckEnvConfig"
     ),

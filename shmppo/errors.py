@@ -61,7 +61,7 @@ class EnvError(ShmppoError):
     """An environment raised an exception or violated the Gymnasium API.
 
     Attributes:
-        env_index: global index of the environment.
+        env_index: index of the environment within its rank.
     """
 
     def __init__(self, env_index: int, message: str, *, details: str = "") -> None:
@@ -77,7 +77,7 @@ class WorkerError(ShmppoError):
     """A worker raised an exception, died, or stopped responding.
 
     Attributes:
-        env_index: global index of the environment that caused the error, or None.
+        env_index: index within its rank of the environment that caused the error, or None.
     """
 
     def __init__(self, message: str, env_index: int | None = None, *, details: str = "") -> None:

@@ -80,6 +80,10 @@ def by_success(iteration: int, metrics: dict[str, float], options: dict[str, int
     return {"level": level + 1 if enough else level}
 
 
+def rising(iteration: int, metrics: dict[str, float], options: dict[str, int] | None) -> dict[str, int]:
+    return {"level": options["level"] + 1 if options else 1}
+
+
 def not_json(iteration: int) -> dict[str, object]:
     return {"level": object()}
 

@@ -93,7 +93,7 @@ def resume_command(run_dir: Path) -> str:
     if ranks > 1:
         machines, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", str(ranks))
         start = f"torchrun --nnodes {machines} --nproc-per-node {local} -m shmppo.train"
-    whole = run_dir.parent if run_dir.name.startswith("rank-") else run_dir
+    whole = run_dir.parent if ranks > 1 and run_dir.name.startswith("rank-") else run_dir
     return f"{start} --resume {shlex.quote(short_path(whole))}{trust_of(run_dir)}"
 
 

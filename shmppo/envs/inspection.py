@@ -55,6 +55,10 @@ def inspect_task(config: TrainConfig) -> Task:
         state_std = StateStd(config.log_std_init) if config.std == "state" else None
         if state_std is not None and config.log_std_min is not None:
             state_std = state_std._replace(low=config.log_std_min)
+        if state_std is not None:
+            low, high = state_std.low, state_std.high
+            limits = f"it must lie between {low} and {high}, the limits of --std state"
+            require(low < config.log_std_init < high, f"--log-std-init is {config.log_std_init}; {limits}")
         squash, beta = config.squash_actions, config.distribution == "beta"
         distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None

@@ -228,7 +228,7 @@ def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tupl
     """
     actor = observation.selected(config.actor_obs, "--actor-obs")
     if config.critic_state:
-        actor = tuple(set(actor) - set(observation.selected([STATE_KEY], "--critic-state")))
+        actor = tuple(sorted(set(actor) - set(observation.selected([STATE_KEY], "--critic-state"))))
     critic = observation.selected(config.critic_obs, "--critic-obs")
     if actor != critic and config.separate_critic != "all":
         raise ConfigError(

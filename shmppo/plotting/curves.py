@@ -25,7 +25,7 @@ NEEDED = ("iteration", "env_steps", "wall_seconds", "environment_seconds")
 IGNORED_FIELDS = (
     "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
     "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes", "eval_videos", "best_by", "stop_when",
-    "info_keys",
+    "info_keys", "check_determinism",
 )  # fmt: skip
 """Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 

@@ -56,6 +56,7 @@ def build_minibatches(
             sequences,
             seed=config.seed,
             block=config.block * config.env_rows,
+            blocks=config.num_envs // config.block,
             first_block=config.first_env // config.block,
             iteration=iteration,
             epoch=epoch,
@@ -120,7 +121,15 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
 
 
 def shuffle_sequences(
-    sequences: np.ndarray, *, seed: int, block: int, iteration: int, epoch: int, minibatches: int, first_block: int = 0
+    sequences: np.ndarray,
+    *,
+    seed: int,
+    block: int,
+    blocks: int,
+    iteration: int,
+    epoch: int,
+    minibatches: int,
+    first_block: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffle the sequences of one epoch, and divide them into minibatches.
 
@@ -131,6 +140,7 @@ def shuffle_sequences(
     Args:
         sequences: [sequences, 4], from `cut_sequences`.
         block: number of rows per block.
+        blocks: number of blocks.
         minibatches: M.
         first_block: index of this rank's first block among those of all ranks.
 
@@ -139,7 +149,7 @@ def shuffle_sequences(
     """
     parts: list[list[np.ndarray]] = [[] for _ in range(minibatches)]
     block_of = sequences[:, 1] // block
-    for index in range(int(block_of[-1]) + 1):
+    for index in range(blocks):
         members = np.flatnonzero(block_of == index)
         if len(members) < minibatches:  # the checks of a configuration exclude this, but opponents may act more often
             raise ShmppoError(

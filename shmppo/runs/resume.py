@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +68,8 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
             f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
         )
         _check_length(request, config, iteration)
+    if config.best_by != before.best_by:
+        checkpoint["best_value"] = -math.inf
     _mark_if_inexact(checkpoint, before, config)
     target = own
     fork = request.new_run_dir is not None or any(process_group.gather_objects(is_older))

@@ -11,6 +11,7 @@ from typing import Any
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
+from shmppo.models.native import resolve_kernel
 from shmppo.models.teacher import Teacher
 from shmppo.policies.policy import TrainedPolicy, input_names, trained_from
 from shmppo.storage.checkpoint import NAME
@@ -41,6 +42,7 @@ def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task
     sources = {i: _source(i, trained, config, task, where) for i in trained.model.needed_leaves}
     # The --kernel of the run is recorded, so a resumed run computes the teacher in the same way.
     own = dataclasses.replace(trained.config, kernel="torch" if config.kernel == "torch" else "auto")
+    own = dataclasses.replace(own, kernel=resolve_kernel(own, trained.model))
     weights = {name: tensor.numpy() for name, tensor in trained.model.state_dict().items()}
     statistics, size = (trained.obs_mean, trained.obs_scale), trained.model.state_size
     return dataclasses.replace(task, teacher=Teacher(own, trained.task.observation, sources, weights, statistics, size))

@@ -31,6 +31,7 @@ from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights, load_teacher
 from shmppo.runs.teacher import save_teacher, with_teacher
 from shmppo.runs.training import train_iterations
+from shmppo.sampling.evaluation_opponents import FunctionOpponent
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
@@ -161,6 +162,8 @@ def _run(
             task = inspect_task(config)
             config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
+            if config.self_play is not None and config.eval_every is not None:
+                FunctionOpponent(config.eval_opponent, "--eval-opponent")
             if config.demonstrations is not None:
                 load_demonstrations(config, task)  # only to check them
                 task = dataclasses.replace(task, snapshot=None)

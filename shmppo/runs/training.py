@@ -194,13 +194,15 @@ class TrainState:
         replayed = task.seeding == "episode" and task.snapshot is None
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit)
+        teacher_by = "native" if task.teacher is None else task.teacher.config.kernel
+        self._computed_by = "torch" if "torch" in (config.computed_by, teacher_by) else "native"
         if task.inexact_reason is not None:
             self.mark_inexact(task.inexact_reason)
 
     @property
     def fingerprint(self) -> dict[str, str]:
         """Versions of the libraries, and the processor."""
-        return machine.versions() | {"processor": machine.processor_type(self._config.computed_by)}
+        return machine.versions() | {"processor": machine.processor_type(self._computed_by)}
 
     def mark_inexact(self, reason: str) -> None:
         """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""
@@ -220,7 +222,10 @@ class TrainState:
         if self.decisions.schedule is not None:
             iteration, known = self.iteration + 1, self.actions.options
             before = known.get(iteration - 1)
-            options = self.decisions.schedule(iteration, self.decisions.metrics, before)
+            if iteration in known:  # they were published before the run was resumed
+                options = known[iteration]
+            else:
+                options = self.decisions.schedule(iteration, self.decisions.metrics, before)
             if options != known.get(iteration, before):
                 log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
             self.actions.begin_iteration(options)

@@ -212,7 +212,8 @@ class EvaluationShare:
         def count_step(*_: object) -> None:  # a method would keep this object, and with it the shared memory
             progress[1] += 1
 
-        opponent = None if config.self_play is None else FunctionOpponent(config.eval_opponent)
+        needs_opponent = config.self_play is not None and config.eval_every is not None
+        opponent = FunctionOpponent(config.eval_opponent, "--eval-opponent") if needs_opponent else None
         one_opponent = dataclasses.replace(config, opponent_slots=1)
         self._player = EpisodePlayer(
             one_opponent, task, model, stochastic=config.eval_sample, after_step=count_step, opponent=opponent

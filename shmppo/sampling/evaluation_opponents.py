@@ -38,13 +38,17 @@ class EvaluationOpponent(ABC):
 class FunctionOpponent(EvaluationOpponent):
     """An opponent without memory: a function chooses its actions."""
 
-    def __init__(self, name: str) -> None:
-        """Load the function. name: "random", or `module:function`, which is called as `ChooseAction` says.
+    def __init__(self, name: str, flag: str = "--opponent") -> None:
+        """Load the function.
+
+        Args:
+            name: "random", or `module:function`, which is called as `ChooseAction` says.
+            flag: that gave the name, for the error message.
 
         Raises:
             ConfigError: if there is no such function.
         """
-        self._choose: ChooseAction = play_at_random if name == RANDOM else load_object(name, "the opponent")
+        self._choose: ChooseAction = play_at_random if name == RANDOM else load_object(name, flag)
 
     def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
         """Begin an episode in every environment, with a generator for each row."""

@@ -195,5 +195,5 @@ class Pool:
 
 def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:
     """Add the hint that episodes with failures can be skipped."""
-    if config.env_backend != "envpool" and not config.skip_bad_episodes and not config.agents:
+    if config.env_backend not in ("envpool", "vector") and not config.skip_bad_episodes and not config.agents:
         error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")

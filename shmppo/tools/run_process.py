@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import shlex
@@ -14,11 +15,14 @@ from collections import deque
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from shmppo.config.checks import require
+from shmppo.config.checks import flag_with_value, require
 from shmppo.config.differences import command
-from shmppo.config.resumable import different_fields
+from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.config.trust import trust_of
+from shmppo.errors import ConfigError
+from shmppo.storage.run_directory import SUMMARY
+from shmppo.utils.files import read_object
 from shmppo.utils.signals import kill_with_parent
 
 POLL_SECONDS = 0.1
@@ -104,6 +108,16 @@ class RunProcess:
         return len(self.rows())
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has reached its last iteration, or a condition of --stop-when."""
+        if self.finished_iterations >= self.config.last_iteration:
+            return True
+        with contextlib.suppress(ConfigError):  # it has no summary yet
+            reason: str = read_object(self.run_dir / SUMMARY, "")["stop_reason"]
+            return reason in self.config.stop_when
+        return False
+
+    @property
     def steps(self) -> int:
         """Environment steps of the run so far."""
         return self.finished_iterations * self.config.batch_steps
@@ -119,7 +133,11 @@ class RunProcess:
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
         if list(self.run_dir.glob("checkpoint*.pt")):
-            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split()]
+            before, now = load_config(self.run_dir), from_json(self.config.to_json())
+            names = [name for name in RESUMABLE if name not in ("workers", "quiet")]
+            changed = {name: getattr(now, name) for name in names if getattr(now, name) != getattr(before, name)}
+            flags = " ".join(flag_with_value(name, value) for name, value in changed.items())
+            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *shlex.split(flags)]
         if (self.run_dir / "config.json").is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
         return [*shlex.split(command(self.config))[3:], "--run-dir", str(self.run_dir)]

@@ -43,7 +43,7 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
     check_early(config)
     base = user_path(str(config.run_dir), "--run-dir")
     runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}")) for seed in dict.fromkeys(seeds)]
-    waiting = deque(run for run in runs if run.finished_iterations < config.last_iteration)
+    waiting = deque(run for run in runs if not run.finished)
     pool, stop = RunPool[RunProcess](jobs), StopRequest()
     view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)
     with config_error_if_unwritable(base), stop.by_signals(), view:
@@ -63,25 +63,21 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
 
 def summary_table(runs: Sequence[RunProcess]) -> Group:
     """Return a table with a row per run and a row of means, followed by an empty line."""
-    last = [_last_rows(run) for run in runs]
+    finished = [run.rows() for run in runs]
+    last = [
+        {"return_mean_100": "nan"} | (rows or [{}])[-1] | (run.rows("eval.csv") or [{}])[-1]
+        for run, rows in zip(runs, finished, strict=True)
+    ]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
     titles = ["return" if name == "return_mean_100" else name for name in metrics]
     table = Table("run", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
-    for run, row in zip(runs, last, strict=True):
-        iterations = f"{run.finished_iterations:,} of {run.config.last_iteration:,}"
+    for run, rows, row in zip(runs, finished, last, strict=True):
+        iterations, steps = f"{len(rows):,} of {run.config.last_iteration:,}", len(rows) * run.config.batch_steps
         state = "failed" if run.failure else row.get("weights_hash", "")
         values = (number(float(row.get(name, "nan"))) for name in metrics)
-        table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", *values, state)
+        table.add_row(short_path(run.run_dir), iterations, f"{steps:,}", *values, state)
     table.columns[0].footer = "mean"
     for column, name in zip(table.columns[3:], metrics, strict=False):
         column.footer = number(fmean(float(row.get(name, "nan")) for row in last))
     return Group(table, "")
-
-
-def _last_rows(run: RunProcess) -> dict[str, str]:
-    """Return the last row of metrics.csv, extended by that of eval.csv if there is one."""
-    merged = {"return_mean_100": "nan"}
-    for table in ("metrics.csv", "eval.csv"):
-        merged |= (run.rows(table) or [{}])[-1]
-    return merged

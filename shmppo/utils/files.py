@@ -51,7 +51,7 @@ def make_parent_directory(path: Path, flag: str) -> None:
 @contextmanager
 def replaced_file(path: Path) -> Iterator[Path]:
     """Give the name of a temporary file. At the end, rename it to `path`; after an error, remove it."""
-    temporary = path.with_suffix(".partial")
+    temporary = path.with_name(path.name + ".partial")
     try:
         yield temporary
         os.replace(temporary, path)

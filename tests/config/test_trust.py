@@ -12,7 +12,7 @@ from helpers import make_run_directory
 from shmppo.config.flags import parse_config, parse_resume
 from shmppo.config.presets import PRESETS
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import check_trust, named_code
+from shmppo.config.trust import check_trust, named_code, resume_command
 from shmppo.errors import ConfigError
 
 NAMES: list[tuple[dict[str, Any], list[str]]] = [
@@ -73,6 +73,14 @@ def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -
 def test_the_flag_names_one_module_and_can_be_repeated() -> None:
     _, arguments = parse_resume(["--trust", "a", "--resume", "run", "--trust=b.c"])
     assert arguments["trust"] == ("a", "b.c")
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [("1", "runs/rank-loss"), ("2", "runs")])
+def test_only_with_several_ranks_the_command_names_the_directory_above(
+    ranks: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    assert resume_command(Path("runs/rank-loss")).endswith(f"--resume {expected}")
 
 
 def test_presets_name_only_code_of_these_packages() -> None:

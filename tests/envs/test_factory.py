@@ -154,3 +154,12 @@ def test_workers_make_the_environment_with_its_arguments_and_wrappers(
     assert summary["config"]["env_kwargs"] == {"length": 5, "truncate": True}
     result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 2, "--trust", "environments")
     assert result.stdout.startswith("return 4.000 ")
+
+
+@pytest.mark.parametrize(("initial", "minimum"), [(-6.0, None), (2.0, None), (-2.0, -2.0)])
+def test_a_standard_deviation_of_the_state_must_begin_within_its_limits(initial: float, minimum: float | None) -> None:
+    config = TrainConfig(env="Pendulum-v1", hide_obs=(), std="state", log_std_init=initial, log_std_min=minimum)
+    with pytest.raises(
+        ConfigError, match=rf"^--log-std-init is {initial}; it must lie between .*limits of --std state$"
+    ):
+        inspect_task(config)

@@ -105,7 +105,7 @@ def test_minibatches_contain_every_sequence_once_and_differ_between_epochs() -> 
     sequences = cut_sequences(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
     orders = []
     for epoch in range(2):
-        order, cuts = shuffle_sequences(sequences, seed=1, block=6, iteration=0, epoch=epoch, minibatches=4)
+        order, cuts = shuffle_sequences(sequences, seed=1, block=6, blocks=1, iteration=0, epoch=epoch, minibatches=4)
         assert sorted(order.tolist()) == list(range(len(sequences)))
         assert len(cuts) == 5
         orders.append(order.tolist())
@@ -116,9 +116,9 @@ def test_a_block_gives_a_minibatch_the_same_sequences_alone_and_among_others() -
     """So R ranks with N environments each have the minibatches of one rank with R·N environments."""
     first = np.random.default_rng(0).random((40, 4)) < 0.1
     both = cut_sequences(first, 8)
-    order, cuts = shuffle_sequences(both, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
+    order, cuts = shuffle_sequences(both, seed=3, block=2, blocks=2, iteration=5, epoch=1, minibatches=3)
     alone = cut_sequences(first[:, :2], 8)
-    order_alone, cuts_alone = shuffle_sequences(alone, seed=3, block=2, iteration=5, epoch=1, minibatches=3)
+    order_alone, cuts_alone = shuffle_sequences(alone, seed=3, block=2, blocks=1, iteration=5, epoch=1, minibatches=3)
     for m in range(3):
         members = [r for r in order[cuts[m] : cuts[m + 1]].tolist() if r < len(alone)]
         assert members == order_alone[cuts_alone[m] : cuts_alone[m + 1]].tolist()

@@ -45,6 +45,16 @@ def test_workers_kills_and_resume_change_no_bit(tmp_path: Path) -> None:
     assert without["weights_sha256"] not in hashes.values()
 
 
+@pytest.mark.parametrize("stop", [3, 4, 5])
+def test_a_resume_keeps_the_options_of_iterations_in_which_no_episode_began(stop: int, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE, env_schedule="schedules:rising", rollout_steps=4, seq_len=4, total_steps=4 * 4 * 9
+    )
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    train(dataclasses.replace(config, stop_at_iteration=stop, run_dir=str(tmp_path / "run")))
+    assert resume(tmp_path / "run")["weights_sha256"] == whole["weights_sha256"]
+
+
 def test_episodes_get_the_options_of_the_iteration_in_which_they_begin(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, run_dir=str(run_dir)))

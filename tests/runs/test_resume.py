@@ -44,6 +44,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+def test_another_metric_of_the_best_checkpoint_begins_without_a_best_value(whole: Path, tmp_path: Path) -> None:
+    options = {"new_run_dir": tmp_path / "new", "checkpoint": 2, "best_by": "explained_variance"}
+    summary = resume(whole, **options)
+    assert summary["best_value"] < 1 < load_selected_checkpoint(whole, 2)["best_value"]
+
+
 def copy_of(run_dir: Path, target: Path) -> Path:
     return Path(shutil.copytree(run_dir, target))
 

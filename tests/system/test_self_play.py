@@ -9,18 +9,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import TESTS, sampled
-from helpers import Saboteur, long_after
+from helpers import Saboteur, assert_refused, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
+from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.opponents import Opponents
@@ -59,6 +61,17 @@ def test_a_killed_worker_changes_no_bit(run: dict[str, Any], monkeypatch: pytest
     assert saboteur.hit
     assert summary["worker_restarts"] == 1
     assert summary["weights_sha256"] == run["weights_sha256"]
+
+
+def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path) -> None:
+    found: list[tuple[float, float]] = []
+
+    def callback(row: dict[str, float], run: RunHandle) -> None:
+        found.append((row["eval/return"], fmean(run.evaluate(10).returns)))
+
+    train(dataclasses.replace(BASE, workers=0, eval_every=1, run_dir=str(tmp_path / "run")), callback=callback)
+    assert len(set(found)) > 1
+    assert [own for own, _ in found] == pytest.approx([handle for _, handle in found])
 
 
 def test_a_run_resumes_between_two_choices_of_opponents(run: dict[str, Any], tmp_path: Path) -> None:
@@ -174,6 +187,14 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate(directory, episodes=1, trust=TRUST, **fields)
+
+
+def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    changes = {"eval_every": 1, "eval_opponent": "boards:typo"}
+    assert_refused(BASE, changes, "^--eval-opponent boards:typo: there is no module boards", tmp_path)
+    changes = {"env": "CartPole-v1", "action_masks": False, "self_play": None, "stop_when": ("elo>=1",)}
+    with pytest.raises(ConfigError, match="--stop-when elo is not a metric of this run"):
+        train(dataclasses.replace(BASE, **changes, run_dir=str(tmp_path / "run")))
 
 
 def test_a_round_robin(run: dict[str, Any], tmp_path: Path) -> None:

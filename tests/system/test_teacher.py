@@ -161,6 +161,16 @@ def test_each_rank_has_the_teacher(tmp_path: Path) -> None:
         assert load_checkpoint(path / "teacher" / NAME)["iteration"] == load_checkpoint(CARTPOLE / NAME)["iteration"]
 
 
+def test_a_teacher_that_torch_computes_ties_the_bits_to_the_processor(tmp_path: Path) -> None:
+    own = {"env": "CartPole-v1", "network": "networks:leaky", "workers": 0, "quiet": True, "total_steps": 1}
+    teacher = train(TrainConfig(**own, run_dir=str(tmp_path / "teacher")))
+    taught = train(
+        dataclasses.replace(BASE, teacher=teacher["run_dir"], run_dir=str(tmp_path / "run")), trust=("networks",)
+    )
+    assert taught["same_bits_on"] == teacher["same_bits_on"]
+    assert taught["same_bits_on"] != train(dataclasses.replace(BASE, run_dir=str(tmp_path / "own")))["same_bits_on"]
+
+
 ONLY_POSITIONS = "shmppo.envs.wrappers:SplitObservation(positions=[0, None, 2])"
 TWICE = "shmppo.envs.wrappers:SplitObservation(one=[None], other=[None], positions=[0, None, 2])"
 PLAIN: dict[str, Any] = {"wrappers": (), "actor_obs": None, "critic_obs": None}

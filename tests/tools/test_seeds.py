@@ -99,6 +99,15 @@ def test_the_same_command_continues_the_runs_with_the_same_weights(tmp_path: Pat
         train_seeds(replace(config, gamma=0.5), (1, 2), 1)
 
 
+def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_path: Path) -> None:
+    config = replace(SMALL, quiet=True, run_dir=str(tmp_path / "run"), stop_when=("iteration>=2",))
+    for _ in range(2):
+        train_seeds(config, (1,), 1)
+        assert summary_of(tmp_path / "run-s1")["iterations"] == 2
+    train_seeds(replace(config, stop_when=(), total_steps=1280), (1,), 1)
+    assert summary_of(tmp_path / "run-s1")["iterations"] == 10
+
+
 def test_a_run_that_fails_is_named_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
