@@ -327,7 +327,6 @@ class Session:
             "wall_seconds": wall,
             "steps_per_second": steps / wall if wall else 0.0,
             "phase_seconds": as_dict(state.phase_seconds),
-            "sync_seconds": state.sync_seconds,
             "peak_memory_bytes": self.outputs.peak_memory,
             "shared_memory_bytes": self.buffers.memory.numel(),
             "stop_reason": stop_reason,

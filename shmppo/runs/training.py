@@ -186,7 +186,6 @@ class TrainState:
         self._config, self._buffers, self._process_group = config, buffers, process_group
         self.iteration = self.env_steps = self.failed_episodes = 0
         self.phase_seconds = np.zeros(len(PHASES))
-        self.sync_seconds = 0.0
         self.decisions = Decisions(config)
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
@@ -213,19 +212,15 @@ class TrainState:
     def forget(self, row: int) -> None:
         """Forget the episode of a row whose environment could not be restored, and mark the run as inexact."""
         self.actions.forget(row)
-        self.learner.reward_normalizer.discounted_return[row] = 0.0
         env_index = row // self._config.env_rows
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 
     def publish_options(self) -> None:
         """Publish the options of the episodes that begin in the next iteration (--env-schedule)."""
-        if self.decisions.schedule is not None:
+        if (schedule := self.decisions.schedule) is not None:
             iteration, known = self.iteration + 1, self.actions.options
-            before = known.get(iteration - 1)
-            if iteration in known:  # they were published before the run was resumed
-                options = known[iteration]
-            else:
-                options = self.decisions.schedule(iteration, self.decisions.metrics, before)
+            before, published = known.get(iteration - 1), iteration in known  # published before the run was resumed
+            options = known[iteration] if published else schedule(iteration, self.decisions.metrics, before)
             if options != known.get(iteration, before):
                 log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
             self.actions.begin_iteration(options)
@@ -268,7 +263,6 @@ class TrainState:
         self.env_steps += steps
         self.phase_seconds += phase_seconds
         sync_seconds = times.sync_seconds + statistics.sync_seconds
-        self.sync_seconds += sync_seconds
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         return {
@@ -311,7 +305,6 @@ class TrainState:
             "actions": {name: torch.from_numpy(array) for name, array in self.actions.state().items()},
             "episodes": self.episodes.state(),
             "seconds": torch.from_numpy(self.phase_seconds.copy()),
-            "sync_seconds": self.sync_seconds,
             "metrics": self.decisions.metrics,
             "best_value": self.decisions.best_value,
             "reset_options": json.dumps(self.actions.options),
@@ -339,7 +332,6 @@ class TrainState:
         self.actions.load({name: tensor.numpy() for name, tensor in checkpoint["actions"].items()}, self.iteration)
         self.episodes.load(checkpoint["episodes"])
         self.phase_seconds = checkpoint["seconds"].numpy().copy()
-        self.sync_seconds = checkpoint["sync_seconds"]
         self.decisions.metrics, self.decisions.best_value = checkpoint["metrics"], checkpoint["best_value"]
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}

@@ -32,5 +32,5 @@ def test_the_header_is_the_glossary_with_its_standard_names(tmp_path: Path) -> N
     assert not FORMER & {*header, *summary, *summary["phase_seconds"]}
     assert [name for name, value in zip(header, row, strict=True) if not value] == [], "a value for each column"
     assert "optimizer" in PHASES
-    assert {"sync_seconds", "phase_seconds", "weights_sha256", "exact"} <= set(summary)
+    assert {"phase_seconds", "weights_sha256", "exact"} <= set(summary)
     assert row[header.index("weights_hash")] == summary["weights_sha256"][:16]
