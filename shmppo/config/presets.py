@@ -208,6 +208,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 10,
         "learning_rate": 3e-4,
         "log_std_init": -0.7,
+        "gae_lambda": 0.9,
         "total_steps": 1_500_000,
     },
     "popgym": {

@@ -203,7 +203,7 @@ class RewardNormalizer:
 
     Attributes:
         moments: running moments of the discounted return.
-        discounted_return: [N], discounted return so far of the episodes in progress.
+        discounted_return: [N], discounted return so far of the episodes of the last steps.
     """
 
     def __init__(self, num_envs: int, gamma: float) -> None:
@@ -213,23 +213,28 @@ class RewardNormalizer:
         self.discounted_return = np.zeros(num_envs)
 
     def normalize(
-        self, rewards: np.ndarray, ended: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
+        self,
+        rewards: np.ndarray,
+        ended: np.ndarray,
+        first: np.ndarray,
+        valid_steps: np.ndarray,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> np.ndarray:
         """Update the statistics with a rollout, and normalize its rewards.
 
         Args:
             rewards: [T, N].
             ended: bool [T, N], whether an episode ended with the step.
+            first: bool [T, N], whether an episode began with the step.
             valid_steps: [N], number of valid steps of each environment.
 
         Returns:
             Rewards divided by the standard deviation and clipped to ± CLIP, float64 [T, N].
         """
-        returns = discounted_returns(rewards, ended, self.discounted_return, self._gamma)
-        last, columns = valid_steps - 1, np.arange(rewards.shape[1])
-        self.discounted_return = np.where(
-            valid_steps == 0, self.discounted_return, np.where(ended[last, columns], 0.0, returns[last, columns])
-        )
+        start = np.where(first[0], 0.0, self.discounted_return)
+        returns = discounted_returns(rewards, ended, start, self._gamma)
+        last = returns[valid_steps - 1, np.arange(rewards.shape[1])]
+        self.discounted_return = np.where(valid_steps == 0, self.discounted_return, last)
         if (valid_steps == len(returns)).all():
             by_env = np.stack(column_moments(returns), axis=1)[..., np.newaxis]
         else:
