@@ -1,7 +1,9 @@
-"""How a configuration differs from the defaults: as fields, and as a command line."""
+"""How a configuration differs from the defaults: as fields, and as flags."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from shmppo.config.checks import flag_with_value
@@ -14,7 +16,6 @@ def differences(config: TrainConfig) -> dict[str, Any]:
     return {name: value for name, value in config.fields().items() if value != getattr(default, name)}
 
 
-def command(config: TrainConfig) -> str:
-    """Return the command line that trains a configuration."""
-    flags = [flag_with_value(name, value) for name, value in differences(config).items()]
-    return " ".join(["python -m shmppo.train", *flags])
+def flags_with_values(fields: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line that sets fields of a configuration."""
+    return shlex.split(" ".join(flag_with_value(name, value) for name, value in fields.items()))

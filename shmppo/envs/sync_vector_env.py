@@ -210,7 +210,7 @@ class SyncVectorEnv(VectorEnv):
         self._hide()
         if self.hashes[i] == episode.expected_hash and not ended:
             return True
-        self._reset_next(i)
+        self._reset_or_skip(i, self.handles[i].episode + 1)
         return False
 
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
@@ -280,11 +280,7 @@ class SyncVectorEnv(VectorEnv):
 
     def _begin_next(self, indices: Sequence[int]) -> None:
         for i in indices:
-            self._reset_next(i)
-
-    def _reset_next(self, i: int) -> None:
-        """Start the next episode of environment i."""
-        self._reset_or_skip(i, self.handles[i].episode + 1)
+            self._reset_or_skip(i, self.handles[i].episode + 1)
 
     def _reset_or_skip(self, i: int, episode: int) -> None:
         """Start an episode. If its reset fails and failed episodes are skipped, start a later one."""

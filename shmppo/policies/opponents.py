@@ -35,10 +35,6 @@ class PolicyOpponent(EvaluationOpponent):
         self._playing = np.zeros(count, bool)
         self._actor = Actor(trained.config, trained.model, distribution, envs.obs, low=low, active=self._playing)
         self._actor.load(trained.obs_mean, trained.obs_scale)
-        self._actions, self._params = (
-            np.zeros((count, size), np.float32) for size in (distribution.action_size, distribution.num_params)
-        )
-        self._values = np.zeros(count, np.float32)
         self._generators = [opponent_generator(seed, handle.index, 0) for handle in envs.handles]
 
     def act(self, rows: Sequence[int]) -> list[Any]:
@@ -48,8 +44,7 @@ class PolicyOpponent(EvaluationOpponent):
         distribution = self._trained.task.distribution
         if self._stochastic:
             self._actor.load_noise(np.stack([distribution.noise(one, 1) for one in self._generators], axis=1))
-        self._actor.act(self._actions, self._params, self._values, 0 if self._stochastic else None)
-        return distribution.to_env(self._actions[rows])
+        return distribution.to_env(self._actor.act(0 if self._stochastic else None)[rows])
 
     def end(self, row: int) -> None:
         """Begin anew with a recurrent state of zero."""

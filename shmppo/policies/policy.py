@@ -6,7 +6,7 @@ The policy normalizes observations. The caller stores the recurrent state betwee
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -120,18 +120,6 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     return TrainedPolicy(config, task, model, moments, state["iteration"], options)
 
 
-def single_batch_actor(trained: TrainedPolicy, obs: Sequence[np.ndarray]) -> Actor:
-    """Make an actor for the environments of one inference batch. Its recurrent states are zero.
-
-    Args:
-        trained: the policy.
-        obs: [environments, …] per leaf. Each step reads the current observations from these arrays.
-    """
-    actor = Actor(trained.config, trained.model, trained.task.distribution, obs, low=0)
-    actor.load(trained.obs_mean, trained.obs_scale)
-    return actor
-
-
 class Policy:
     """A trained policy.
 
@@ -161,10 +149,8 @@ class Policy:
     def _allocate(self, rows: int) -> None:
         """Allocate the memory to act on this number of observations."""
         self._obs = [np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self._trained.task.observation.leaves]
-        self._actor = single_batch_actor(self._trained, self._obs)
-        self._actions = np.zeros((rows, self._distribution.action_size), np.float32)
-        self._params = np.zeros((rows, self._distribution.num_params), np.float32)
-        self._values = np.zeros(rows, np.float32)
+        self._actor = Actor(self.config, self._trained.model, self._distribution, self._obs, low=0)
+        self._actor.load(self._trained.obs_mean, self._trained.obs_scale)
 
     def initial_state(self, batch: int | None = None) -> np.ndarray:
         """Return the recurrent state at the start of an episode, float32 [S]. S is 0 without a recurrent core.
@@ -202,7 +188,7 @@ class Policy:
         given = {i: np.asarray(leaves[i].extract(obs)) for i in needed}
         first = given[needed[0]]
         batch = first.shape[:1] if first.ndim == len(leaves[needed[0]].env_shape) + 1 else ()
-        if (rows := batch[0] if batch else 1) != len(self._actions):
+        if (rows := batch[0] if batch else 1) != len(self._obs[0]):
             self._allocate(rows)
         state = self.initial_state(*batch) if state is None else np.asarray(state)
         if state.dtype.kind not in NUMBERS:
@@ -219,8 +205,8 @@ class Policy:
         self._actor.states[:] = state
         if not deterministic:
             self._actor.load_noise(self._distribution.noise(self._generator, rows)[np.newaxis])
-        self._actor.act(self._actions, self._params, self._values, None if deterministic else 0)
-        actions, after = self._distribution.to_env(self._actions), self._actor.states.copy()
+        actions = self._distribution.to_env(self._actor.act(None if deterministic else 0))
+        after = self._actor.states.copy()
         if not batch:
             return actions[0], after[0]
         return actions if isinstance(actions[0], (tuple, dict)) else np.stack(actions), after

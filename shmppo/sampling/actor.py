@@ -142,24 +142,30 @@ class Actor:
         """Policy parameters of the last step, [own, P]. The next step overwrites them."""
         return self._network.params
 
+    @property
+    def values(self) -> np.ndarray:
+        """Values of the last step, [own]. The next step overwrites them."""
+        values: np.ndarray = self._network.values[:, 0]
+        return values
+
     def load_noise(self, noise: np.ndarray) -> None:
         """Copy the noise of the next steps, float32 [noise_steps, own, noise_size]."""
         self._noise[:] = noise
 
-    def act(self, actions: np.ndarray, params: np.ndarray, values: np.ndarray, step: int | None = 0) -> None:
+    def act(self, step: int | None = 0) -> np.ndarray:
         """Act on the current observations, and update the recurrent states. Call it in inference mode.
 
         Args:
-            actions: [own, A], written.
-            params: [own, P], policy parameters, written.
-            values: [own], written.
             step: index of the step whose noise is used, 0 … noise_steps − 1. None: take the most likely actions.
+
+        Returns:
+            The actions, float32 [own, A].
         """
         self.advance()
-        params[:], values[:] = self._network.params, self._network.values[:, 0]
-        distribution = self._distribution
+        choose = self._distribution
         with np.errstate(over="ignore", invalid="ignore"):  # if the policy has diverged, the update says so
-            actions[:] = distribution.mode(params) if step is None else distribution.sample(params, self._noise[step])
+            actions = choose.mode(self.params) if step is None else choose.sample(self.params, self._noise[step])
+            return np.array(actions, np.float32)  # a copy
 
     def advance(self) -> None:
         """Update the recurrent states with the current observations, without acting. Call it in inference mode."""
@@ -184,7 +190,7 @@ class Actor:
         states = self.states.copy()
         self._forward(obs)
         self.states[:] = states
-        values: np.ndarray = self._network.values[:, 0].copy()
+        values: np.ndarray = self.values.copy()
         return values
 
     def _forward(self, obs: Sequence[np.ndarray]) -> None:

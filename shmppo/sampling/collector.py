@@ -246,7 +246,8 @@ class Collector:
             elif t == self._sequences.next_step:
                 self._sequences.update(t, self._first, actor.states, rollout.sequence_state)
             timer.switch("inference")
-            actor.act(self._actions, self._params[t], rollout.value[t], t)
+            self._actions[:] = actor.act(t)
+            self._params[t], rollout.value[t] = actor.params, actor.values
             if self._opponents is not None:
                 self._opponents.act(self._actions, actor.states, t)
             rollout.actions[t] = self._actions

@@ -145,7 +145,6 @@ class EpisodePlayer:
         results: dict[int, EpisodeResult] = {}
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         actions = np.zeros((count, distribution.action_size), np.float32)
-        params, values = np.zeros((count, distribution.num_params), np.float32), np.zeros(count, np.float32)
         take_step = functools.partial(self._recorder.step, envs, actions) if self._recorder else envs.step
         for step in itertools.count():
             if step == self._max_steps:
@@ -159,7 +158,7 @@ class EpisodePlayer:
                 break
             if self._stochastic:
                 actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
-            actor.act(actions, params, values, 0 if self._stochastic else None)
+            actions[:] = actor.act(0 if self._stochastic else None)
             chosen = [None if i // rows in results else action for i, action in enumerate(distribution.to_env(actions))]
             if self._opponent is not None:
                 acting = np.flatnonzero(cast(AgentsVectorEnv, envs).opponent_active).tolist()

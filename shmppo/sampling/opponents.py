@@ -26,9 +26,6 @@ class _Opponent:
     rows: np.ndarray
     obs: list[np.ndarray]
     actor: Actor
-    actions: np.ndarray
-    params: np.ndarray
-    values: np.ndarray
 
 
 class Opponents:
@@ -50,10 +47,7 @@ class Opponents:
             obs = [np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in envs.obs]
             low = (config.first_row + columns[rows[0]]) // size // config.slots * size
             actor = Actor(config, model, distribution, obs, low=low, noise_steps=config.rollout_steps)
-            sizes = distribution.action_size, distribution.num_params
-            actions, params = (np.zeros((len(rows), width), np.float32) for width in sizes)
-            values = np.zeros(len(rows), np.float32)
-            self._opponents.append(_Opponent(slot, rows, obs, actor, actions, params, values))
+            self._opponents.append(_Opponent(slot, rows, obs, actor))
 
     def load(self, noise: np.ndarray) -> None:
         """Load the weights, and the noise of a rollout, float32 [T, own, noise_size]."""
@@ -70,6 +64,5 @@ class Opponents:
             for target, source in zip(one.obs, self._envs.obs, strict=True):
                 target[:] = source[one.rows]
             one.actor.states[:] = states[one.rows]
-            one.actor.act(one.actions, one.params, one.values, t)
-            rows = one.rows[played]
-            actions[rows], states[rows] = one.actions[played], one.actor.states[played]
+            rows, chosen = one.rows[played], one.actor.act(t)
+            actions[rows], states[rows] = chosen[played], one.actor.states[played]

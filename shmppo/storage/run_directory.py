@@ -27,11 +27,6 @@ OPPONENTS = "opponents"
 """Directory with earlier weights, against which the policy plays (--self-play)."""
 TEACHER = "teacher"
 """Directory with the checkpoint of the run's teacher."""
-_DERIVED = (
-    "rank_steps", "batch_steps", "iterations", "last_iteration", "shards", "inference_rows", "block", "num_workers",
-    "sharded", "sequence_steps",
-)  # fmt: skip
-"""Properties of TrainConfig that config.json records in addition to its fields."""
 
 
 def create_run_directory(config: TrainConfig, stack: ExitStack, origin: Mapping[str, Any] | None = None) -> Path:
@@ -121,7 +116,6 @@ def describe(config: TrainConfig) -> dict[str, Any]:
     """Return the content of config.json: the resolved configuration, the versions, the machine."""
     return {
         "config": config.to_json(),
-        "derived": {name: getattr(config, name) for name in _DERIVED},
         "versions": machine.versions(),
         "processor": machine.processor_type(config.computed_by),
         "platform": sys.platform,

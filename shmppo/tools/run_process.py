@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -15,8 +14,8 @@ from collections import deque
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from shmppo.config.checks import flag_with_value, require
-from shmppo.config.differences import command
+from shmppo.config.checks import require
+from shmppo.config.differences import differences, flags_with_values
 from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.config.trust import trust_of
@@ -136,11 +135,10 @@ class RunProcess:
             before, now = load_config(self.run_dir), from_json(self.config.to_json())
             names = [name for name in RESUMABLE if name not in ("workers", "quiet")]
             changed = {name: getattr(now, name) for name in names if getattr(now, name) != getattr(before, name)}
-            flags = " ".join(flag_with_value(name, value) for name, value in changed.items())
-            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *shlex.split(flags)]
+            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags_with_values(changed)]
         if (self.run_dir / "config.json").is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
-        return [*shlex.split(command(self.config))[3:], "--run-dir", str(self.run_dir)]
+        return [*flags_with_values(differences(self.config)), "--run-dir", str(self.run_dir)]
 
 
 Run = TypeVar("Run", bound=RunProcess)

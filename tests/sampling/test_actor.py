@@ -53,9 +53,8 @@ def test_the_division_of_environments_changes_no_bit(core: str, layers: int, sep
             actor = Actor(config, model, DISTRIBUTION, [obs[low:high]], low=low)
             actor.load(np.zeros(OBS_SIZE, np.float32), np.ones(OBS_SIZE, np.float32))
             actor.states[:] = states[low:high]
-            outputs = [np.empty((high - low, size), np.float32) for size in (2, 4, 1)]
-            actor.act(outputs[0], outputs[1], outputs[2][:, 0], None)
-            parts.append(np.concatenate([*outputs, actor.states], axis=1))
+            actions = actor.act(None)
+            parts.append(np.concatenate([actions, actor.params, actor.values[:, np.newaxis], actor.states], axis=1))
         results.append(np.concatenate(parts).tobytes())
     assert len(set(results)) == 1
 
@@ -77,19 +76,17 @@ def test_an_actor_normalizes_samples_and_updates_its_states(kernel: str) -> None
     actor, model = make_actor(kernel, obs, noise_steps=2)
     actor.load_noise(noise)
     actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
-    actions, params, values = np.empty((13, 2), np.float32), np.empty((13, 4), np.float32), np.empty(13, np.float32)
-    actor.act(actions, params, values, 1)
+    actions, params = actor.act(1), actor.params.copy()
     seen = (torch.from_numpy(obs).unsqueeze(0) - 0.5) * 2
     expected_params, expected_values, after = model([seen], torch.from_numpy(before))
     np.testing.assert_allclose(params, expected_params[0], atol=2e-6)
-    np.testing.assert_allclose(values, expected_values[0], atol=2e-6)
+    np.testing.assert_allclose(actor.values, expected_values[0], atol=2e-6)
     np.testing.assert_allclose(actor.states, after, atol=2e-6)
     sampled = DISTRIBUTION.sample(params, noise[1])
     np.testing.assert_allclose(actions, sampled, atol=2e-6)
 
     actor.states[:] = before
-    actor.act(actions, params, values, None)
-    np.testing.assert_allclose(actions, DISTRIBUTION.mode(params), atol=2e-6)
+    np.testing.assert_allclose(actor.act(None), DISTRIBUTION.mode(params), atol=2e-6)
     states = actor.states.copy()
     actor.states[:] = before
     actor.advance()

@@ -72,8 +72,8 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
             episodes += int(rollout.first[t, n])
             state = np.zeros_like(states[n]) if rollout.first[t, n] else states[n]
             _, states[n] = policy.act(rollout.obs[0][t, n], state)
-            np.testing.assert_allclose(rollout.teacher_params[t, n], policy._params[0], rtol=1e-5, atol=1e-5)
-            assert kernel == "torch" or np.array_equal(rollout.teacher_params[t, n], policy._params[0])
+            np.testing.assert_allclose(rollout.teacher_params[t, n], policy._actor.params[0], rtol=1e-5, atol=1e-5)
+            assert kernel == "torch" or np.array_equal(rollout.teacher_params[t, n], policy._actor.params[0])
         np.testing.assert_allclose(buffers.carries[(iteration + 1) % 2].teacher_state, states, rtol=1e-5, atol=1e-5)
     assert episodes > 8
     collector.close()
