@@ -56,8 +56,7 @@ def results_table(
     missing = [task for task in published if task not in {case[0] for case in cases}]
     steps = [] if "steps" in keys else ["steps"]
     columns = [*keys, *steps, "seeds", "mean ± deviation", "range", *means, *names]
-    cells = [[HEADINGS.get(name, name) for name in columns]]
-    cells.append(["---"] * len(columns))
+    cells = [[HEADINGS.get(name, name) for name in columns], ["---"] * len(columns)]
     for case in cases:
         of_case = [row for row in rows if tuple(row[key] for key in keys) == case]
         values = np.array([float(row[column]) for row in of_case])

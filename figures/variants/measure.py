@@ -33,18 +33,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of each run")
     options = parser.parse_args()
     for task, seed, variant in itertools.product(options.tasks, options.seeds, options.variants):
-        recipe = [
-            "examples/walker2d.py",
-            "--log-std-init",
-            0,
-            "--value-clip",
-            "--env",
-            task,
-            "--total-steps",
-            options.steps,
-            *VARIANTS[variant],
-        ]
-        add_run(TABLE, {"task": task, "variant": variant}, seed, recipe)
+        flags = ["--log-std-init", 0, "--value-clip", "--env", task, *VARIANTS[variant], "--total-steps", options.steps]
+        add_run(TABLE, {"task": task, "variant": variant}, seed, ["examples/walker2d.py", *flags])
 
 
 if __name__ == "__main__":
