@@ -75,28 +75,24 @@ class EpisodeStatistics:
     Attributes:
         keys: the I keys of `info`.
         count: number of finished episodes of the run.
-        returns: undiscounted returns, at most 100, the newest last.
-        lengths: numbers of steps, at most 100, the newest last.
-        info: the numbers of `info` [I], at most 100 rows, NaN where an episode had none.
+        last: the last 100 episodes, the newest last: undiscounted return, number of steps, and the numbers of `info`,
+            NaN where an episode had none.
         seen: names of the metrics `info/KEY` that an episode of the run has had.
         finished: the episodes of the last rollout: step, row, return, length, and the numbers of `info`.
     """
 
     def __init__(self, info_keys: Sequence[InfoKey] = ()) -> None:
         self.keys, self.count = info_keys, 0
-        self.returns: deque[float] = deque(maxlen=100)
-        self.lengths: deque[float] = deque(maxlen=100)
-        self.info: deque[list[float]] = deque(maxlen=100)
+        self.last: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
         self.finished = np.zeros((0, 4 + len(info_keys)))
 
-    def add(self, returns: list[float], lengths: list[int], info: list[list[float]]) -> None:
+    def add(self, episodes: list[list[float]]) -> None:
         """Add finished episodes, the newest last."""
-        self.count += len(returns)
-        self.returns.extend(returns)
-        self.lengths.extend(lengths)
-        self.info.extend(info)
-        self.seen.update(name for name, mean in info_means(self.keys, info).items() if not math.isnan(mean))
+        self.count += len(episodes)
+        self.last.extend(episodes)
+        means = info_means(self.keys, [info for _, _, *info in episodes])
+        self.seen.update(name for name, mean in means.items() if not math.isnan(mean))
 
     def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> int:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
@@ -116,41 +112,36 @@ class EpisodeStatistics:
         ended = np.concatenate(process_group.gather_rows(own))
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
         finished = self.finished = ended[ended[:, 3] > 0]
-        self.add(finished[:, 2].tolist(), finished[:, 3].astype(int).tolist(), finished[:, 4:].tolist())
+        self.add(finished[:, 2:].tolist())
         return int((ended[:, 3] == 0).sum())
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores."""
-        return {
-            "count": self.count,
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
-            "info": list(self.info),
-            "seen": sorted(self.seen),
-        }
+        return {"count": self.count, "last": list(self.last), "seen": sorted(self.seen)}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.count = state["count"]
-        self.returns.extend(state["returns"])
-        self.lengths.extend(state["lengths"])
-        self.info.extend(state["info"])
+        self.last.extend(state["last"])
         self.seen.update(state["seen"])
 
     @property
     def info_means(self) -> dict[str, float]:
         """Means of the keys that are named or were seen, by metric. NaN: none of these episodes has the key."""
-        return info_means(self.keys, self.info, self.seen)
+        return info_means(self.keys, [info for _, _, *info in self.last], self.seen)
 
     @property
     def return_mean(self) -> float:
         """Mean undiscounted return. NaN before the first episode has ended."""
-        return sum(self.returns) / len(self.returns) if self.returns else float("nan")
+        return self._mean(0)
 
     @property
     def length_mean(self) -> float:
         """Mean number of steps. NaN before the first episode has ended."""
-        return sum(self.lengths) / len(self.lengths) if self.lengths else float("nan")
+        return self._mean(1)
+
+    def _mean(self, column: int) -> float:
+        return sum(episode[column] for episode in self.last) / len(self.last) if self.last else math.nan
 
 
 class TrainState:
@@ -162,7 +153,6 @@ class TrainState:
         env_steps: number of finished environment steps of all ranks.
         failed_episodes: number of episodes that --skip-bad-episodes ended.
         phase_seconds: [phases], seconds of the run by phase.
-        sync_seconds: signaling seconds of the run (see `WorkerPool`).
         decisions: what is decided from metrics.
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         episodes: statistics of finished episodes.
