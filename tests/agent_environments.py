@@ -169,6 +169,11 @@ def play_perfectly(observation: dict[str, np.ndarray], space: spaces.Space, gene
     return max(0, int(observation["obs"][1]) - 1)
 
 
+def take_one(observation: dict[str, np.ndarray], space: spaces.Space, generator: np.random.Generator) -> int:
+    """Play Nim without thought: take one stick."""
+    return 0
+
+
 class Leveled(Crowd):
     """Episodes are longer by the level of their options, which `reset` changes."""
 

@@ -15,6 +15,7 @@ from conftest import worker_processes
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.evaluate import EvaluateConfig, as_text
 from shmppo.policies.evaluation import evaluate
+from shmppo.runs.decisions import Decisions
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.replay import replay
 from shmppo.tools.verify import verify_run
@@ -135,7 +136,7 @@ def test_other_backends_take_no_schedule(backend: str) -> None:
 DECIDED = dataclasses.replace(
     BASE, env="schedules:Scored", env_schedule="schedules:by_success", learning_rate=0.01, total_steps=4 * 16 * 16,
     eval_every=2, eval_episodes=5, eval_sample=True, best_by="eval/info/is_success",
-    stop_when=("info/is_success>=0.75", "env_steps>=100000"),
+    stop_when=("env_steps>=100000", "info/is_success>=0.75"),
 )  # fmt: skip
 
 
@@ -171,6 +172,16 @@ def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(t
     assert options[str(iterations)]["level"] >= 4
     verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations)
     assert verdict.equal, verdict.text
+
+
+def test_the_first_condition_that_holds_ends_a_run() -> None:
+    length, kl = "length_mean_100>=5", "approx_kl<=0.1"
+    decisions, nan = Decisions(dataclasses.replace(BASE, stop_when=(length, kl))), float("nan")
+    expected = {(4, 0.2): None, (5, 0.2): length, (4, 0.1): kl, (5, 0.1): length, (nan, nan): None, (nan, 0): kl}
+    for values, reason in expected.items():
+        row = dict(zip(("length_mean_100", "approx_kl"), values, strict=True))
+        assert decisions.reason_to_stop(row) == reason, row
+    assert decisions.reason_to_stop({}) is None
 
 
 def test_a_decisive_metric_that_no_episode_has_is_named_once(tmp_path: Path) -> None:

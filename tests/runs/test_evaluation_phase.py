@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.policies.evaluation import evaluate
+from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint import load_selected_checkpoint
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True,
@@ -94,6 +99,50 @@ def test_a_stop_in_the_middle_and_a_resume_give_the_same_rows(reference: Any, tm
     assert [row["iteration"] for row in rows_of(run_dir)] == [2, 3]
     assert resume(run_dir)["weights_sha256"] == reference[1]
     assert [row for row in rows_of(run_dir) if row["iteration"] != 3] == reference[2]
+
+
+CANDIDATES: dict[str, tuple[Sequence[float], dict[str, Any], int]] = {
+    "an evaluation between two checkpoints": ([1, 3, 2], {}, 4),
+    "the last evaluation": ([1, 2, 3], {}, 5),
+    "no evaluation at a pause": ([1, 9], {"stop_at_iteration": 3}, 2),
+    "the evaluation at the end by a condition": ([1, 9], {"stop_when": ("env_steps>=384",)}, 3),
+}
+"""Returns of the evaluations, changes of SMALL, and the iteration of the best checkpoint."""
+
+
+def script_evaluations(monkeypatch: pytest.MonkeyPatch, returns: Sequence[float]) -> None:
+    """Let the evaluations have these mean returns."""
+    original, left = Evaluations.evaluate, iter(returns)
+    monkeypatch.setattr(Evaluations, "evaluate", lambda *arguments: original(*arguments) | {"eval/return": next(left)})
+
+
+@pytest.mark.parametrize("case", CANDIDATES)
+def test_the_best_checkpoint_is_that_of_the_best_evaluation(
+    case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    returns, changes, best = CANDIDATES[case]
+    script_evaluations(monkeypatch, returns)
+    trained(tmp_path / "run", best_by="eval/return", **changes)
+    assert load_selected_checkpoint(tmp_path / "run", "best")["iteration"] == best
+
+
+def test_after_a_resume_a_worse_evaluation_does_not_replace_the_best_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script_evaluations(monkeypatch, [9, 1, 2])
+    trained(tmp_path / "run", best_by="eval/return", stop_at_iteration=2)
+    assert resume(tmp_path / "run")["best_value"] == 9
+    assert load_selected_checkpoint(tmp_path / "run", "best")["iteration"] == 2
+
+
+def test_a_run_that_gets_a_signal_ends_without_a_last_evaluation(tmp_path: Path) -> None:
+    def callback(row: dict[str, float]) -> None:
+        if row["iteration"] == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    config = dataclasses.replace(SMALL, eval_every=5, run_dir=str(tmp_path / "run"))
+    assert train(config, callback=callback)["stop_reason"] == "signal"
+    assert not rows_of(tmp_path / "run")
 
 
 def test_a_worker_that_dies_in_an_evaluation_changes_nothing(tmp_path: Path) -> None:

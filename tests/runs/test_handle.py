@@ -11,6 +11,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.parallel.process_group import ProcessGroup
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_policy
 from shmppo.runs.handle import RunHandle
@@ -47,6 +48,18 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     assert np.array_equal(seen["policy"].act(many, None)[1], saved.act(many, None)[1])
     whole = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "whole")))
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_the_reason_to_stop_may_come_from_any_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As if a rank before this one had no reason of its own."""
+    original = ProcessGroup.gather_objects
+
+    def gather(group: ProcessGroup, value: Any) -> list[Any]:
+        return ["finished"] * (value == "good enough") + original(group, value)
+
+    monkeypatch.setattr(ProcessGroup, "gather_objects", gather)
+    config = dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run"))
+    assert train(config, callback=lambda row, run: run.stop("good enough"))["stop_reason"] == "good enough"
 
 
 @pytest.mark.parametrize("name", ["best", "1", "iteration-5", "", "a/b", "../a"])

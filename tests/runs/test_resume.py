@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import BEST, load_selected_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import MetricsFile
 
 BASE = TrainConfig(
@@ -85,8 +88,6 @@ def test_an_older_checkpoint_continues_in_a_new_directory_as_the_same_run(
     state = load_selected_checkpoint(whole, iteration)
     weights = weights_sha256(state["learner"]["model"].values())
     assert origin == {"path": str(whole), "iteration": iteration, "weights_sha256": weights}
-    best = load_selected_checkpoint(fork, "best")
-    assert best["iteration"] == load_selected_checkpoint(whole, "best")["iteration"] or best["iteration"] >= iteration
 
 
 def test_the_default_directory_is_named_after_run_and_iteration(whole: Path, tmp_path: Path) -> None:
@@ -115,11 +116,18 @@ def test_the_newest_checkpoint_can_also_continue_in_a_new_directory(tmp_path: Pa
         resume(run_dir, new_run_dir=fork)
 
 
-def test_a_newer_best_checkpoint_is_not_copied(whole: Path, tmp_path: Path) -> None:
-    run_dir, fork = copy_of(whole, tmp_path / "run"), tmp_path / "fork"
-    shutil.copyfile(run_dir / "checkpoint.pt", run_dir / BEST)  # iteration 6
-    resume(run_dir, checkpoint=2, new_run_dir=fork, stop_at_iteration=3)
-    assert load_selected_checkpoint(fork, "best")["iteration"] in (2, 3)
+@pytest.mark.parametrize(("best", "is_copied"), [(3, True), (4, True), (5, False), (None, False)])
+def test_a_best_checkpoint_is_copied_with_its_value_unless_it_is_newer(
+    best: int | None, is_copied: bool, tmp_path: Path
+) -> None:
+    source, target, checkpoint = tmp_path / "source", tmp_path / "target", {"iteration": 4, "best_value": 7.0}
+    source.mkdir()
+    target.mkdir()
+    if best is not None:
+        write_checkpoint(source / BEST, {"iteration": best})
+    copy_history(source, target, checkpoint)
+    assert [load_checkpoint(path)["iteration"] for path in target.iterdir()] == ([best] if is_copied else [])
+    assert checkpoint["best_value"] == (7.0 if is_copied else -math.inf)
 
 
 def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path) -> None:
@@ -168,6 +176,16 @@ def test_a_change_that_alters_no_schedule_keeps_the_run_exact(case: str, tmp_pat
     fields = {"anneal_steps": 4 * 32 * 3, **changes}
     straight = train(dataclasses.replace(config, **fields, run_dir=str(tmp_path / "straight")))
     assert summary["weights_sha256"] == straight["weights_sha256"]
+
+
+def test_a_change_that_alters_only_the_last_finished_iteration_makes_the_run_inexact(
+    whole: Path, tmp_path: Path
+) -> None:
+    """The learning rate of iteration 1 does not depend on the annealing horizon, but that of iteration 2 does."""
+    changes = {"anneal_steps": 4 * 32 * 9, "stop_at_iteration": 3}
+    summary = resume(whole, checkpoint=2, new_run_dir=tmp_path / "fork", **changes)
+    reason = "resumed at iteration 2 with --anneal-steps 1152, but the iterations before it had 768"
+    assert summary["inexact_reasons"] == [reason]
 
 
 RESUMED = {"checkpoint": "last", "new_run_dir": None, "trust": (), "quiet": False}

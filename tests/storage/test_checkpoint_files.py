@@ -8,6 +8,7 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from shmppo.storage.checkpoint import (
     BEFORE,
     BEST,
     NAME,
+    CheckpointSchedule,
     kept_name,
     load_resumable_checkpoint,
     load_selected_checkpoint,
@@ -60,6 +62,16 @@ def test_every_nth_checkpoint_is_kept_for_good(kept: Path) -> None:
     assert names == {NAME, BEFORE, BEST, kept_name(2), kept_name(4), kept_name(6)}
     for iteration in (2, 4, 6):
         assert load_checkpoint(kept / kept_name(iteration))["iteration"] == iteration
+
+
+def test_a_checkpoint_is_due_ten_minutes_after_the_last_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr("shmppo.storage.checkpoint.time", clock)
+    schedule = CheckpointSchedule(BASE, tmp_path)
+    schedule.save({"iteration": 1}, best=False)
+    for seconds, due in ((599, False), (600, True)):
+        clock.monotonic = lambda seconds=seconds: 1000.0 + seconds
+        assert schedule.is_due(7) is due
 
 
 def test_a_checkpoint_is_selected_by_name_iteration_or_path(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

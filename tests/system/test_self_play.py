@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import TESTS, sampled
 from helpers import Saboteur, assert_refused, long_after
 
@@ -22,6 +23,8 @@ from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
+from shmppo.policies.opponents import PolicyOpponent
+from shmppo.policies.policy import load_trained
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.trainer import resume, train
@@ -34,6 +37,7 @@ BASE = TrainConfig(
 )  # fmt: skip
 RESOLVED = dataclasses.replace(BASE, agents=("one", "two"))
 TRUST = ("agent_environments",)
+CROWD = ("walker_0", "walker_1", "walker_2")
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +73,13 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
     def callback(row: dict[str, float], run: RunHandle) -> None:
         found.append((row["eval/return"], fmean(run.evaluate(10).returns)))
 
-    train(dataclasses.replace(BASE, workers=0, eval_every=1, run_dir=str(tmp_path / "run")), callback=callback)
+    opponent = "agent_environments:take_one"
+    config = dataclasses.replace(BASE, workers=0, eval_every=1, eval_opponent=opponent, run_dir=str(tmp_path / "run"))
+    train(config, callback=callback)
     assert len(set(found)) > 1
     assert [own for own, _ in found] == pytest.approx([handle for _, handle in found])
+    result = evaluate(tmp_path / "run", opponent=opponent, episodes=10, seed=BASE.seed, trust=TRUST)
+    assert fmean(result.returns) == pytest.approx(found[-1][0])
 
 
 def test_a_run_resumes_between_two_choices_of_opponents(run: dict[str, Any], tmp_path: Path) -> None:
@@ -83,22 +91,8 @@ def test_a_run_resumes_between_two_choices_of_opponents(run: dict[str, Any], tmp
         resume(tmp_path / "run", stop_at_iteration=None, trust=TRUST)
 
 
-def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first slot always takes one stick, the second one as many as it may."""
-    config = dataclasses.replace(RESOLVED, opponent_slots=2, workers=0)
-    buffers, learner, pool = sampled(config)
-    model = learner.model
-    weights = buffers.published.weights.copy()
-    for slot, action in enumerate((0, 2)):
-        chosen = dict(model.named_parameters())["policy_head.bias"]
-        before = chosen.detach().clone()
-        chosen.data[:] = 0.0
-        chosen.data[action] = 50.0
-        buffers.published.opponents[slot] = buffers.published.weights
-        chosen.data[:] = before
-    assert (buffers.published.weights == weights).all()
-    assert (buffers.published.weights == weights).all()
-    buffers.published.opponent_scale[:] = 1.0
+def record_turns(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Return a list that gets, at each step of a rollout, the rows in which an opponent acts."""
     turns: list[np.ndarray] = []
     original = Opponents.act
 
@@ -107,6 +101,23 @@ def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.Monke
         original(opponents, actions, states, t)
 
     monkeypatch.setattr(Opponents, "act", act)
+    return turns
+
+
+def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first slot always takes one stick, the second one as many as it may."""
+    config = dataclasses.replace(RESOLVED, opponent_slots=2, workers=0)
+    buffers, learner, pool = sampled(config)
+    model = learner.model
+    for slot, action in enumerate((0, 2)):
+        chosen = dict(model.named_parameters())["policy_head.bias"]
+        before = chosen.detach().clone()
+        chosen.data[:] = 0.0
+        chosen.data[action] = 50.0
+        buffers.published.opponents[slot] = buffers.published.weights
+        chosen.data[:] = before
+    buffers.published.opponent_scale[:] = 1.0
+    turns = record_turns(monkeypatch)
     pool.start(model)
     pool.collect(0)
     taken = buffers.rollout.joint_actions[:, :, 0]
@@ -117,8 +128,29 @@ def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.Monke
     assert np.mean(second == 2) > 0.5
 
 
+def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the agents of `Crowd` observe does not depend on their actions."""
+    config = dataclasses.replace(RESOLVED, env="agent_environments:Crowd", action_masks=False, agents=CROWD, workers=0)
+    buffers, learner, pool = sampled(dataclasses.replace(config, opponent_slots=2), rollouts=0)
+    generator, own = np.random.default_rng(0), buffers.published
+    for array in (own.opponents, own.opponent_mean, own.opponent_scale):
+        array[:] = generator.normal(size=array.shape)
+    turns = record_turns(monkeypatch)
+    pool.start(learner.model)
+    pool.collect(0)
+    for slot in range(2):
+        alone, learner, pool = sampled(dataclasses.replace(config, self_play=None), rollouts=0)
+        alone.published.weights[:] = own.opponents[slot]
+        alone.published.obs_mean[:], alone.published.obs_scale[:] = own.opponent_mean[slot], own.opponent_scale[slot]
+        pool.start(learner.model)
+        pool.collect(0)
+        played = np.array(turns) & (np.arange(config.rows) // len(CROWD) % 2 == slot)
+        assert played.sum() > 50
+        assert (buffers.rollout.joint_actions[played] == alone.rollout.joint_actions[played]).all()
+
+
 def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -> None:
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=8, opponent_latest=0.25, opponent_every=2)
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=8, opponent_latest=0.2, opponent_every=2)
     buffers, _, _ = sampled(config)
     members = OpponentPool(config, buffers, tmp_path)
     for iteration in range(8):
@@ -135,6 +167,10 @@ def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -
     buffers.published.opponents[:] = -1.0
     copy.load(json.loads(json.dumps(members.state())))
     assert [weights[0] for weights in buffers.published.opponents] == current
+    other = OpponentPool(dataclasses.replace(config, seed=2), buffers, tmp_path)
+    for iteration in range(8):
+        other.fill(iteration)
+    assert other.state()["chosen"] != members.state()["chosen"]
 
 
 def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
@@ -152,6 +188,20 @@ def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
     assert pool.rating == pytest.approx(expected)
 
 
+def test_the_rating_depends_on_that_of_the_opponent_in_the_slot(tmp_path: Path) -> None:
+    """Against a rating that is lower by 400, the expected score is 10 / 11."""
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=2, opponent_every=1)
+    buffers, _, _ = sampled(config)
+    pool = OpponentPool(config, buffers, tmp_path)
+    for iteration, pool.rating in enumerate((0.0, 400.0)):
+        pool.fill(iteration)
+    win = np.array([[float(key.metric == "info/win") for key in config.reported_info]])
+    for row, expected in ((2, 1 / 11), (0, 1 / 2)):
+        pool.rating = 400.0
+        pool.rate([row], win)
+        assert pool.rating == pytest.approx(400 + 4 * expected), row
+
+
 def test_only_steps_of_the_policy_are_trained_and_seats_change(run: dict[str, Any]) -> None:
     rows = rows_of(run)
     assert 6 * 32 * 8 / 3 < int(rows[-1]["agent_steps"]) < 6 * 32 * 8 * 2 / 3
@@ -159,12 +209,25 @@ def test_only_steps_of_the_policy_are_trained_and_seats_change(run: dict[str, An
     config = dataclasses.replace(RESOLVED, workers=0)
     task = inspect_task(config)
     envs = AgentsVectorEnv(config, task, 0, config.rows)
-    seats = []
+    seats = np.zeros((20, config.num_envs), bool)
     for episode in range(20):
         envs.reset_all(episode)
-        seats += [bool(envs._opponents[i]) for i in range(0, config.rows, 2)]
+        seats[episode] = envs._opponents[::2]
         assert (envs._opponents.reshape(-1, 2).sum(axis=1) == 1).all()
-    assert 40 < sum(seats) < 80
+    assert ((seats.sum(axis=0) > 3) & (seats.sum(axis=0) < 17)).all()
+    assert len({tuple(seats[:, n]) for n in range(config.num_envs)}) == config.num_envs
+    envs.close()
+
+
+def test_the_result_of_a_game_belongs_to_the_slot_of_its_environment() -> None:
+    config = dataclasses.replace(RESOLVED, workers=0)
+    envs = AgentsVectorEnv(config, inspect_task(config), 0, config.rows)
+    envs.reset_all(0)
+    games = set()
+    for _ in range(20):
+        envs.step([0] * config.rows, np.zeros(config.rows), *np.zeros((2, config.rows), bool))
+        games |= {(end.i // 2, *(name for name in end.info if "win/" in name)) for end in envs.finished}
+    assert games == {(e, f"info/win/{e % 4}") for e in range(6)}
     envs.close()
 
 
@@ -172,6 +235,7 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     directory = run["run_dir"]
     perfect = evaluate(directory, opponent="agent_environments:play_perfectly", episodes=40, trust=TRUST)
     random = evaluate(directory, opponent="random", episodes=40, seat="one", trust=TRUST)
+    assert random.info["info/return/one"] == random.returns
     itself = evaluate(directory, opponent=directory, episodes=40, trust=TRUST)
     wins = [np.mean(result.info["info/win"]) for result in (perfect, itself, random)]
     assert wins[0] < 0.3 < wins[2]
@@ -187,6 +251,20 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate(directory, episodes=1, trust=TRUST, **fields)
+
+
+def test_the_state_of_an_opponent_advances_only_in_its_turns(run: dict[str, Any]) -> None:
+    trained = load_trained(Path(run["run_dir"]), trust=TRUST)
+    envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
+    envs.reset_all(0)
+    opponent = PolicyOpponent(trained, stochastic=False)
+    opponent.begin(envs, seed=1)
+    with torch.inference_mode():
+        assert len(opponent.act([0, 5])) == 2
+    assert np.flatnonzero(opponent._actor.states.any(axis=1)).tolist() == [0, 5]
+    opponent.end(5)
+    assert np.flatnonzero(opponent._actor.states.any(axis=1)).tolist() == [0]
+    envs.close()
 
 
 def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tmp_path: Path) -> None:

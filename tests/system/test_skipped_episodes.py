@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from public_helpers import exit_code, raises
 
-from shmppo import TrainConfig, train
+from shmppo import TrainConfig, resume, train
 from shmppo.train import main
 
 BASE = TrainConfig(
@@ -37,3 +37,16 @@ def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_pa
         train(config)
     config = dataclasses.replace(config, skip_bad_episodes=True, run_dir=str(tmp_path / "skipping"))
     assert train(config)["iterations"] == 4
+
+
+def test_a_resume_continues_the_count_of_failed_episodes_and_the_seconds(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE, env="environments:FailsSometimes", env_kwargs={"how": "raise"}, skip_bad_episodes=True
+    )
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    stopped = train(dataclasses.replace(config, stop_at_iteration=3, run_dir=str(tmp_path / "run")))
+    resumed = resume(tmp_path / "run")
+    assert 0 < stopped["failed_episodes"] < resumed["failed_episodes"] == whole["failed_episodes"]
+    assert resumed["wall_seconds"] > stopped["wall_seconds"]
+    for phase, seconds in stopped["phase_seconds"].items():
+        assert resumed["phase_seconds"][phase] >= seconds, phase
