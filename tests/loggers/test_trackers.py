@@ -73,6 +73,9 @@ def test_a_logger_that_has_not_started_does_not_finish() -> None:
     loggers.finish({})
     loggers.close()
     assert calls == ["start", {}]
+    loggers.start(Path(), SMALL, 0)
+    loggers.close()
+    assert calls[2:] == ["start", None], "the run has failed"
 
 
 @pytest.mark.parametrize("callback", [[print], object(), lambda a, b, c: None])
@@ -116,29 +119,30 @@ class FakeWandb:
         self.exit_code = exit_code
 
 
-def tracked(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> FakeWandb:
-    """Log one row with a fake library."""
+def tracked(monkeypatch: pytest.MonkeyPatch, run_dir: Path, summary: dict[str, Any] | None) -> FakeWandb:
+    """Log one row with a fake library, and finish."""
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)  # type: ignore[arg-type]
     tracker = WeightsAndBiases()
     tracker.start(run_dir, dataclasses.replace(SMALL, track=("wandb",)).to_json(), 0)
     tracker.log({"iteration": 1, "env_steps": 8, "approx_kl": 0.5, "eval/return": 2.0})
-    tracker.finish({"iterations": 1})
+    tracker.finish(summary)
     return fake
 
 
 def test_wandb_gets_a_project_and_a_name_that_its_variables_override(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = tracked(monkeypatch, tmp_path / "run")
+    fake = tracked(monkeypatch, tmp_path / "run", {"iterations": 1})
     assert (fake.options["project"], fake.options["name"]) == ("shmppo", "run")
     assert not {"group", "tags"} & set(fake.options), "the library reads WANDB_RUN_GROUP and WANDB_TAGS itself"
     assert fake.rows == [{"iteration": 1, "env_steps": 8, "policy/approx_kl": 0.5, "eval/return": 2.0}]
     assert fake.exit_code == 0
     monkeypatch.setenv("WANDB_PROJECT", "p")
     monkeypatch.setenv("WANDB_NAME", "n")
-    fake = tracked(monkeypatch, tmp_path / "run")
+    fake = tracked(monkeypatch, tmp_path / "run", None)
     assert (fake.options["project"], fake.options["name"]) == ("p", "n")
+    assert fake.exit_code == 1, "the run has failed"
 
 
 def test_wandb_works_without_a_network(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,11 @@ def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> 
 
 
 def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
-    pytest.importorskip("imageio_ffmpeg")
+    library = pytest.importorskip("imageio_ffmpeg")
     (length,) = evaluate(run_dir, episodes=1, video=tmp_path / "a.mp4").lengths
     assert frames_of(tmp_path / "a.mp4") == (length + 1) // 2
+    with closing(library.read_frames(str(tmp_path / "a.mp4"))) as frames:
+        assert next(frames)["fps"] == 25, "a frame for every second of 50 steps a second"
 
 
 @pytest.mark.parametrize(("rate", "stride"), [(0.5, 1), (20, 1), (30, 1), (31, 2), (50, 2), (125, 5)])

@@ -1,4 +1,4 @@
-"""Gradients of shards: their sum is the gradient of a plain loss over the whole minibatch."""
+"""Gradients and loss terms of shards: their sums are those of a plain loss over the whole minibatch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import torch
 from conftest import planned, sampled
 from helpers import KERNELS, clone_of_recording, torch_distribution
 from torch import Tensor
+from torch.distributions import kl_divergence
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic, parameter_views
+from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import SharedBuffers
 
 CONFIG = TrainConfig(
@@ -45,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "teacher": {"teacher": "runs/teacher", "teacher_coef": 0.7, "burn_in": 3},
     "distill": {"teacher": "runs/teacher", "objective": "distill", "env": "Pendulum-v1"},
     "warm-up": {"teacher": "runs/teacher", "critic_warmup_steps": 1, "separate_critic": "all"},
+    "value-clip": {"value_clip": True, "clip": 0.02},
     "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
     "auxiliary": AUXILIARY | {"burn_in": 3},
     "auxiliary-none": AUXILIARY | {"core": "none"},
@@ -70,7 +73,7 @@ def in_float64(model: ActorCritic) -> ActorCritic:
     return copied
 
 
-def plain_loss(
+def plain_terms(
     config: TrainConfig,
     buffers: SharedBuffers,
     model: ActorCritic,
@@ -78,7 +81,7 @@ def plain_loss(
     sequences: list[list[int]],
     advantages: np.ndarray,
 ) -> Tensor:
-    """The loss, summed over the steps of sequences, in float64 and one sequence after the other, without padding.
+    """The `LossTerms`, summed over the steps of sequences, in float64, one sequence after the other, without padding.
 
     models: in float64.
     """
@@ -86,7 +89,7 @@ def plain_loss(
     steps = [(t, n) for start, n, length, _ in sequences for t in range(start, start + length)]
     chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
     mean, std = chosen.mean(), chosen.std()
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros(len(LossTerms._fields), dtype=torch.float64)
     for start, n, length, slot in sequences:
         span = slice(start, start + length)
         warm = config.burn_in if slot >= 0 and start > 0 else 0
@@ -101,41 +104,58 @@ def plain_loss(
         params, values = (out[warm:] for out in model(obs, state)[:2])
         actions = torch.from_numpy(rollout.actions[span, n].copy())
         policy, old_policy = (torch_distribution(distribution, p[:, 0]) for p in (params, before))
-        log_ratio = log_prob_of(policy, actions) - log_prob_of(old_policy, actions)
+        log_ratios = log_prob_of(policy, actions) - log_prob_of(old_policy, actions)
         scaled = torch.from_numpy((advantages[span, n] - mean) / (std + 1e-8))
         target = torch.from_numpy(advantages[span, n] + rollout.value[span, n])
-        ratio = log_ratio.sum(-1).exp()
+        log_ratio = log_ratios.sum(-1)
+        ratio = log_ratio.exp()
         low, high = 1 - config.clip, 1 + config.clip
+        kl = ratio - 1 - log_ratio if config.objective == "clip" else kl_divergence(old_policy, policy)
+        clipped = ((ratio < low) | (ratio > high)).double()
         if config.objective == "penalty":
-            objective = ratio * scaled - 3.0 * torch.distributions.kl_divergence(old_policy, policy)
+            objective = ratio * scaled - 3.0 * kl
         elif config.objective == "clone":
             objective = log_prob_of(policy, actions).sum(-1)
         elif config.ratio == "per-dimension":
-            ratios = log_ratio.exp()
+            ratios = log_ratios.exp()
+            clipped = ((ratios < low) | (ratios > high)).double().mean(-1)
             bounded = torch.where(scaled.unsqueeze(-1) > 0, ratios.clamp(max=high), ratios.clamp(min=low))
             objective = scaled * bounded.prod(-1)
         else:
             objective = torch.min(ratio * scaled, ratio.clamp(low, high) * scaled)
         if config.dual_clip is not None:
             objective = torch.where(scaled < 0, torch.max(objective, config.dual_clip * scaled), objective)
-        actor = 0.0 if config.critic_warmup_steps else 1.0
+        errors = (values[:, 0] - target).square()
+        if config.value_clip:
+            old_values = torch.from_numpy(rollout.value[span, n])
+            near = old_values + (values[:, 0] - old_values).clamp(-config.clip, config.clip)
+            errors = torch.max(errors, (near - target).square())
+        teacher_kl = auxiliary = torch.zeros(length, dtype=torch.float64)
         if config.teacher is not None:
             teacher = torch_distribution(distribution, torch.from_numpy(rollout.teacher_params[span, n].copy()))
-            total = total + actor * config.teacher_coef * torch.distributions.kl_divergence(teacher, policy).sum()
-        actor = 0.0 if config.objective == "distill" else actor
-        total = total - actor * objective.sum()
-        total = total + config.value_coef * 0.5 * (values[:, 0] - target).square().sum()
-        total = total - actor * config.entropy_coef * policy.entropy().sum()
+            teacher_kl = kl_divergence(teacher, policy)
         if model.auxiliary is not None:
             features = model.features(obs, state)[0][0][warm:, 0]
-            losses = model.auxiliary(features, [leaf[warm:, 0] for leaf in obs], actions, target)
-            total = total + config.auxiliary_coef * losses.sum()
+            auxiliary = model.auxiliary(features, [leaf[warm:, 0] for leaf in obs], actions, target)
+        actor = 0.0 if config.critic_warmup_steps or config.objective == "distill" else 1.0
+        entropy = policy.entropy() + (np.log(4.0) if config.distribution == "beta" else 0.0)  # actions in −2 … 2
+        terms = [-actor * objective, errors / 2, entropy, kl, clipped, teacher_kl, auxiliary]
+        total = total + torch.stack([term.sum() for term in terms])
     return total
+
+
+def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
+    """The loss, given the `LossTerms`."""
+    policy, value, entropy, _, _, teacher_kl, auxiliary = terms
+    actor = 0.0 if config.critic_warmup_steps else 1.0
+    entropy_coef = 0.0 if config.objective == "distill" else config.entropy_coef
+    by_actor = policy - actor * entropy_coef * entropy + actor * config.teacher_coef * teacher_kl
+    return by_actor + config.value_coef * value + config.auxiliary_coef * auxiliary
 
 
 @KERNELS
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(
+def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_the_minibatch(
     variant: str, kernel: Any, tmp_path: Path
 ) -> None:
     changes = VARIANTS[variant] | {"kernel": kernel}
@@ -156,14 +176,20 @@ def test_the_shards_add_up_to_the_gradient_of_a_plain_loss_over_the_minibatch(
     epoch, minibatch = 1, 2
     pool.compute_gradients(epoch, minibatch)
     summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
+    reported = buffers.shard_results.loss_terms.sum(0)
 
     plan = buffers.minibatches
     bounds = plan.bounds[epoch, minibatch]
     sequences = plan.sequences[plan.order[epoch, bounds[0] : bounds[-1]]].tolist()
     steps = sum(length for _, _, length, _ in sequences)
     model = in_float64(learner.model)
-    total = plain_loss(config, buffers, model, old_model, sequences, advantages)
-    plain = torch.autograd.grad(total / steps, list(model.parameters()))
+    terms = plain_terms(config, buffers, model, old_model, sequences, advantages) / steps
+    plain = torch.autograd.grad(loss_of(config, terms), list(model.parameters()))
     assert plan.steps[epoch, minibatch] == steps
+    np.testing.assert_allclose(reported, terms.detach(), atol=2e-6, rtol=2e-4)
+    if config.value_clip:
+        unclipped = dataclasses.replace(config, value_clip=False)
+        without = plain_terms(unclipped, buffers, model, old_model, sequences, advantages) / steps
+        assert LossTerms(*terms).value_loss > 1.001 * LossTerms(*without).value_loss, "the clip is reached"
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)

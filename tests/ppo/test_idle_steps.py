@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import planned, sampled
 from helpers import KERNELS, assert_near
-from test_gradients import CONFIG, in_float64, plain_loss
+from test_gradients import CONFIG, in_float64, loss_of, plain_terms
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
@@ -44,7 +44,7 @@ class Reference:
     """The rollout without idle steps, its sequences and advantages, from lists of Python, in float64.
 
     Attributes:
-        rollout: the fields that `plain_loss` reads.
+        rollout: the fields that `plain_terms` reads.
         sequences: [(start, row, length, slot)]; a slot below 0 begins an episode.
         steps: the number of steps of each row.
         advantages: [T, N].
@@ -124,10 +124,10 @@ def test_gradients_are_those_of_a_reference_without_idle_steps(core: Any, kernel
     pool.compute_gradients(0, 0)
     summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
     model, expected_buffers = in_float64(learner.model), SimpleNamespace(rollout=reference.rollout)
-    total = plain_loss(
+    terms = plain_terms(
         config, expected_buffers, model, old_model, reference.sequences, reference.advantages  # type: ignore[arg-type]
     )  # fmt: skip
-    expected = torch.autograd.grad(total / sum(reference.steps), list(model.parameters()))
+    expected = torch.autograd.grad(loss_of(config, terms) / sum(reference.steps), list(model.parameters()))
     for found, wanted in zip(parameter_views(summed, learner.model), expected, strict=True):
         assert_near(found.numpy(), wanted.numpy(), 1e-6)
 

@@ -14,6 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import TrainingError
 from shmppo.loggers.metrics import GLOSSARY
+from shmppo.parallel.columns import LossTerms
 from shmppo.ppo.gae import explained_variance
 from shmppo.runs.trainer import train
 from shmppo.utils.phase_timer import PHASES
@@ -92,6 +93,33 @@ def test_a_target_kl_ends_the_update_before_the_next_step(tmp_path: Path) -> Non
             steps[kl] = [float(row["optimizer_steps"]) for row in csv.DictReader(file)]
     assert steps[None] == [18.0] * 3
     assert all(1 <= s < 18 for s in steps[0.01])
+
+
+def test_the_kl_of_the_last_epoch_is_the_mean_over_its_minibatches() -> None:
+    buffers, learner, pool = sampled(CONFIG)
+    planned(buffers, learner)
+    kls, reduce = [], pool.reduce_gradients
+
+    def recorded() -> float:
+        kls.append(LossTerms(*buffers.shard_results.loss_terms.sum(0)).approx_kl)
+        return reduce()
+
+    pool.reduce_gradients = recorded  # type: ignore[method-assign]
+    assert learner.update(buffers.minibatches, pool).approx_kl_last_epoch == pytest.approx(np.mean(kls[3:]))
+    assert np.mean(kls[3:]) > 1.1 * np.mean(kls)
+
+
+def test_the_gradient_is_clipped_after_its_norm_is_measured() -> None:
+    config = dataclasses.replace(CONFIG, optimizer="sgd", max_grad_norm=0.1, minibatches=1, epochs=1)
+    buffers, learner, pool = sampled(config)
+    planned(buffers, learner)
+    before = buffers.published.weights.copy()
+    statistics = learner.update(buffers.minibatches, pool)
+    norm = np.linalg.norm(buffers.shard_results.gradients.sum(0))
+    assert norm > 1
+    assert statistics.gradient_norm == pytest.approx(norm, rel=1e-5)
+    change = np.linalg.norm(buffers.published.weights - before)
+    assert change == pytest.approx(0.1 * config.learning_rate, rel=1e-3)
 
 
 def advantages_of(

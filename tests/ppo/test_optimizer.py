@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.optimizer import BETA1, BETA2, Optimizer, load_optimizer_state, optimizer_state
+from shmppo.ppo.optimizer import Optimizer, load_optimizer_state, optimizer_state
 
 SHARDS = 3
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -87,12 +87,22 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(stepped("sgd with decay"), expected, rtol=1e-6)
 
 
+def test_two_different_gradients_by_hand() -> None:
+    buffers = memory(np.array([1.0]))
+    optimizer = Optimizer(config_of("adam", adam_eps=1e-8), buffers)
+    for gradient in (1.0, -3.0):
+        step(buffers, [optimizer], np.array([gradient]), 0.1)
+    # The second step: m = 0.9 · 0.1 · 1 + 0.1 · (−3), v = 0.999 · 0.001 · 1² + 0.001 · 3².
+    m, v = (0.09 - 0.3) / (1 - 0.9**2), (0.000999 + 0.009) / (1 - 0.999**2)
+    np.testing.assert_allclose(buffers.published.weights, 1.0 - 0.1 - 0.1 * m / np.sqrt(v), rtol=1e-6)
+
+
 def of_torch(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
     if config.optimizer == "sgd":
         return torch.optim.SGD([parameter], lr=1.0, weight_decay=config.weight_decay)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(
-        [parameter], lr=1.0, eps=config.adam_eps, weight_decay=config.weight_decay, betas=(BETA1, BETA2), fused=True
+        [parameter], lr=1.0, eps=config.adam_eps, weight_decay=config.weight_decay, betas=(0.9, 0.999), fused=True
     )
 
 

@@ -23,6 +23,7 @@ from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
+from shmppo.utils.phase_timer import PHASES
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True,
@@ -210,6 +211,9 @@ def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: P
     assert evaluated[0].keys() == (GLOSSARY.keys() | EVALUATION_GLOSSARY.keys()) - {"weights_hash"}
     assert evaluated[0]["evaluation_seconds"] > 0
     assert seen[0]["evaluation_seconds"] == 0
+    for row in seen:
+        seconds = sum(row[f"{phase}_seconds"] for phase in PHASES if phase != "evaluation")
+        assert row["steps_per_second"] * seconds == pytest.approx(4 * 32)
 
 
 def test_a_video_of_each_evaluation(tmp_path: Path) -> None:

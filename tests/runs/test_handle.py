@@ -30,6 +30,7 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
         if row["iteration"] == 2:
             run.save("second")
             seen["policy"], seen["result"] = run.policy(), run.evaluate(3)
+            seen["seeded"], seen["sampled"] = run.policy(seed=7), run.evaluate(3, stochastic=True)
         if row["iteration"] == 4:
             run.stop("good enough")
 
@@ -46,6 +47,12 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     assert not np.array_equal(state, load_policy(run_dir).act(obs, None)[1])
     many = np.tile(obs, (3, 1))  # a batch of another size reads the weights and the normalization again
     assert np.array_equal(seen["policy"].act(many, None)[1], saved.act(many, None)[1])
+    sampled = evaluate(run_dir, checkpoint=file, episodes=3, seed=CONFIG.seed, stochastic=True)
+    assert seen["sampled"].returns == sampled.returns != seen["result"].returns
+    many = np.tile(obs, (40, 1))
+    seeded = load_policy(run_dir, checkpoint=file, seed=7).act(many, None, deterministic=False)[0]
+    assert np.array_equal(seen["seeded"].act(many, None, deterministic=False)[0], seeded)
+    assert not np.array_equal(seen["policy"].act(many, None, deterministic=False)[0], seeded)
     whole = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "whole")))
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
 

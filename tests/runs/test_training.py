@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.runs.training import waiting_share
+from shmppo.config.info_keys import parse_info_keys
+from shmppo.runs.training import EpisodeStatistics, waiting_share
 
 
 def test_the_waiting_share_is_the_mean_over_the_workers() -> None:
     assert waiting_share(np.array([1.0, 2.0, 4.0, 1.0])) == pytest.approx(0.5)
     assert waiting_share(np.array([3.0])) == 0
+
+
+def test_means_are_those_of_the_last_100_episodes() -> None:
+    statistics = EpisodeStatistics(parse_info_keys(("level",))[:1])
+    for n in range(1, 121):
+        statistics.add([[10.0 * n, n, -n]])
+    assert (statistics.count, statistics.return_mean, statistics.length_mean) == (120, 705.0, 70.5)
+    assert statistics.info_means == {"info/level": -70.5}

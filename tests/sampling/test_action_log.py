@@ -25,6 +25,15 @@ def test_it_stores_the_actions_since_the_last_end_of_an_episode() -> None:
     assert (log.episodes(range(1))[0].number, len(log.episodes(range(1))[0].actions)) == (1, 0)
 
 
+def test_an_episode_as_long_as_the_limit_can_be_replayed() -> None:
+    log = ActionLog(1, 1, limit=6)
+    for _ in range(2):
+        log.commit(np.ones((3, 1, 1)), np.zeros((3, 1), bool), np.array([0]))
+    actions = log.episodes(range(1))[0].actions
+    assert actions is not None
+    assert len(actions) == 6
+
+
 def test_it_drops_an_episode_that_is_longer_than_its_limit() -> None:
     log = ActionLog(1, 1, limit=5)
     numbers, continues = np.array([0]), np.zeros((3, 1), bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gymnasium import spaces
 from helpers import collected, memory_digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import Leaky
 from space_environments import Masked
 
 from shmppo.config.train_config import TrainConfig
@@ -143,6 +145,13 @@ def test_masks_do_not_change_hidden_and_added_observations() -> None:
     assert obs[..., 2].any()
 
 
-def test_a_custom_network_does_not_get_the_mask() -> None:
-    config = dataclasses.replace(BASE, network="networks:leaky")
-    collected(config, (0, 5))
+def test_a_custom_network_does_not_get_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, forward = set(), Leaky.forward
+
+    def recorded(network: Leaky, obs: Mapping[str, torch.Tensor], *others: torch.Tensor) -> Any:
+        seen.update(obs)
+        return forward(network, obs, *others)
+
+    monkeypatch.setattr(Leaky, "forward", recorded)
+    collected(dataclasses.replace(BASE, network="networks:leaky"), (0, 5))
+    assert seen == {"obs/obs"}

@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +66,17 @@ def test_the_run_does_not_wait_for_a_slow_worker_and_can_resume(tmp_path: Path) 
     assert max(missing) <= 150, "only one worker is slow, and it has at least a quarter of its steps"
     # The action log has the steps of each episode in progress, so the replay succeeds.
     assert resume(run_dir, stop_at_iteration=5)["inexact_reasons"] == summary["inexact_reasons"]
+
+
+@pytest.mark.parametrize(("workers", "ranks", "ended"), [(1, 1, 0), (1, 2, 8), (2, 0, 8)])
+def test_a_rollout_ends_when_half_of_the_workers_or_ranks_have_finished(workers: int, ranks: int, ended: int) -> None:
+    finished = np.array([8] * workers + [7] * (4 - workers))
+    control: Any = SimpleNamespace(finished_rollouts=finished, stop_early=np.zeros(1, np.int64))
+    group: Any = SimpleNamespace(size=4, count=lambda key, add: {("finished/7", 0): ranks}[key, add])
+    waits = iter([False, True])
+    rollout: Any = SimpleNamespace(wait=lambda pause: next(waits))
+    Preemption(0.5, control, group, [0, 1, 2, 3])._poll(7, rollout)
+    assert control.stop_early.tolist() == [ended]
 
 
 def test_sequences_end_at_the_last_valid_step() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import sampled
 from helpers import KERNELS, Saboteur, long_after, make_collectors, memory_digest
 
 from shmppo.config.train_config import TrainConfig
@@ -99,6 +100,18 @@ def test_a_refresh_computes_the_states_of_the_present_weights_and_their_drift(bu
     drift = buffers.rollout.state_drift.sum(axis=0)
     assert drift[1] == sum(change.size for change in changed)
     np.testing.assert_allclose(drift[0], sum(float(np.square(change).sum()) for change in changed), rtol=1e-4)
+
+
+def test_the_drift_is_the_root_mean_square_of_the_changes() -> None:
+    buffers, learner, pool = sampled(dataclasses.replace(CONFIG, workers=0))
+    states = buffers.rollout.sequence_state
+    before = states.copy()
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.mul_(1.1)
+    drift = pool.refresh_states()
+    changes = (states - before)[(states != before).any(-1)]
+    assert drift == pytest.approx(np.sqrt(np.mean(np.square(changes))), rel=1e-5)
 
 
 def test_a_refresh_that_is_repeated_after_a_failure_measures_the_whole_drift(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +97,18 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
         pytest.raises(WorkerError, match=r"worker \d \(pid \d+\) has made no progress for 2 s"),
     ):
         pool.collect(0)
+
+
+def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
+    with running_pool(dataclasses.replace(CONFIG, workers=1), tmp_path / "run.log") as (_, _, pool):
+        pool._deaths[0] = [time.monotonic() - 3601] * 3
+        os.kill(pool.pids[0], signal.SIGKILL)
+        pool.collect(0)
+        assert pool.restarts == 1
+        pool._deaths[0] = [time.monotonic() - 3500] * 3
+        os.kill(pool.pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerError, match="worker 0 died"):
+            pool.collect(0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import optuna
@@ -136,6 +137,16 @@ def test_a_search_can_get_more_trials_later(tmp_path: Path) -> None:
     expected = contents(search(tmp_path / "long"))
     search(tmp_path / "grown", replace(OPTIONS, trials=4))
     assert contents(search(tmp_path / "grown")) == expected
+
+
+def test_a_search_pauses_after_its_minutes_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = contents(search(tmp_path / "undisturbed"))
+    ArtificialRun.started.clear()
+    clock = SimpleNamespace(monotonic=lambda: 25.0 * len(ArtificialRun.started))
+    monkeypatch.setattr(module, "time", clock)
+    search(tmp_path / "search", replace(OPTIONS, jobs=1, minutes=1.0))
+    assert len(ArtificialRun.started) == 3
+    assert contents(search(tmp_path / "search")) == expected
 
 
 def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import rank_processes
 from agent_environments import Crowd
-from conftest import assert_no_bit_changes, summary_of
+from conftest import assert_no_bit_changes, sampled, summary_of
 from helpers import Saboteur, long_after
 from public_helpers import wait_for_the_check
 
@@ -184,6 +184,16 @@ def test_a_policy_acts_for_an_agent_without_the_state_that_only_the_critic_sees(
     policy = load_policy(tmp_path / "run")
     obs = {"obs": np.zeros(2, np.float32), "agent_id": np.eye(3, dtype=np.int8)[1], "action_mask": np.array([0, 1])}
     assert policy.act(obs)[0] == 1
+
+
+def test_truncations_can_count_as_terminations() -> None:
+    agents = tuple(Crowd().possible_agents)
+    config = dataclasses.replace(BASE, agents=agents, truncation_is_termination=True, gae_lambda=0.0)
+    buffers, learner, _ = sampled(dataclasses.replace(config, normalize_reward=False))
+    rollout = buffers.rollout
+    without_bootstrap = (rollout.reward - rollout.value)[rollout.truncated]
+    assert rollout.bootstrap[rollout.truncated].any()
+    np.testing.assert_allclose(learner.advantages(rollout)[rollout.truncated], without_bootstrap, rtol=1e-6)
 
 
 def test_an_environment_that_raises_ends_the_run_with_its_index(

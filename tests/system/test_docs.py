@@ -1,10 +1,12 @@
-"""README and docs: every code block runs, every link has a target, and every path and flag exists.
+"""README and docs: code blocks are valid or run, every link has a target, and every path and flag exists.
 
-How a block runs depends on its language:
+What is checked of a block depends on its language:
 
-- `python`: it is written to the file that its first line `# NAME.py` names, and runs if it has a main part.
-- `bash`: every command of this package runs, and training ends after one iteration. RUN_DIR and ANOTHER_RUN_DIR
-  are trained runs. A block whose first line begins with `# not run` is only checked for flags.
+- `python`: it compiles. It is written to the file that its first line `# NAME.py` names, and runs if it has a main
+  part.
+- `bash`: every command of this package runs, except those in NOT_RUN, and training ends after a few iterations. Of
+  `search` and `bench` only the flags are parsed. RUN_DIR and ANOTHER_RUN_DIR are trained runs. A block whose first line
+  begins with `# requires` is only checked for flags.
 - `text` and `yaml`: they are only shown.
 """
 
@@ -148,6 +150,13 @@ def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch:
                 run_command(command, monkeypatch)
         else:
             assert language in ("bash", "text", "yaml"), f"{page.name}: a block without a language"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_python_blocks_compile(page: Path) -> None:
+    for language, text in blocks(page):
+        if language == "python":
+            compile(text, page.name, "exec")
 
 
 def anchors(page: Path) -> set[str]:

@@ -197,6 +197,7 @@ def test_a_checkpoint_cannot_contain_code(tmp_path: Path) -> None:
 # --- what is called
 
 
+NIM = {"env": "agent_environments:Nim", "action_masks": True, "self_play": ["one"], "eval_every": 1}
 CALLS: list[tuple[dict[str, Any], str]] = [
     ({"env": "sys:exit"}, "neither a class nor a Python function, but a builtin_function_or_method"),
     ({"env": "os:system", "env_kwargs": {"command": "touch MARKER"}}, "neither a class nor a Python function"),
@@ -212,6 +213,9 @@ CALLS: list[tuple[dict[str, Any], str]] = [
     ({"env": "CartPole-v1", "wrappers": ("builtins:print",)}, "--wrappers builtins:print is neither a class nor"),
     ({"env": "CartPole-v1", "wrappers": ("pathlib:Path",)}, "--wrappers pathlib:Path is a class, but not"),
     ({"env": "CartPole-v1", "wrappers": ("vector",)}, "gymnasium.wrappers has no vector"),
+    ({"auxiliary": "os:system"}, "--auxiliary os:system is neither a class nor a Python function"),
+    ({"env_schedule": "builtins:eval"}, "--env-schedule builtins:eval is neither a class nor a Python function"),
+    (NIM | {"eval_opponent": "os:system"}, "--eval-opponent os:system is neither a class nor a Python function"),
 ]
 
 
