@@ -20,7 +20,7 @@ HEADINGS = {
     "sequential_mean": "sequential KL",
     "reference_start": "reference KL at the start",
     "gamma": "γ_D",
-    "monotonic_share": "share of falling steps",
+    "monotonic_share": "how often the reference KL falls",
     "learning_rate": "learning rate",
 }
 """Column -> its heading, where they differ."""
@@ -55,7 +55,7 @@ def results_table(
     cases.sort(key=lambda case: groups.index(case[:-1]))
     missing = [task for task in published if task not in {case[0] for case in cases}]
     steps = [] if "steps" in keys else ["steps"]
-    columns = [*keys, *steps, "seeds", "mean ± deviation", "range", *means, *names]
+    columns = [*keys, *steps, "seeds", "mean ± deviation", "range, or IQM", *means, *names]
     cells = [[HEADINGS.get(name, name) for name in columns], ["---"] * len(columns)]
     for case in cases:
         of_case = [row for row in rows if tuple(row[key] for key in keys) == case]

@@ -79,7 +79,7 @@ def runs_table(table: list[dict[str, str]]) -> str:
         f"preset. A run ended early when the mean return of 100 episodes was at least {SOLVED} in a whole block of "
         f"{BLOCK_STEPS:,} steps. Published: 15 million steps ({SOURCE}).",
         "",
-        f"| task | {' | '.join(cores)} | published GRU | published best | ours − published best |",
+        f"| task | {' | '.join(cores)} | published GRU | published best | best of ours − published best |",
         "| --- |" + " --- |" * (len(cores) + 3),
     ]
     for task in sorted({row["task"] for row in rows}, key=TASKS.index):

@@ -266,7 +266,7 @@ def _resume_config() -> Any:
 
     None means that the run keeps its value, so the sentence about None is left out of the help text.
     """
-    kinds, texts = typing.get_type_hints(TrainConfig), field_texts(TrainConfig)
+    kinds, texts = typing.get_type_hints(TrainConfig, include_extras=True), field_texts(TrainConfig)
     fields: list[tuple[str, Any, Any]] = []
     for name in RESUMABLE:
         text = re.sub(r" None: [^.]*\.", "", texts[name])

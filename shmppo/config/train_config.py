@@ -105,7 +105,7 @@ class TrainConfig(
     @cached_property
     def learning_horizon(self) -> float:
         """Environment steps after which the learning rate or the clip range is 0; inf if both stay positive."""
-        clips_less = self.anneal_clip and self.objective == "clip"
+        clips_less = self.anneal_clip and (self.objective == "clip" or self.value_clip)
         return self.anneal_horizon if self.lr_schedule == "linear" or clips_less else math.inf
 
     @property

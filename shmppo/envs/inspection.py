@@ -52,13 +52,7 @@ def inspect_task(config: TrainConfig) -> Task:
         if config.action_masks:
             observation = observation.with_mask()
         _check_hidden_indices(config, observation.leaves[0])
-        state_std = StateStd(config.log_std_init) if config.std == "state" else None
-        if state_std is not None and config.log_std_min is not None:
-            state_std = state_std._replace(low=config.log_std_min)
-        if state_std is not None:
-            low, high = state_std.low, state_std.high
-            limits = f"it must lie between {low} and {high}, the limits of --std state"
-            require(low < config.log_std_init < high, f"--log-std-init is {config.log_std_init}; {limits}")
+        state_std = _state_std(config) if config.std == "state" else None
         squash, beta = config.squash_actions, config.distribution == "beta"
         distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
         choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
@@ -96,6 +90,17 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
         raise ConfigError(f"{where}: {text}", details=error.details) from error
     spaces = [(t.observation, type(t.distribution), t.distribution.num_params, t.agents) for t in (task, other)]
     require(spaces[0] == spaces[1], f"{where} have other spaces or agents than training; choose others")
+
+
+def _state_std(config: TrainConfig) -> StateStd:
+    """Return the standard deviation of --std state. Raises ConfigError if it begins at one of its limits."""
+    state_std = StateStd(config.log_std_init)
+    if config.log_std_min is not None:
+        state_std = state_std._replace(low=config.log_std_min)
+    offset, low, high = state_std
+    limits = f"it must lie between {low} and {high}, the limits of --std state"
+    require(low < offset < high, f"--log-std-init is {offset}; {limits}")
+    return state_std
 
 
 def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:

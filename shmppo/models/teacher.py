@@ -18,7 +18,7 @@ class Teacher:
     """What a worker needs to act as the teacher. It contains no torch tensors, so it can be pickled as a value."""
 
     config: TrainConfig
-    """Configuration of the teacher's training, but with the --kernel of the run that it teaches."""
+    """Configuration of the teacher's training, with what computes it as --kernel: "native" or "torch"."""
     observation: ObservationSpec
     """What the teacher observes."""
     sources: dict[int, int]

@@ -165,7 +165,7 @@ def play_episodes(
     """
     config = replace(trained.config, seed=seed, skip_bad_episodes=False)
     if opponent is None and config.self_play is not None:
-        config, opponent = replace(config, opponent_slots=1), FunctionOpponent(config.eval_opponent)
+        config, opponent = replace(config, opponent_slots=1), FunctionOpponent(config.eval_opponent, "--eval-opponent")
     results: list[EpisodeResult] = []
     steps = 0
 

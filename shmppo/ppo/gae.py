@@ -57,25 +57,25 @@ def generalized_advantages(
     return advantages.astype(np.float32)
 
 
-def discounted_returns(rewards: np.ndarray, ended: np.ndarray, start: np.ndarray, gamma: float) -> np.ndarray:
+def discounted_returns(rewards: np.ndarray, first: np.ndarray, start: np.ndarray, gamma: float) -> np.ndarray:
     """Compute the running discounted return. Rewards are divided by its standard deviation.
 
-        R[t] = r[t] + γ·R[t−1]   if the episode continues after step t − 1
-        R[t] = r[t]              if it ended with step t − 1
+        R[t] = r[t]              if an episode begins with step t
+        R[t] = r[t] + γ·R[t−1]   otherwise
 
     Args:
         rewards: [T, N].
-        ended: bool [T, N], whether the episode ended with step t.
-        start: [N], R of the step before the first one. 0 where an episode begins.
+        first: bool [T, N], whether an episode begins with step t.
+        start: [N], R of the step before the first one.
 
     Returns:
-        R, float64 [T, N]. `start` of the next rollout is R[T − 1], or 0 where the episode ended with that step.
+        R, float64 [T, N]. `start` of the next rollout is R[T − 1].
     """
     returns = rewards.astype(np.float64)
-    decay = np.where(ended, 0.0, gamma)
-    returns[0] += gamma * start
+    decay = np.where(first, 0.0, gamma)
+    returns[0] += decay[0] * start
     for t in range(1, len(rewards)):
-        returns[t] += decay[t - 1] * returns[t - 1]
+        returns[t] += decay[t] * returns[t - 1]
     return returns
 
 
@@ -203,7 +203,7 @@ class RewardNormalizer:
 
     Attributes:
         moments: running moments of the discounted return.
-        discounted_return: [N], discounted return so far of the episodes of the last steps.
+        discounted_return: [N], discounted return at the last valid step of each environment.
     """
 
     def __init__(self, num_envs: int, gamma: float) -> None:
@@ -213,26 +213,19 @@ class RewardNormalizer:
         self.discounted_return = np.zeros(num_envs)
 
     def normalize(
-        self,
-        rewards: np.ndarray,
-        ended: np.ndarray,
-        first: np.ndarray,
-        valid_steps: np.ndarray,
-        group: ProcessGroup = SINGLE_PROCESS,
+        self, rewards: np.ndarray, first: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
     ) -> np.ndarray:
         """Update the statistics with a rollout, and normalize its rewards.
 
         Args:
             rewards: [T, N].
-            ended: bool [T, N], whether an episode ended with the step.
             first: bool [T, N], whether an episode began with the step.
             valid_steps: [N], number of valid steps of each environment.
 
         Returns:
             Rewards divided by the standard deviation and clipped to ± CLIP, float64 [T, N].
         """
-        start = np.where(first[0], 0.0, self.discounted_return)
-        returns = discounted_returns(rewards, ended, start, self._gamma)
+        returns = discounted_returns(rewards, first, self.discounted_return, self._gamma)
         last = returns[valid_steps - 1, np.arange(rewards.shape[1])]
         self.discounted_return = np.where(valid_steps == 0, self.discounted_return, last)
         if (valid_steps == len(returns)).all():

@@ -116,7 +116,7 @@ class Learner:
         if config.clip_reward is not None:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
-            rewards = self.reward_normalizer.normalize(rewards, ended, rollout.first, valid_steps, self._process_group)
+            rewards = self.reward_normalizer.normalize(rewards, rollout.first, valid_steps, self._process_group)
         if config.truncation_is_termination:
             # An episode that failed (length 0) has no last state. Environments with several agents do not fail.
             terminated = ended & ((rollout.ended_length > 0) | bool(config.agents))

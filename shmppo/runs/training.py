@@ -207,10 +207,10 @@ class TrainState:
 
     def publish_options(self) -> None:
         """Publish the options of the episodes that begin in the next iteration (--env-schedule)."""
-        if (schedule := self.decisions.schedule) is not None:
+        if self.decisions.schedule is not None:
             iteration, known = self.iteration + 1, self.actions.options
-            before, published = known.get(iteration - 1), iteration in known  # published before the run was resumed
-            options = known[iteration] if published else schedule(iteration, self.decisions.metrics, before)
+            before = known.get(iteration - 1)
+            options = self.decisions.schedule(iteration, self.decisions.metrics, before)
             if options != known.get(iteration, before):
                 log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
             self.actions.begin_iteration(options)

@@ -158,7 +158,6 @@ class Collector:
         )
         self._rollout = own_columns(buffers.rollout, self._own)
         self._first = np.ones(count, bool)
-        self._actions = np.zeros((count, task.distribution.action_size), np.float32)
         self._params = np.zeros((steps, count, task.distribution.num_params), np.float32)
         self._sequences = SequenceStarts(config, count)
         teacher = task.teacher
@@ -246,14 +245,14 @@ class Collector:
             elif t == self._sequences.next_step:
                 self._sequences.update(t, self._first, actor.states, rollout.sequence_state)
             timer.switch("inference")
-            self._actions[:] = actor.act(t)
+            chosen = actor.act(t)
             self._params[t], rollout.value[t] = actor.params, actor.values
             if self._opponents is not None:
-                self._opponents.act(self._actions, actor.states, t)
-            rollout.actions[t] = self._actions
+                self._opponents.act(chosen, actor.states, t)
+            rollout.actions[t] = chosen
             if envs.active is not None:
-                rollout.joint_actions[t], rollout.joint_end[t] = self._actions, False
-            actions = self._task.distribution.to_env(self._actions)
+                rollout.joint_actions[t], rollout.joint_end[t] = chosen, False
+            actions = self._task.distribution.to_env(chosen)
             timer.switch("environment")
             ended = envs.step(actions, rollout.reward[t], rollout.terminated[t], rollout.truncated[t])
             timer.switch("other")

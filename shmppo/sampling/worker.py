@@ -208,7 +208,8 @@ class ActionLog:
 
     def begin_iteration(self, options: Options) -> None:
         """Set the options of the episodes that begin in the next iteration."""
-        self.options = {began: known for began, known in self.options.items() if began in self._began}
+        needed = {*self._began, self.iteration}  # the next options may depend on those of the last iteration
+        self.options = {began: known for began, known in self.options.items() if began in needed}
         self.options[self.iteration + 1] = options
 
     def forget(self, env_index: int) -> None:

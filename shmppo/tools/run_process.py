@@ -112,8 +112,7 @@ class RunProcess:
         if self.finished_iterations >= self.config.last_iteration:
             return True
         with contextlib.suppress(ConfigError):  # it has no summary yet
-            reason: str = read_object(self.run_dir / SUMMARY, "")["stop_reason"]
-            return reason in self.config.stop_when
+            return read_object(self.run_dir / SUMMARY, "").get("stop_reason") in self.config.stop_when
         return False
 
     @property
@@ -132,10 +131,9 @@ class RunProcess:
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
         if list(self.run_dir.glob("checkpoint*.pt")):
-            before, now = load_config(self.run_dir), from_json(self.config.to_json())
-            names = [name for name in RESUMABLE if name not in ("workers", "quiet")]
-            changed = {name: getattr(now, name) for name in names if getattr(now, name) != getattr(before, name)}
-            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags_with_values(changed)]
+            fields = from_json(self.config.to_json()).fields()  # as in the checkpoint, with defaults in place of None
+            flags = flags_with_values({name: fields[name] for name in RESUMABLE if name not in ("workers", "quiet")})
+            return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags]
         if (self.run_dir / "config.json").is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
         return [*flags_with_values(differences(self.config)), "--run-dir", str(self.run_dir)]

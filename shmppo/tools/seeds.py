@@ -63,16 +63,16 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
 
 def summary_table(runs: Sequence[RunProcess]) -> Group:
     """Return a table with a row per run and a row of means, followed by an empty line."""
-    finished = [run.rows() for run in runs]
+    tables = [run.rows() for run in runs]
     last = [
         {"return_mean_100": "nan"} | (rows or [{}])[-1] | (run.rows("eval.csv") or [{}])[-1]
-        for run, rows in zip(runs, finished, strict=True)
+        for run, rows in zip(runs, tables, strict=True)
     ]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
     titles = ["return" if name == "return_mean_100" else name for name in metrics]
     table = Table("run", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
-    for run, rows, row in zip(runs, finished, last, strict=True):
+    for run, rows, row in zip(runs, tables, last, strict=True):
         iterations, steps = f"{len(rows):,} of {run.config.last_iteration:,}", len(rows) * run.config.batch_steps
         state = "failed" if run.failure else row.get("weights_hash", "")
         values = (number(float(row.get(name, "nan"))) for name in metrics)

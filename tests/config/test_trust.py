@@ -77,6 +77,11 @@ def test_the_flag_names_one_module_and_can_be_repeated() -> None:
     assert arguments["trust"] == ("a", "b.c")
 
 
+def test_a_resumed_run_takes_arguments_of_its_evaluations() -> None:
+    _, arguments = parse_resume(["--resume", "run", "--eval-env-kwargs", "size=3", "name=x"])
+    assert arguments["eval_env_kwargs"] == {"size": 3, "name": "x"}
+
+
 @pytest.mark.parametrize(("ranks", "expected"), [("1", "runs/rank-loss"), ("2", "runs")])
 def test_only_with_several_ranks_the_command_names_the_directory_above(
     ranks: str, expected: str, monkeypatch: pytest.MonkeyPatch

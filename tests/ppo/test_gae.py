@@ -12,7 +12,7 @@ def column(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32).reshape(-1, 1)
 
 
-def ends(*values: int) -> np.ndarray:
+def begins(*values: int) -> np.ndarray:
     return column(*values).astype(bool)
 
 
@@ -67,36 +67,35 @@ def test_gae_with_lambda_one_is_the_discounted_return_minus_the_value() -> None:
 @pytest.mark.parametrize("cut", [3, 7, 12])
 def test_discounted_returns_do_not_depend_on_where_rollouts_are_cut(cut: int) -> None:
     rng = np.random.default_rng(1)
-    rewards, ended = rng.normal(size=(16, 2)), rng.random((16, 2)) < 0.2
-    whole = discounted_returns(rewards, ended, np.zeros(2), 0.9)
-    head = discounted_returns(rewards[:cut], ended[:cut], np.zeros(2), 0.9)
-    start = np.where(ended[cut - 1], 0.0, head[-1])
-    tail = discounted_returns(rewards[cut:], ended[cut:], start, 0.9)
+    rewards, first = rng.normal(size=(16, 2)), rng.random((16, 2)) < 0.2
+    whole = discounted_returns(rewards, first, np.zeros(2), 0.9)
+    head = discounted_returns(rewards[:cut], first[:cut], np.zeros(2), 0.9)
+    tail = discounted_returns(rewards[cut:], first[cut:], head[-1], 0.9)
     np.testing.assert_array_equal(np.concatenate([head, tail]), whole)
 
 
-def test_discounted_return_starts_again_after_an_end() -> None:
-    returns = discounted_returns(column(1, 1, 1), column(0, 1, 0).astype(bool), np.array([4.0]), 0.5)
+def test_discounted_return_starts_again_with_an_episode() -> None:
+    returns = discounted_returns(column(1, 1, 1), begins(0, 0, 1), np.array([4.0]), 0.5)
     np.testing.assert_array_equal(returns, column(3, 2.5, 1))
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_returns_so_far() -> None:
     normalizer, steps = RewardNormalizer(1, 0.5), np.array([3])
-    scaled = normalizer.normalize(column(1, 1, 1), ends(0, 1, 0), ends(1, 0, 1), steps)
+    scaled = normalizer.normalize(column(1, 1, 1), begins(1, 0, 1), steps)
     returns = [1.0, 1.5, 1.0]
     assert scaled[:, 0] == pytest.approx(np.ones(3) / np.std(returns), rel=1e-6)
-    normalizer.normalize(column(4), ends(1), ends(0), np.array([1]))  # 4 + 0.5 · 1
-    scaled = normalizer.normalize(column(2), ends(0), ends(1), np.array([1]))
+    normalizer.normalize(column(4), begins(0), np.array([1]))  # 4 + 0.5 · 1
+    scaled = normalizer.normalize(column(2), begins(1), np.array([1]))
     assert scaled[0, 0] == pytest.approx(2 / np.std([*returns, 4.5, 2.0]), rel=1e-6)
     normalizer.moments.count = 1e12  # the next rewards hardly change the deviation
     for reward, clipped in ((1e6, 10.0), (-1e6, -10.0)):
-        assert normalizer.normalize(column(reward), ends(0), ends(0), np.array([1])).item() == clipped
+        assert normalizer.normalize(column(reward), begins(0), np.array([1])).item() == clipped
 
 
 def test_a_return_does_not_reach_into_an_episode_that_begins_after_idle_steps() -> None:
     """An agent is idle for a whole rollout, in which its episode ends. Its next action begins another episode."""
     normalizer = RewardNormalizer(1, 0.5)
-    normalizer.normalize(column(8), ends(0), ends(1), np.array([1]))
-    normalizer.normalize(column(9), ends(0), ends(0), np.array([0]))
-    normalizer.normalize(column(2), ends(0), ends(1), np.array([1]))
+    normalizer.normalize(column(8), begins(1), np.array([1]))
+    normalizer.normalize(column(9), begins(0), np.array([0]))
+    normalizer.normalize(column(2), begins(1), np.array([1]))
     assert normalizer.discounted_return.tolist() == [2.0]

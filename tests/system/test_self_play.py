@@ -271,8 +271,9 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
     changes = {"eval_every": 1, "eval_opponent": "boards:typo"}
     assert_refused(BASE, changes, "^--eval-opponent boards:typo: there is no module boards", tmp_path)
     changes = {"env": "CartPole-v1", "action_masks": False, "self_play": None, "stop_when": ("elo>=1",)}
-    with pytest.raises(ConfigError, match="--stop-when elo is not a metric of this run"):
-        train(dataclasses.replace(BASE, **changes, run_dir=str(tmp_path / "run")))
+    for fields in (changes, {"self_play": None, "stop_when": ("elo>=1",)}):
+        with pytest.raises(ConfigError, match="--stop-when elo is not a metric of this run"):
+            train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
 
 
 def test_a_round_robin(run: dict[str, Any], tmp_path: Path) -> None:

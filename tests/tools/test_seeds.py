@@ -104,7 +104,9 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     for _ in range(2):
         train_seeds(config, (1,), 1)
         assert summary_of(tmp_path / "run-s1")["iterations"] == 2
-    train_seeds(replace(config, stop_when=(), total_steps=1280), (1,), 1)
+    longer = replace(config, stop_when=(), total_steps=1280)
+    train_seeds(replace(longer, stop_at_iteration=4), (1,), 1)
+    train_seeds(longer, (1,), 1)
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
 
 
