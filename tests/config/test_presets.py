@@ -30,7 +30,7 @@ DIGESTS = {
     "HalfCheetah-v5": "654468c792af",
     "Hopper-v5": "289fb974c758",
     "Walker2d-v5": "f9dd239c7fe5",
-    "Swimmer-v5": "d763c1329004",
+    "Swimmer-v5": "4d1f151a2108",
     "Ant-v5": "797adf58eade",
     "Humanoid-v5": "34df51fc2708",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
