@@ -216,8 +216,8 @@ def measurement(path: Path) -> str:
     commits = ", ".join(named) or known["commit"]
     machine = f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {known['processor']}, torch {known['torch']}"
     note = f" {known['note']}" if known["note"] else ""
-    rows = f"Rows of the commits {commits}; the last ones" if "," in commits else f"Measured at commit {commits}"
-    return f"*{rows} ({machine}) by* `{known['command']}`.{note}\n"
+    at = f"commits {commits}; the last rows" if "," in commits else f"commit {commits}"
+    return f"*Measured at {at} ({machine}) by* `{known['command']}`.{note}\n"
 
 
 def main() -> int:
