@@ -26,7 +26,9 @@ NEEDED = {
     "simple_spread": ["mpe2"],
 }
 """Modules of the extras that an example needs."""
-SHORT = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--stop-at-iteration", "2")
+SHORT = (
+    "--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--grad-shards", "2", "--stop-at-iteration", "2",
+)  # fmt: skip
 
 
 @pytest.mark.long
