@@ -1,7 +1,7 @@
 """LunarLander-v3 without memory, with common hyperparameters: 16 environments × 1024 steps, minibatches of 64 steps.
 
-A return of 278 within 1,000,000 steps (examples/trained, one seed). Training takes about 2 minutes on 2 cores.
-Needs `pip install 'shmppo[box2d]'`.
+Three seeds reached returns of 265 to 278 (mean of the last 100 episodes) within 1,000,000 steps. Training takes about
+2 minutes on 2 cores. Needs `pip install 'shmppo[box2d]'`.
 """
 
 import sys

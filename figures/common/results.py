@@ -84,8 +84,8 @@ def results_table(
     episodes = f" ({rows[0]['episodes']} episodes)" if rows and column == "evaluate_return" else ""
     commits = ", ".join(dict.fromkeys(commit for row in rows for commit in row["commit"].split()))
     lines = [
-        f"The {COLUMNS[column]}{episodes}: mean ± standard deviation over the seeds, and their range, or from "
-        f"{IQM_SEEDS} seeds on the interquartile mean (IQM) with its 95 % bootstrap interval."
+        f"The {COLUMNS[column]}{episodes}: mean ± standard deviation over the seeds, and their range. From {IQM_SEEDS} "
+        "seeds on, the interquartile mean (IQM) with its 95 % bootstrap interval replaces the range."
         + (" In brackets behind a published return: how far the mean or the IQM is above it." if published else ""),
         "",
         *("| " + " | ".join(line) + " |" for line in cells),

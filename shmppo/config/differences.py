@@ -17,5 +17,5 @@ def differences(config: TrainConfig) -> dict[str, Any]:
 
 
 def flags_with_values(fields: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line that sets fields of a configuration."""
+    """Return the flags that set fields of a configuration, as words of a command line."""
     return shlex.split(" ".join(flag_with_value(name, value) for name, value in fields.items()))

@@ -105,8 +105,8 @@ class TrainConfig(
     @cached_property
     def learning_horizon(self) -> float:
         """Environment steps after which the learning rate or the clip range is 0; inf if both stay positive."""
-        clips_less = self.anneal_clip and (self.objective == "clip" or self.value_clip)
-        return self.anneal_horizon if self.lr_schedule == "linear" or clips_less else math.inf
+        clip_falls = self.anneal_clip and (self.objective == "clip" or self.value_clip)
+        return self.anneal_horizon if self.lr_schedule == "linear" or clip_falls else math.inf
 
     @property
     def computed_by(self) -> str:

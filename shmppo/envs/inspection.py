@@ -93,7 +93,7 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
 
 
 def _state_std(config: TrainConfig) -> StateStd:
-    """Return the standard deviation of --std state. Raises ConfigError if it begins at one of its limits."""
+    """Return the standard deviation of --std state. Raises ConfigError if its first value is outside its limits."""
     state_std = StateStd(config.log_std_init)
     if config.log_std_min is not None:
         state_std = state_std._replace(low=config.log_std_min)

@@ -24,7 +24,7 @@ from shmppo.policies.opponents import load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
 from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
-from shmppo.sampling.evaluation_opponents import EvaluationOpponent, FunctionOpponent
+from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import torch_threads
 
@@ -164,8 +164,6 @@ def play_episodes(
         EnvError: if an environment raises.
     """
     config = replace(trained.config, seed=seed, skip_bad_episodes=False)
-    if opponent is None and config.self_play is not None:
-        config, opponent = replace(config, opponent_slots=1), FunctionOpponent(config.eval_opponent, "--eval-opponent")
     results: list[EpisodeResult] = []
     steps = 0
 

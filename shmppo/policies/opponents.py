@@ -47,7 +47,7 @@ class PolicyOpponent(EvaluationOpponent):
         return distribution.to_env(self._actor.act(0 if self._stochastic else None)[rows])
 
     def end(self, row: int) -> None:
-        """Begin anew with a recurrent state of zero."""
+        """Restart with a recurrent state of zero."""
         self._actor.states[row] = 0.0
 
 
@@ -76,9 +76,7 @@ def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
     require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
     require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
     opponents = () if seat is None else tuple(agent for agent in agents if agent != seat)
-    return dataclasses.replace(
-        trained, config=dataclasses.replace(trained.config, self_play=opponents, opponent_slots=1)
-    )
+    return dataclasses.replace(trained, config=dataclasses.replace(trained.config, self_play=opponents))
 
 
 def game_results(episodes: Sequence[EpisodeResult]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from shmppo.config.checks import nearest, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import load_schedule
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import AGENT_GLOSSARY, DECISIVE
+from shmppo.loggers.metrics import DECISIVE
 from shmppo.loggers.trackers import Row
 
 log = logging.getLogger(__name__)
@@ -94,8 +94,8 @@ class Decisions:
 def _check(config: TrainConfig, flag: str, metric: str) -> None:
     """Raise ConfigError if nothing can be decided from a metric."""
     info = [key.metric for key in config.reported_info]
-    absent = set() if config.self_play is not None else {"elo"} if config.agents else AGENT_GLOSSARY.keys()
-    known = [*(name for name in DECISIVE if name not in absent), *info, *(f"eval/{name}" for name in info)]
+    present = {"agent_steps": bool(config.agents), "elo": config.self_play is not None}
+    known = [*(name for name in DECISIVE if present.get(name, True)), *info, *(f"eval/{name}" for name in info)]
     advice = "use a column of metrics.csv or eval.csv that is no duration; for info/KEY, add --info-keys KEY"
     require(metric in known, f"{flag} {metric} is not a metric of this run{nearest(metric, known)}; {advice}")
     require(

@@ -162,7 +162,7 @@ def _run(
             task = inspect_task(config)
             config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
-            if config.self_play is not None and config.eval_every is not None:
+            if config.self_play is not None:
                 FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
             if config.demonstrations is not None:
                 load_demonstrations(config, task)  # only to check them

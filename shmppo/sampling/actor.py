@@ -162,10 +162,10 @@ class Actor:
             The actions, float32 [own, A].
         """
         self.advance()
-        choose = self._distribution
+        distribution, params = self._distribution, self.params
         with np.errstate(over="ignore", invalid="ignore"):  # if the policy has diverged, the update says so
-            actions = choose.mode(self.params) if step is None else choose.sample(self.params, self._noise[step])
-            return np.array(actions, np.float32)  # a copy
+            actions = distribution.mode(params) if step is None else distribution.sample(params, self._noise[step])
+            return np.array(actions, np.float32)  # the mode may be a view of the parameters
 
     def advance(self) -> None:
         """Update the recurrent states with the current observations, without acting. Call it in inference mode."""

@@ -80,10 +80,13 @@ class EpisodePlayer:
             max_steps: steps after which an episode is stopped.
             render_mode: Gymnasium's render mode. None: no rendering.
             recorder: records the episodes. None: they are not recorded.
-            opponent: plays the agents that the policy does not play (`TrainConfig.self_play`). None: there are none.
+            opponent: plays the agents of `TrainConfig.self_play`. None: --eval-opponent does.
         """
         self._recorder, self._opponent = recorder, opponent
         self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
+        if config.self_play is not None:
+            self._config = dataclasses.replace(self._config, opponent_slots=1)
+            self._opponent = opponent or FunctionOpponent(config.eval_opponent, "--eval-opponent")
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
         self._render_mode, self._after_step = render_mode, after_step
@@ -211,12 +214,7 @@ class EvaluationShare:
         def count_step(*_: object) -> None:  # a method would keep this object, and with it the shared memory
             progress[1] += 1
 
-        needs_opponent = config.self_play is not None and config.eval_every is not None
-        opponent = FunctionOpponent(config.eval_opponent, "--eval-opponent") if needs_opponent else None
-        one_opponent = dataclasses.replace(config, opponent_slots=1)
-        self._player = EpisodePlayer(
-            one_opponent, task, model, stochastic=config.eval_sample, after_step=count_step, opponent=opponent
-        )
+        self._player = EpisodePlayer(config, task, model, stochastic=config.eval_sample, after_step=count_step)
 
     def play(self, iteration: int) -> None:
         """Play the episodes with the current weights, and write the results to the shared buffers.
