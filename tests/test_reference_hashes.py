@@ -32,6 +32,8 @@ LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium")
 REQUIRED = "CI_REQUIRE_REFERENCE_HASHES"
 """If this environment variable is set, a skip on a known processor counts as a failure."""
 
+CARTPOLE = str(Path(__file__).parents[1] / "examples" / "trained" / "cartpole")
+SPLIT = "shmppo.envs.wrappers:SplitObservation(all=[None], positions=[0, None, 2])"
 SMALL: dict[str, Any] = {
     "num_envs": 6, "rollout_steps": 32, "seq_len": 8, "minibatches": 2, "epochs": 2, "grad_shards": 2,
     "hidden_size": 16, "encoder_sizes": (16,), "workers": 2, "quiet": True, "stop_at_iteration": 8,
@@ -67,6 +69,25 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "multi-binary": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "multi-binary"}, "core": "gru"},
     "custom-network": {"env": "CartPole-v1", "network": "networks:leaky"},
+    "beta": {"env": "Pendulum-v1", "distribution": "beta", "advantage_norm": "global"},
+    "state-dependent-deviation": {"env": "Pendulum-v1", "core": "gru", "std": "state", "hide_obs": (2,)},
+    "agents": {
+        "env": "agent_environments:Crowd", "env_kwargs": {"masks": True}, "action_masks": True, "agent_id": True,
+        "critic_state": True, "separate_critic": "all", "core": "gru",
+    },
+    "self-play": {
+        "env": "agent_environments:Nim", "action_masks": True, "self_play": (), "opponent_every": 2, "core": "gru",
+    },
+    "teacher": {
+        "env": "CartPole-v1", "wrappers": (SPLIT,),
+        "actor_obs": ("positions",), "critic_obs": ("all",), "separate_critic": "all", "teacher": CARTPOLE,
+        "teacher_steps": 6 * 32 * 6, "critic_warmup_steps": 6 * 32 * 2,
+    },
+    "distillation": {
+        "env": "CartPole-v1", "hide_obs": (), "objective": "distill", "teacher": CARTPOLE, "core": "lru",
+    },
+    "schedule": {"env": "schedules:Leveled", "env_schedule": "schedules:rising"},
+    "seeded-once": {"env": "Pendulum-v1", "episode_seeding": "once", "advantage_norm": "none"},
 }  # fmt: skip
 
 
