@@ -18,7 +18,8 @@ BASE = (
 )
 VALUES: dict[str, str] = {
     "env": "CartPole-v1,Pendulum-v1,Acrobot-v1,MountainCarContinuous-v0,FrozenLake-v1,InvertedPendulum-v5",
-    "core": "lstm,gru,lmu,lru,none", "num-envs": "2,3,5,9,13", "rollout-steps": "1,3,7,16,19", "seq-len": "1,2,5,40",
+    "core": "lstm,gru,lmu,lru,gtrxl,none", "attention-window": "1,9", "num-envs": "2,3,5,9,13",
+    "rollout-steps": "1,3,7,16,19", "seq-len": "1,2,5,40",
     "hidden-size": "1,3,13,33", "num-layers": "1,2", "encoder-sizes": "5,8 9,65", "burn-in": "0,1,4", "epochs": "1,3",
     "minibatches": "1,2,3,5", "grad-shards": "1,2,3", "env-block": "1,3", "gamma": "0,0.9,1", "gae-lambda": "0,0.5,1",
     "objective": "clip,penalty", "ratio": "joint,per-dimension", "clip": "0.01,0.2,3", "dual-clip": "1.5",
