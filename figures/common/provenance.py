@@ -5,8 +5,8 @@ NAME.json beside NAME.csv holds them. The caption of a picture quotes them.
 
 from __future__ import annotations
 
+import csv
 import json
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -38,11 +38,10 @@ def caption(csv_file: Path, note: str, *, seeds: str = "") -> str:
         seeds: the training seeds, as text.
     """
     known = json.loads(csv_file.with_suffix(".json").read_text())
-    others = re.findall(r"\b[0-9a-f]{7}\b", known["note"])
-    commits = ", ".join(sorted({known["commit"], *others}))
+    with open(csv_file, newline="") as rows:
+        commits = {word for row in csv.DictReader(rows) for word in row.get("commit", "").split()} or {known["commit"]}
     parts = [
-        # A note that names other commits says which rows belong to them. It is too long for a picture.
-        f"Commits: {commits} (see {csv_file.stem}.json)." if others else f"{known['note']} Commit {commits}.".lstrip(),
+        f"Commits: see {csv_file.name}." if len(commits) > 1 else f"{known['note']} Commit {commits.pop()}.".lstrip(),
         f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {known['processor']}, torch {known['torch']}.",
         f"Seeds: {seeds}." if seeds else "",
     ]

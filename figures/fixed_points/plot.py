@@ -62,7 +62,8 @@ def main() -> None:
                 draw_curve(axis, folder, files, RETURN, name.replace("x", " × "), color)
             group_thousands(axis, ticks=3)
             label(axis, "environment steps", "return", f"{task}: {title}")
-            axis.legend(loc="upper left")
+            if i == 0:
+                axis.legend(loc="upper left")
         draw_profiles(row[2], task, steps)
         label(row[2], "share of the update's data", "log₁₀ nats", f"{task}: KL")
     save(figure, out, caption(TABLE, NOTE, seeds=distinct(table, "seed")))
