@@ -53,7 +53,7 @@ class SourceOptions:
     seeds: tuple[int, ...] = ()
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. The same command continues them."""
     jobs: int = 1
-    """Runs of --seeds that train at the same time. They share the cores."""
+    """Runs of --seeds that train at the same time, each on cores of its own."""
 
 
 def subjects() -> dict[str, type]:

@@ -81,8 +81,8 @@ class TaskOptions:
     """Add the previous reward to the observation. It is zero at an episode's start."""
     episode_seeding: Literal["episode", "once"] = "episode"
     """The resets that get a seed. episode: all of them. once: only the first reset of each environment, for
-    environments whose seeded reset is slow. Episodes then cannot be replayed. After a failure or a stop they are
-    restarted, and the run is no longer reproducible (exact: false)."""
+    environments whose seeded reset is slow. Episodes then cannot be replayed, so they restart after a failure or a
+    stop, and the run is no longer reproducible (exact: false)."""
     skip_bad_episodes: bool = False
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
@@ -338,7 +338,7 @@ class OptimizerOptions:
     adam_eps: float = 1e-5
     """Epsilon of adam and adamw."""
     weight_decay: float = 0.0
-    """Weight decay of all parameters. adamw decouples it from the gradient. The other optimizers add it to the gradient
+    """Weight decay of all parameters. adamw decouples it from the gradient; the other optimizers add it to the gradient
     (L2 penalty)."""
     max_grad_norm: float = 0.5
     """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""

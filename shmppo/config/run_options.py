@@ -45,8 +45,7 @@ class ProcessOptions:
     """Iterations between checkpoints. A run also writes a checkpoint at its start, every ten minutes, at its end, and
     after a stop signal, and it keeps the last two and the best one (--best-by). None: only these."""
     keep_every: int | None = None
-    """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: no checkpoint is kept
-    for good."""
+    """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
     def check_processes(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
@@ -63,8 +62,8 @@ class RankOptions:
     """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
 
     rank_timeout: float = 300.0
-    """Seconds that a rank waits for the others. Then the run ends with an error that names the missing ranks. Writing a
-    checkpoint and replacing a worker must take less time."""
+    """Seconds that a rank waits for the others before the run ends with an error that names the missing ranks. Writing
+    a checkpoint and replacing a worker must take less time."""
     preempt_fraction: float | None = None
     """End the remaining rollouts early once this fraction of the ranks, or of a rank's workers, have finished theirs
     (DD-PPO: 0.6), but not before a quarter of --rollout-steps. This depends on timing, so the run is not reproducible
@@ -100,7 +99,7 @@ class EvaluationOptions:
     best_by: str = "return"
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
-    that is no duration, such as eval/return or info/is_success."""
+    other than a duration and state_drift, such as eval/return or info/is_success."""
     stop_when: tuple[str, ...] = ()
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""
