@@ -38,7 +38,7 @@ class EvaluateConfig:
     """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
     episodes: int = 20
-    """Number of episodes. Each has its own environment."""
+    """Number of episodes."""
     seed: int = 1
     """Seed of the episodes."""
     env_kwargs: KeywordArguments = field(default_factory=dict)

@@ -208,7 +208,7 @@ def test_evaluations_that_a_schedule_may_read_cannot_change(tmp_path: Path) -> N
         ),
         ({"stop_when": ("env_steps>=x",)}, r"--stop-when 'env_steps>=x' ends with x; it must be a number"),
         ({"stop_when": ("eval/returns>=1",)}, r"eval/returns is not a metric .* \(did you mean eval/return\?\)"),
-        ({"stop_when": ("wall_seconds>=1",)}, r"--stop-when wall_seconds is not a metric of .* that is no duration"),
+        ({"stop_when": ("wall_seconds>=1",)}, r"--stop-when wall_seconds is not a metric of .* no duration"),
         ({"stop_when": ("eval/is_success>=1",)}, r"eval/is_success is not .* \(did you mean eval/info/is_success\?\)"),
         ({"best_by": "info/reward_dst"}, r"--best-by info/reward_dst is not .*; for info/KEY, add --info-keys KEY$"),
         ({"best_by": "state_drift"}, r"--best-by state_drift is not a metric"),
