@@ -117,6 +117,14 @@ class Unmasked(Walk):
         return super().reset(seed=seed)
 
 
+class OnlyLists(Walk):
+    """Accepts seeds only as a list, as the documentation asks for."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        assert seed is None or len(seed) == self.num_envs
+        return super().reset(seed=seed, options=options)
+
+
 class Raising(Walk):
     """Raises at the last step of an episode."""
 

@@ -72,7 +72,7 @@ class SingleVectorEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; see `gymnasium.Env.reset`."""
-        observation, _ = self._envs.reset(seed=seed, options=options)
+        observation, _ = self._envs.reset(seed=None if seed is None else [seed], options=options)
         return rows_of(observation, 0), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -217,6 +217,12 @@ def test_rewards_that_are_text_are_described(monkeypatch: pytest.MonkeyPatch) ->
         envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
 
 
+def test_reset_need_accept_only_lists_of_seeds() -> None:
+    task = inspect_task(changed("OnlyLists"))
+    assert task.seeding == "episode"
+    assert task.inexact_reason is None
+
+
 def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
     policy = load_policy(tmp_path / "run")
