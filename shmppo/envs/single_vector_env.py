@@ -81,8 +81,8 @@ class SingleVectorEnv(gymnasium.Env):
         ended = bool(terminated[0] or truncated[0])
         last = rows_of(observation, 0)
         if ended and self._same_step:
-            last, infos = infos["final_obs"][0], infos.get("final_info", {})
-        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
+            last, infos = infos["final_obs"][0], infos.get("final_info", infos)
+        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), _present(infos)
 
     def render(self) -> Any:
         """Return the rendering of the environment."""
@@ -90,6 +90,13 @@ class SingleVectorEnv(gymnasium.Env):
 
     def close(self) -> None:
         self._envs.close()
+
+
+def _present(infos: Any) -> Any:
+    """Return what the `info` of a vector environment contains of its only environment, see `numbers_of`."""
+    if not isinstance(infos, dict):
+        return infos
+    return {key: _present(value) for key, value in infos.items() if np.all(infos.get(f"_{key}", True))}
 
 
 def batch_actions(space: spaces.Space[Any], actions: Sequence[Any]) -> Any:

@@ -51,7 +51,8 @@ class UserVectorEnv(BatchVectorEnv):
             self._envs = open_vector_env(config, high - low)
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
-        self._waiting = np.zeros(high - low, bool)  # whether the next step only resets the environment
+        # Whether the next step only resets the environment, and whether the last one has ended its episode.
+        self._waiting, self._ended = np.zeros((2, high - low), bool)
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -146,7 +147,7 @@ class UserVectorEnv(BatchVectorEnv):
         if self._seeding == "episode":
             self._hash(observation, given_rewards, self._all)
         rewards[self._waiting], terminated[self._waiting], truncated[self._waiting] = 0.0, False, False
-        self._stepped[:] = ~self._waiting
+        self._stepped[:], self._ended[:] = ~self._waiting, terminated | truncated
         return {}
 
     def _final_observation(self, i: int) -> tuple[np.ndarray, ...]:
@@ -172,8 +173,7 @@ class UserVectorEnv(BatchVectorEnv):
         numbers = super()._read_info(key, self._all)
         numbers[self._waiting] = np.nan  # these environments were only reset
         if self.mode == "SAME_STEP" and "final_info" in self._infos:
-            ended = np.asarray(self._infos["_final_info"])
-            numbers[ended] = numbers_of(self._infos["final_info"], key, len(numbers))[ended]
+            numbers[self._ended] = numbers_of(self._infos["final_info"], key, len(numbers))[self._ended]
         return numbers[indices]
 
     def _begin_next(self, indices: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,16 @@ def test_rewards_that_are_text_are_described(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(vector_environments.Walk, "advance", lambda env, a: (["0", "1"], *advance(env, a)[1:]))
     with pytest.raises(EnvError, match="the rewards have type <U1, but must be real numbers; step must return"):
         envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
+
+
+@pytest.mark.parametrize("final_info", [False, True])
+def test_training_and_evaluation_read_the_same_info(final_info: bool, tmp_path: Path) -> None:
+    config = changed("Informed", env_kwargs={"final_info": final_info}, info_keys=("bumps:mean",), stop_at_iteration=1)
+    train(dataclasses.replace(config, eval_every=1, eval_episodes=2, run_dir=str(tmp_path / "run")))
+    for file, prefix in (("metrics.csv", ""), ("eval.csv", "eval/")):
+        with open(tmp_path / "run" / file, newline="") as opened:
+            (row,) = csv.DictReader(opened)
+        assert (float(row[f"{prefix}info/success"]), float(row[f"{prefix}info/bumps"])) == (1, 7), file
 
 
 def test_reset_need_accept_only_lists_of_seeds() -> None:
