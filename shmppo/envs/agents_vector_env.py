@@ -176,6 +176,8 @@ class AgentsVectorEnv(VectorEnv):
             self._masks[rows.start : rows.stop] = 1  # for agents that have not joined
         self._store(e, "reset")
         self._hide()
+        for i in rows:
+            self._check_finite(i, "reset", self._env_obs[i])
 
     def _seats(self, e: int, stream: int, episode: int) -> Any:
         """Return which agents opponents play in an episode: bool [A], or False for none."""

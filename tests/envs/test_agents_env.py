@@ -195,6 +195,14 @@ def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None
         use()
 
 
+def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment() -> None:
+    envs = rows_of(CROWD)
+    box = {name: np.array([0, np.nan], np.float32) for name in ("walker_0", "walker_2")}
+    envs._envs[1].env.reset = lambda **_: (box, {})
+    with pytest.raises(EnvError, match=r"^environment 1: reset returned an observation .* not finite: \[1\] is nan"):
+        envs.reset_all(0)
+
+
 def test_info_of_idle_agents_counts_once() -> None:
     """Each info of `Crowd` contains the time. It counts when the agent sees the environment."""
     envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=1)
