@@ -6,7 +6,7 @@ returns no observation of it, while its action mask allows nothing, and while an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import gymnasium
@@ -129,21 +129,25 @@ class AgentsEnv:
                 if name in living:
                     terminated[k] |= bool(terminations.get(name, False))
                     truncated[k] |= bool(truncations.get(name, False)) or name not in self.env.agents
-            self._update(observations, infos)
+            self._update(observations, infos, living)
             if self.active.any() or self.done:
                 return rewards, terminated, truncated & ~terminated
             chosen = {}
 
-    def _update(self, observations: dict[str, Any], infos: dict[str, Any]) -> None:
-        """Store what the environment has returned, and find out which agents are active."""
+    def _update(self, observations: dict[str, Any], infos: dict[str, Any], living: Set[str] = frozenset()) -> None:
+        """Store what the environment has returned, and find out which agents are active.
+
+        living: the agents before the step. The last step of an agent may have an info without an observation.
+        """
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
             self.updated[k] = name in observations
             has_turn = self._turns is None or name == self._turns.agent_selection
             self.active[k] = self.updated[k] and name in self.env.agents and has_turn
+            if self.updated[k] or name in living & infos.keys():
+                self.infos[k] = infos.get(name, {})
             if self.updated[k]:
                 self.seen[k] = self._parts(k, observations[name], state)
-                self.infos[k] = infos.get(name, {})
                 if self._masked:
                     self.active[k] &= bool(np.any(self.seen[k][MASK_KEY]))
 

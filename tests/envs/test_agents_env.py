@@ -220,3 +220,21 @@ def test_info_of_idle_agents_counts_once() -> None:
     while not envs.finished:
         envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
     assert envs.finished[0].info["info/time"] == np.mean(list(sums.values()))
+
+
+def test_the_last_info_of_an_agent_needs_no_observation() -> None:
+    envs = rows_of(CROWD, envs=1)
+    envs.reset_all(0)
+    last, env = {}, envs._envs[0].env
+    original = env.step
+
+    def step(actions: dict[str, int]) -> tuple[dict, ...]:
+        observations, *results, infos = original(actions)
+        infos = {name: {"success": not env.agents} for name in infos}
+        last.update({name: float(info["success"]) for name, info in infos.items()})
+        return observations if env.agents else {}, *results, infos
+
+    env.step = step
+    while not envs.finished:
+        envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
+    assert envs.finished[0].info["info/success"] == np.mean(list(last.values())) > 0
