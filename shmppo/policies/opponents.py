@@ -55,14 +55,17 @@ def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted, *, stochast
     """Return the opponent that `evaluate --opponent` names: "random", `module:function`, or the directory of a run.
 
     Raises:
-        ConfigError: if there is no such opponent, or if its spaces are not those of the evaluated policy.
+        ConfigError: if there is no such opponent, or if it sees or does other things than the evaluated policy.
     """
     path = Path(name)
     if name == RANDOM or (":" in name and not path.exists()):
         return FunctionOpponent(name)
     other = load_trained(path, trust=trust)
-    spaces = [(task.observation, task.agents, task.spaces["action_space"]) for task in (trained.task, other.task)]
-    require(spaces[0] == spaces[1], f"--opponent {name} was trained with other agents or spaces; choose another run")
+    one, two = (
+        (run.task.observation, run.task.agents, run.task.spaces["action_space"], {*run.config.hidden_indices})
+        for run in (trained, other)
+    )
+    require(one == two, f"--opponent {name} was trained with other agents, spaces, or --hide-obs; choose another run")
     return PolicyOpponent(other, stochastic=stochastic)
 
 

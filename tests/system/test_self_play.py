@@ -253,6 +253,14 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
             evaluate(directory, episodes=1, trust=TRUST, **fields)
 
 
+def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    train(dataclasses.replace(BASE, hide_obs=(1,), stop_at_iteration=1, workers=0, run_dir=other))
+    for directory, opponent in ((run["run_dir"], other), (other, run["run_dir"])):
+        with pytest.raises(ConfigError, match="was trained with other agents, spaces, or --hide-obs; choose another"):
+            evaluate(directory, opponent=opponent, episodes=1, trust=TRUST)
+
+
 def test_the_state_of_an_opponent_advances_only_in_its_turns(run: dict[str, Any]) -> None:
     trained = load_trained(Path(run["run_dir"]), trust=TRUST)
     envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
