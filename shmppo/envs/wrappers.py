@@ -10,6 +10,7 @@ hashed, and replayed like every other leaf.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,7 +70,8 @@ class RepeatAction(gymnasium.Wrapper):
         """Step the environment up to `steps` times with the same action; see `gymnasium.Env.step`."""
         total = 0.0
         for _ in range(self.steps):
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            # A copy: the environment may change its action in place.
+            observation, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
             total += float(reward)
             if terminated or truncated:
                 break

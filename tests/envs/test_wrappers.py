@@ -42,6 +42,17 @@ def test_an_action_is_repeated_until_the_episode_ends(truncate: bool) -> None:
     assert inner.actions == [4, 4, 4, 2, 2]
 
 
+def test_an_action_that_the_environment_changes_in_place_is_repeated_as_it_was() -> None:
+    class Scaling(Counting):
+        def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+            action *= 2
+            return super().step(action.item())
+
+    inner = Scaling(5, action_space=spaces.Box(-1, 1, (1,)))
+    RepeatAction(inner, steps=3).step(np.array([0.5], np.float32))
+    assert inner.actions == [1, 1, 1]
+
+
 def test_reset_once_makes_the_first_episode_like_the_same_episode_later() -> None:
     class FirstSeed(gymnasium.Env[Any, Any]):
         """Adds the seed of its first reset to all observations, as PyBullet's robots do."""
