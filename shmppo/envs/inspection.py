@@ -88,7 +88,7 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
     except ConfigError as error:
         text = str(error).replace(" --env-kwargs", " --eval-env-kwargs")
         raise ConfigError(f"{where}: {text}", details=error.details) from error
-    spaces = [(t.observation, type(t.distribution), t.distribution.num_params, t.agents) for t in (task, other)]
+    spaces = [(t.observation, t.spaces["action_space"], t.agents) for t in (task, other)]
     require(spaces[0] == spaces[1], f"{where} have other spaces or agents than training; choose others")
 
 

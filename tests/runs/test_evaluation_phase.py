@@ -202,6 +202,13 @@ def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+def test_evaluations_with_other_actions_are_refused(tmp_path: Path) -> None:
+    """The numbers of choices are 2 and 3, and then 3 and 2, so the networks have the same size."""
+    masked = {"env": "space_environments:Masked", "action_masks": True, "env_kwargs": {"sizes": [2, 3]}}
+    with pytest.raises(ConfigError, match="have other spaces or agents than training; choose others"):
+        trained(tmp_path / "run", **masked, eval_env_kwargs={"sizes": [3, 2]})
+
+
 def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: Path) -> None:
     seen: list[dict[str, float]] = []
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
