@@ -111,7 +111,7 @@ def load_demonstrations(config: TrainConfig, task: Task) -> dict[str, np.ndarray
         with open(name, "rb") as opened, np.load(opened) as file:
             _check(json.loads(str(file["description"])), config, task)
             return dict(file)
-    except (ImportError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(
             f"--demonstrations {name} cannot be read ({str(error).partition('. ')[0]}); name a file that evaluate "
             "--record has written, or minari:ID (extra minari) of a data set that minari download has fetched"

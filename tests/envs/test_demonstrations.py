@@ -209,11 +209,18 @@ def test_a_student_may_see_less_than_its_teacher(tmp_path: Path) -> None:
     assert rollout.obs[0][..., [0, 2]].all()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"x" * 99, b"PK\x03\x04", "empty", "pickle"])
+@pytest.mark.parametrize("content", [None, b"", b"x" * 99, b"PK\x03\x04", "empty", "pickle", "npy", "damaged"])
 def test_a_file_that_is_no_recording_is_refused_in_one_sentence(content: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.npz"
     if isinstance(content, bytes):
         file.write_bytes(content)
+    elif content == "npy":
+        with open(file, "wb") as opened:
+            np.save(opened, np.zeros(3))
+    elif content == "damaged":
+        clone_of_recording(SMALL, file)
+        whole = file.read_bytes()
+        file.write_bytes(whole[:100] + b"\xff" * 40 + whole[140:])
     elif content is not None:
         np.savez(file, **({} if content == "empty" else {"description": np.array([object()])}))
     config = dataclasses.replace(SMALL, objective="clone", demonstrations=str(file))
