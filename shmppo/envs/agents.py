@@ -119,6 +119,7 @@ class AgentsEnv:
         rewards = np.zeros(len(self.names))
         terminated, truncated = np.zeros((2, len(self.names)), bool)
         chosen = {name: actions[k] for k, name in enumerate(self.names) if self.active[k]}
+        self.updated[:] = False
         while True:
             if not chosen and self._turns is not None:
                 raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
@@ -141,12 +142,12 @@ class AgentsEnv:
         """
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
-            self.updated[k] = name in observations
             has_turn = self._turns is None or name == self._turns.agent_selection
-            self.active[k] = self.updated[k] and name in self.env.agents and has_turn
-            if self.updated[k] or name in living & infos.keys():
+            self.active[k] = name in observations and name in self.env.agents and has_turn
+            if name in observations or name in living & infos.keys():
                 self.infos[k] = infos.get(name, {})
-            if self.updated[k]:
+            if name in observations:
+                self.updated[k] = True
                 self.seen[k] = self._parts(k, observations[name], state)
                 if self._masked:
                     self.active[k] &= bool(np.any(self.seen[k][MASK_KEY]))

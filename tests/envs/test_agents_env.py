@@ -92,6 +92,23 @@ def test_only_steps_with_an_active_agent_count() -> None:
     assert script.taken == [{"a": 0}, {"a": 0, "b": 1}, {}]
 
 
+def test_the_last_observation_of_an_agent_counts_if_the_others_are_idle_then() -> None:
+    """The next step of the environment follows at once, and returns an observation of another agent."""
+    envs = rows_of(CROWD, envs=1)
+    envs.reset_all(0)
+    env = envs._envs[0].env
+    seen = iter([{"walker_0": np.full(2, 5, np.float32)}, {"walker_2": np.full(2, 7, np.float32)}])
+
+    def step(actions: dict[str, int]) -> tuple[dict, ...]:
+        env.agents = ["walker_2"]
+        return next(seen), {}, {}, {"walker_0": True}, {}
+
+    env.step = step
+    ended = envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
+    assert [(end.i, end.final[0].tolist()) for end in ended] == [(0, [5, 5])]
+    assert envs.obs[0][2].tolist() == [7, 7]
+
+
 def test_the_loser_of_a_board_game_gets_the_final_reward_for_its_last_move() -> None:
     pytest.importorskip("pettingzoo")
     envs = rows_of(TrainConfig(env="pettingzoo.classic.tictactoe_v3:env", action_masks=True, workers=0), envs=1)
