@@ -74,5 +74,5 @@ def mujoco_task(env: gymnasium.Env) -> MujocoTask:
 
 def time_limit(env: gymnasium.Env) -> int:
     """Return the number of steps after which an episode is truncated, or 0 if there is no limit."""
-    specs = [wrapper.spec for wrapper in wrappers_of(env) if isinstance(wrapper, TimeLimit)]
-    return min((spec.max_episode_steps or 0 for spec in specs if spec is not None), default=0)
+    limits = [vars(wrapper)["_max_episode_steps"] for wrapper in wrappers_of(env) if isinstance(wrapper, TimeLimit)]
+    return min(limits, default=0)

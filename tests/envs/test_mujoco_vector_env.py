@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import mujoco
 import numpy as np
 import pytest
 import torch
 from conftest import worker_processes
+from gymnasium.wrappers import TimeLimit
 
 from shmppo import resume, train
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.mujoco_support import mujoco_task
+from shmppo.envs.mujoco_support import mujoco_task, time_limit
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -227,3 +229,12 @@ def test_a_failed_simulation_names_its_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(mujoco, "mj_step", lambda *_: (_ for _ in ()).throw(mujoco.FatalError("broken")))
     assert [end.i for end in envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags)] == [0, 1, 2]
     envs.close()
+
+
+def test_a_limit_that_was_changed_after_the_creation_counts() -> None:
+    env = gymnasium.make("Hopper-v5", disable_env_checker=True)
+    assert env.spec.max_episode_steps == 1000  # Gymnasium stores this answer
+    env._max_episode_steps = 20
+    assert time_limit(env) == 20
+    assert time_limit(TimeLimit(env, 9)) == 9
+    assert time_limit(env.unwrapped) == 0
