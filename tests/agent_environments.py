@@ -115,6 +115,19 @@ class Stateless(Crowd):
         del self.state_space
 
 
+class WrongMasks(Crowd):
+    """A mask has three numbers, but there are two actions."""
+
+    def __init__(self) -> None:
+        super().__init__(masks=True)
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Dict(observation=spaces.Box(-np.inf, np.inf, (2,)), action_mask=spaces.MultiBinary(3))
+
+    def _observe(self, names: list[str]) -> dict[str, Any]:
+        return {name: parts | {"action_mask": np.ones(3, np.int8)} for name, parts in super()._observe(names).items()}
+
+
 class Unseeded(Crowd):
     """Random numbers that the seed does not decide."""
 

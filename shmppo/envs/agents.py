@@ -86,7 +86,13 @@ class AgentsEnv:
             require(hasattr(env, "state_space"), f"{where} has no state_space; leave out --critic-state")
             parts.append((STATE_KEY, env.state_space))
         if self._masked:
-            parts.append((MASK_KEY, spaces.MultiBinary(own[MASK_KEY].shape[0])))
+            size, shape = spaces.flatdim(self.action_space), own[MASK_KEY].shape
+            require(
+                isinstance(self.action_space, (spaces.Discrete, spaces.MultiDiscrete)) and shape == (size,),
+                f"{where}: the action masks have shape {shape}, which does not fit the action space "
+                f"{self.action_space}; it must be Discrete or MultiDiscrete, and a mask needs one number per choice",
+            )
+            parts.append((MASK_KEY, spaces.MultiBinary(size)))
         self._plain = len(parts) == 1
         self.observation_space = parts[0][1] if self._plain else spaces.Dict(parts)
         self._forget()

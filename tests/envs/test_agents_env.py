@@ -174,6 +174,10 @@ REFUSED = [
     ),
     (MASKED, "the agents have action masks in their observations; add --action-masks$"),
     ({"action_masks": True}, "the agents have no action masks in their observations; leave out --action-masks$"),
+    (
+        {"env": "agent_environments:WrongMasks", "action_masks": True},
+        r"the action masks have shape \(3,\), which does not fit the action space Discrete\(2\); it must be",
+    ),
     ({"critic_state": True}, "^--critic-state needs a critic of its own; add --separate-critic all$"),
     (
         {"env_backend": "mujoco"},
