@@ -64,8 +64,9 @@ class TrainedPolicy:
 def input_names(config: TrainConfig, observation: ObservationSpec) -> list[str]:
     """Return the names of all leaves: "obs", "obs/camera", or what a flag adds, such as "prev_action"."""
     names = [leaf.field for leaf in observation.leaves]
-    # Each of these wrappers puts the observation under the key "obs", beside what it adds.
-    for _ in range((config.prev_action or config.prev_reward) + config.action_masks):
+    # Each of these groups of flags puts the observation under the key "obs", beside what it adds.
+    groups = (config.prev_action, config.prev_reward), (config.action_masks, config.agent_id, config.critic_state)
+    for _ in range(sum(map(any, groups))):
         names = [name.removeprefix("obs/") for name in names]
     return names
 

@@ -12,7 +12,8 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
-from shmppo.policies.policy import Policy, load_policy, load_trained
+from shmppo.envs.inspection import inspect_task
+from shmppo.policies.policy import Policy, input_names, load_policy, load_trained
 from shmppo.runs.trainer import train
 
 SMALL = TrainConfig(
@@ -98,3 +99,12 @@ def test_a_policy_says_where_its_images_have_their_channels(
     names = load_trained(tmp_path / "run").input_names
     assert ("prev_action" in names) == wrapped
     assert not [name for name in names if name.startswith("obs/obs")]
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("flags", [("agent_id",), ("critic_state",), ("agent_id", "critic_state")])
+def test_the_observation_of_an_agent_has_the_same_name_with_all_flags(flags: tuple[str, ...], masks: bool) -> None:
+    options: dict[str, Any] = dict.fromkeys(flags, True) | {"separate_critic": "all", "action_masks": masks}
+    config = TrainConfig(env="agent_environments:Crowd", env_kwargs={"masks": masks}, workers=0, **options)
+    added = [flag.removeprefix("critic_") for flag in flags] + ["action_mask"] * masks
+    assert input_names(config, inspect_task(config).observation) == ["obs", *added]
