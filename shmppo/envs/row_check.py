@@ -44,8 +44,8 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
                 raise ConfigError(f"{where}: {error.message}", details=error.details) from error
     if not resets_itself:
         raise ConfigError(
-            f"{where} has the autoreset mode DISABLED, so every episode is seeded: reset must accept a list of seeds "
-            'and options["reset_mask"], and must reset only the environments of this mask'
+            f"{where} has the autoreset mode DISABLED, so every episode is seeded: --episode-seeding must be episode, "
+            'and reset must accept a list of seeds and options["reset_mask"], and reset only what this mask selects'
         )
     try:
         difference = _first_difference(config, once, action_space)

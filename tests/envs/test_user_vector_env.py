@@ -159,7 +159,7 @@ def test_a_lost_range_is_restored_by_repeating_all_episodes_together() -> None:
 
 
 REFUSED = {
-    "vector_environments:Unmasked": r"has the autoreset mode DISABLED, so every episode is seeded: reset must accept",
+    "vector_environments:Unmasked": r"has the autoreset mode DISABLED, so every episode .* reset must accept",
     "environments:Counter": "is a class, but not a subclass of gymnasium's VectorEnv; name such a class",
     "Pendulum-v1": r"has no vector environment .*; use --env-backend gymnasium$",
     "vector_environments:as_list": r"returned list, but --env-backend vector needs a gymnasium\.vector\.VectorEnv",
@@ -226,6 +226,11 @@ def test_training_and_evaluation_read_the_same_info(final_info: bool, tmp_path: 
         with open(tmp_path / "run" / file, newline="") as opened:
             (row,) = csv.DictReader(opened)
         assert (float(row[f"{prefix}info/success"]), float(row[f"{prefix}info/bumps"])) == (1, 7), file
+
+
+def test_an_environment_that_is_reset_by_shmppo_needs_a_seed_per_episode() -> None:
+    with pytest.raises(ConfigError, match="DISABLED, so every episode is seeded: --episode-seeding must be"):
+        inspect_task(changed("Walk", episode_seeding="once"))
 
 
 def test_reset_need_accept_only_lists_of_seeds() -> None:
