@@ -253,6 +253,15 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
             evaluate(directory, episodes=1, trust=TRUST, **fields)
 
 
+def test_evaluate_repeats_an_evaluation_of_training_with_the_seat_of_the_policy(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, self_play=("two",), eval_every=1, eval_episodes=9, total_steps=1, workers=0)
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    with open(tmp_path / "run" / "eval.csv") as file:
+        (row,) = csv.DictReader(file)
+    again = evaluate(summary["run_dir"], opponent="random", seat="one", episodes=9, seed=BASE.seed, trust=TRUST)
+    assert {name: float(row[f"eval/{name}"]) for name in again.info_means} == pytest.approx(again.info_means)
+
+
 def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     train(dataclasses.replace(BASE, hide_obs=(1,), stop_at_iteration=1, workers=0, run_dir=other))
