@@ -69,7 +69,8 @@ def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None
         spec = SnapshotSpec(state.shape, state.dtype.str, len(_time_limits(env)))
         wrappers = _wrapper_states(env)
         action = env.action_space.sample() if choose_action is None else choose_action(observation)
-        before = copy.deepcopy(env.step(action)[:4])  # environments may reuse the arrays that they return
+        # Copies: environments may reuse the arrays that they return, and change their action in place.
+        before = copy.deepcopy(env.step(copy.deepcopy(action))[:4])
         wrapper_changed = _wrapper_states(env) != wrappers
         env.step(env.action_space.sample() if choose_action is None else choose_action(before[0]))
         env.get_wrapper_attr("set_state")(state)

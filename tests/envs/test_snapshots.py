@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from environments import PutsBack
+from gymnasium import spaces
 from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
@@ -104,3 +105,14 @@ def test_methods_of_the_same_names_that_restore_nothing_are_not_used() -> None:
 
     for kind in (Forgets, Needs, NearlyPutsBack):
         assert snapshot_spec(kind()) is None
+
+
+def test_an_environment_that_changes_its_action_in_place_has_snapshots() -> None:
+    class Doubles(PutsBack):
+        action_space = spaces.Box(-1, 1, (1,))  # type: ignore[assignment]
+
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+            action *= 2
+            return super().step(action.item())
+
+    assert snapshot_spec(Doubles()) == SnapshotSpec((2,), "<f8")
