@@ -180,7 +180,7 @@ class TrainState:
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(config.reported_info)
-        replayed = task.seeding == "episode" and task.snapshot is None
+        replayed = config.demonstrations is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit)
         teacher_by = "native" if task.teacher is None else task.teacher.config.kernel

@@ -212,7 +212,8 @@ class Collector:
     def _to_restore(self, episode: EpisodeInProgress, carry: Carry) -> EpisodeToRestore:
         """Describe an episode in progress for the environments."""
         n, actions = episode.env_index, None
-        if episode.actions is not None and self._task.seeding == "episode":
+        seeded = self._task.seeding == "episode" or self._config.demonstrations is not None
+        if episode.actions is not None and seeded:
             actions = self._task.distribution.to_env(episode.actions)
         snapshot = None if self._task.snapshot is None else carry.snapshot[n]
         return EpisodeToRestore(episode.number, actions, int(carry.episode_hash[n]), snapshot, episode.options)

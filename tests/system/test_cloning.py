@@ -44,6 +44,14 @@ def test_workers_a_stop_and_a_killed_worker_change_no_bit(
     assert killed["weights_sha256"] == summary_of(tmp_path / "0-central")["weights_sha256"]
 
 
+def test_a_resumed_clone_is_exact_although_the_environment_is_seeded_once(tmp_path: Path) -> None:
+    config = dataclasses.replace(clone_of_recording(BASE, tmp_path / "a.npz"), episode_seeding="once")
+    straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
+    train(dataclasses.replace(config, stop_at_iteration=2, run_dir=str(tmp_path / "stopped")))
+    resumed = resume(tmp_path / "stopped")
+    assert (resumed["exact"], resumed["weights_sha256"]) == (True, straight["weights_sha256"])
+
+
 def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = dataclasses.replace(clone_of_recording(BASE, tmp_path / "a.npz"), demonstrations="a.npz", run_dir="run")
