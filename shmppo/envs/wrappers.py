@@ -65,6 +65,8 @@ class RepeatAction(gymnasium.Wrapper):
         super().__init__(env)
         require(steps >= 1, f"--wrappers RepeatAction has steps={steps}; it must be at least 1")
         self.steps = steps
+        fps = env.metadata.get("render_fps") or 30  # as without this wrapper, see `RenderedHandle`
+        self.metadata = {**env.metadata, "render_fps": fps / steps}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment up to `steps` times with the same action; see `gymnasium.Env.step`."""
