@@ -109,8 +109,8 @@ def evaluate(
         EnvError: if an environment raises.
     """
     for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
-        if number < 1:
-            raise ConfigError(f"{flag} is {number}; it must be at least 1")
+        require(number >= 1, f"{flag} is {number}; it must be at least 1")
+    require(seat is None or opponent is not None, "--seat needs an opponent; add --opponent, or leave out --seat")
     demonstrations = None if record is None else Recorder(user_path(record, "--record"))
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with torch_threads(1), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:

@@ -248,6 +248,7 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     for fields, message in (
         ({"opponent": "nobody"}, "nobody"),
         ({"opponent": "random", "seat": "three"}, "--seat is three; it must be one of one, two"),
+        ({"seat": "one"}, "--seat needs an opponent; add --opponent, or leave out --seat"),
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate(directory, episodes=1, trust=TRUST, **fields)
