@@ -109,7 +109,10 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     runs = list(map(str, options.run_dir))
     shares = {}
     for i, j in itertools.combinations(range(len(runs)), 2):
-        shares[i, j] = game_results(evaluate(runs[i], **arguments | {"opponent": runs[j]}).episodes)
+        result = evaluate(runs[i], **arguments | {"opponent": runs[j]})
+        agents = [name for name in result.info if name.startswith("info/return/")]
+        require(len(agents) == 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
+        shares[i, j] = game_results(result.episodes)
     if options.json:
         return json.dumps([{"runs": [runs[i], runs[j]], **share} for (i, j), share in shares.items()])
     return round_robin_table(runs, shares)

@@ -22,6 +22,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.evaluate import EvaluateConfig, _round_robin
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.opponents import PolicyOpponent
 from shmppo.policies.policy import load_trained
@@ -302,3 +303,12 @@ def test_a_round_robin(run: dict[str, Any], tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stderr
     assert sum(float(line.split()[-1]) for line in lines[1:]) == pytest.approx(100, abs=0.2)
+
+
+def test_a_round_robin_needs_a_game_of_two(tmp_path: Path) -> None:
+    """With three agents, the one against two others wins less often than a half, also if all have the same policy."""
+    config = TrainConfig(env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2)
+    config = dataclasses.replace(config, hidden_size=8, workers=0, quiet=True, total_steps=1)
+    run = Path(train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["run_dir"])
+    with pytest.raises(ConfigError, match="--round-robin needs a game of 2 agents, not 3; use --opponent"):
+        _round_robin(EvaluateConfig(run_dir=(run, run), round_robin=True), {"episodes": 1, "trust": TRUST})
