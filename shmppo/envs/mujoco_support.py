@@ -69,7 +69,9 @@ def mujoco_task(env: gymnasium.Env) -> MujocoTask:
     base: Any = env.unwrapped
     signature = inspect.signature(type(base)).bind(**base.spec.kwargs)
     signature.apply_defaults()
-    return TASKS[_task_name(type(base))](base.model, signature.arguments)
+    # A factory may have changed what the environment has stored of its arguments.
+    stored = {name: getattr(base, f"_{name}", getattr(base, name, v)) for name, v in signature.arguments.items()}
+    return TASKS[_task_name(type(base))](base.model, stored)
 
 
 def time_limit(env: gymnasium.Env) -> int:

@@ -238,3 +238,14 @@ def test_a_limit_that_was_changed_after_the_creation_counts() -> None:
     assert time_limit(env) == 20
     assert time_limit(TimeLimit(env, 9)) == 9
     assert time_limit(env.unwrapped) == 0
+
+
+def changed_hopper() -> gymnasium.Env:
+    """Hopper whose attributes differ from the arguments with which it was made."""
+    env = gymnasium.make("Hopper-v5", disable_env_checker=True)
+    env.unwrapped._healthy_reward, env.unwrapped._healthy_z_range, env.unwrapped.frame_skip = 0.25, (0.9, 2.0), 3
+    return env
+
+
+def test_attributes_that_a_factory_has_changed_count() -> None:
+    assert compare("test_mujoco_vector_env:changed_hopper", {}, 60)
