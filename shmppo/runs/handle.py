@@ -53,7 +53,7 @@ class RunHandle:
     def evaluate(self, episodes: int, *, stochastic: bool = False) -> Evaluation:
         """Play episodes with the current policy, in this process alone.
 
-        They have the same seeds as the episodes of --eval-every, and so the same results.
+        They have the same seeds as the episodes of --eval-every, and the same results if `stochastic` is --eval-sample.
 
         Raises:
             EnvError: if an environment raises.
