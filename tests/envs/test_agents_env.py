@@ -224,6 +224,17 @@ def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment()
         envs.reset_all(0)
 
 
+def test_an_environment_that_keeps_ended_agents_is_refused() -> None:
+    """Otherwise, its episode would never end, and it would never be reset."""
+    script = Script()
+    script.steps = (script.steps[0], ("ab", "ab", {}, "ab", ""))
+    env = AgentsEnv(script, CROWD)
+    env.reset()
+    env.step([0, 1])
+    with pytest.raises(ValueError, match="all agents have ended, but are still in the list agents; step must"):
+        env.step([0, 1])
+
+
 def test_info_of_idle_agents_counts_once() -> None:
     """Each info of `Crowd` contains the time. It counts when the agent sees the environment."""
     envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=1)
