@@ -111,6 +111,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
         config = replace(config, kernel="auto")
     config, weights = replace(config, auxiliary=None), network_weights(state["learner"]["model"])
     task = inspect_task(config)
+    config = replace(config, agents=task.agents)  # with other arguments, the environment may have more or fewer
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", weights, shapes)
     model = trained_model(config, task.observation, task.distribution, weights)

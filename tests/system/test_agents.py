@@ -186,6 +186,14 @@ def test_a_policy_acts_for_an_agent_without_the_state_that_only_the_critic_sees(
     assert policy.act(obs)[0] == 1
 
 
+def test_a_policy_is_evaluated_with_another_number_of_agents(tmp_path: Path) -> None:
+    train(dataclasses.replace(CASES["gru"], stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    for count in (1, 2, 5):
+        result = evaluate(tmp_path / "run", episodes=2, env_kwargs={"count": count})
+        assert list(result.info) == [f"info/return/walker_{k}" for k in range(count)]
+        assert np.sum(list(result.info.values()), axis=0).tolist() == pytest.approx(result.returns)
+
+
 def test_truncations_can_count_as_terminations() -> None:
     agents = tuple(Crowd().possible_agents)
     config = dataclasses.replace(BASE, agents=agents, truncation_is_termination=True, gae_lambda=0.0)
