@@ -93,6 +93,8 @@ class AgentsEnv:
                 f"{self.action_space}; it must be Discrete or MultiDiscrete, and a mask needs one number per choice",
             )
             parts.append((MASK_KEY, spaces.MultiBinary(size)))
+            sizes = np.ravel(getattr(self.action_space, "nvec", size))
+            self._starts = np.cumsum([0, *sizes[:-1]])  # of the action dimensions in a mask
         self._plain = len(parts) == 1
         self.observation_space = parts[0][1] if self._plain else spaces.Dict(parts)
         self._forget()
@@ -159,7 +161,7 @@ class AgentsEnv:
                 self.updated[k] = True
                 self.seen[k] = self._parts(k, observations[name], state)
                 if self._masked:
-                    self.active[k] &= bool(np.any(self.seen[k][MASK_KEY]))
+                    self.active[k] &= bool(np.logical_or.reduceat(self.seen[k][MASK_KEY], self._starts).all())
 
     def _parts(self, k: int, observation: Any, state: Any) -> Any:
         """Return the observation of agent k with what the flags add."""

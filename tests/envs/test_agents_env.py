@@ -81,6 +81,24 @@ def test_agents_that_join_skip_a_turn_and_end_by_hand() -> None:
     assert env.done
 
 
+def test_an_agent_without_a_choice_in_one_dimension_is_idle() -> None:
+    class Pairs(Script):
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Dict(observation=super().observation_space(agent), action_mask=spaces.MultiBinary(5))
+
+        def action_space(self, agent: str) -> Any:
+            return spaces.MultiDiscrete([2, 3])
+
+        def reset(self, **_: Any) -> tuple[dict, dict]:
+            self.agents = ["a", "b"]
+            masks = {"a": np.array([1, 1, 0, 0, 0], np.int8), "b": np.array([0, 1, 0, 1, 0], np.int8)}
+            return {name: {"observation": np.zeros(1), "action_mask": mask} for name, mask in masks.items()}, {}
+
+    env = AgentsEnv(Pairs(), dataclasses.replace(CROWD, action_masks=True))
+    env.reset()
+    assert env.active.tolist() == [False, True]
+
+
 def test_only_steps_with_an_active_agent_count() -> None:
     """Nobody is seen after the second step, so that the third one follows at once, without actions."""
     script = Script()
