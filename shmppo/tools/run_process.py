@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from shmppo.config.checks import require
-from shmppo.config.differences import differences, flags_with_values
+from shmppo.config.differences import flags_with_values
 from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, from_json, load_config
 from shmppo.config.trust import trust_of
@@ -136,7 +136,9 @@ class RunProcess:
             return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags]
         if (self.run_dir / "config.json").is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
-        return [*flags_with_values(differences(self.config)), "--run-dir", str(self.run_dir)]
+        fields = self.config.fields() | {"run_dir": str(self.run_dir)}
+        # All of them, because with --init-from the defaults are the options of that run.
+        return flags_with_values({name: fields[name] for name in fields if name not in ("agents", "ranks", "rank")})
 
 
 Run = TypeVar("Run", bound=RunProcess)

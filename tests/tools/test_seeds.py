@@ -110,6 +110,13 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
 
 
+def test_options_of_init_from_do_not_replace_those_of_the_runs(tmp_path: Path) -> None:
+    train(replace(SMALL, gamma=0.9, quiet=True, workers=0, run_dir=str(tmp_path / "source")))
+    config = replace(SMALL, quiet=True, init_from=str(tmp_path / "source"), run_dir=str(tmp_path / "run"))
+    train_seeds(config, (1,), 1)
+    assert summary_of(tmp_path / "run-s1")["config"]["gamma"] == SMALL.gamma
+
+
 def test_a_run_that_fails_is_named_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
