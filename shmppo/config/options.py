@@ -47,6 +47,8 @@ KeywordArguments = Annotated[
 
 NEED_GYMNASIUM = ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes", "demonstrations")
 """Options that --env-backend envpool and vector refuse."""
+MINARI = "minari:"
+"""What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from shmppo.config.checks import flag, require, shown
 from shmppo.config.combinations import check
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
-from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
+from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
-from shmppo.utils.files import read_object
+from shmppo.utils.files import read_object, user_path
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.partition import partition
 from shmppo.utils.portable import pin_like
@@ -253,6 +253,16 @@ class TrainConfig(
     def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> TrainConfig:
         """Return a copy whose environment has further arguments, or others."""
         return dataclasses.replace(self, env_kwargs={**self.env_kwargs, **env_kwargs})
+
+    def with_absolute_paths(self) -> TrainConfig:
+        """Return a copy that names the files of --init-from, --teacher, and --demonstrations by absolute paths."""
+        paths = {name: getattr(self, name) for name in ("init_from", "teacher", "demonstrations")}
+        absolute: dict[str, Any] = {
+            name: str(user_path(path, flag(name)).absolute())
+            for name, path in paths.items()
+            if path is not None and not path.startswith(MINARI)
+        }
+        return dataclasses.replace(self, **absolute)
 
     def to_json(self) -> dict[str, Any]:
         """Return every field as JSON values. Defaults replace None in env, hide_obs, and anneal_steps."""

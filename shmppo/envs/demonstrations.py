@@ -24,6 +24,7 @@ import numpy as np
 
 from shmppo.config.checks import require
 from shmppo.config.info_keys import InfoKey
+from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.handles import EnvHandle
 from shmppo.envs.spec import Task
@@ -31,9 +32,6 @@ from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.files import make_parent_directory, replaced_file
 from shmppo.utils.rng import demonstration_generator
-
-MINARI = "minari:"
-"""What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 
 OUTCOMES = ("rewards", "terminated", "truncated")
 """Names of the arrays that `VectorEnv.step` writes."""

@@ -11,10 +11,9 @@ from logging import LogRecord
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmppo.config.checks import flag
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of, resume_command
-from shmppo.envs.demonstrations import MINARI, load_demonstrations
+from shmppo.envs.demonstrations import load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
@@ -74,11 +73,7 @@ def train(
     refuse_imported_script()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
-    for option in ("init_from", "teacher", "demonstrations"):
-        path = getattr(config, option)
-        if path is not None and not path.startswith(MINARI):
-            absolute = str(user_path(path, flag(option)).absolute())
-            config = dataclasses.replace(config, **{option: absolute})  # type: ignore[arg-type]
+    config = config.with_absolute_paths()
     trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = Receivers(callback, loggers)
     with only_run(), connect(config.rank_timeout) as process_group:

@@ -42,12 +42,12 @@ class RunProcess:
         Raises:
             ConfigError: if the directory has a run with another configuration.
         """
-        self.config, self.run_dir = config, run_dir
+        self.config, self.run_dir = config.with_absolute_paths(), run_dir
         self.cores: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._asked_to_stop = False
         if (run_dir / "config.json").is_file():
-            own = from_json(config.to_json())  # config.json has defaults in place of None
+            own = from_json(self.config.to_json())  # config.json has defaults in place of None
             different = " and ".join(different_fields(load_config(run_dir), own))
             require(not different, f"{run_dir} has a run with another {different}; name another directory")
 

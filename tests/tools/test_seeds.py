@@ -110,10 +110,16 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
 
 
-def test_options_of_init_from_do_not_replace_those_of_the_runs(tmp_path: Path) -> None:
+def test_options_of_init_from_do_not_replace_those_of_the_runs_and_its_path_may_be_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(replace(SMALL, gamma=0.9, quiet=True, workers=0, run_dir=str(tmp_path / "source")))
-    config = replace(SMALL, quiet=True, init_from=str(tmp_path / "source"), run_dir=str(tmp_path / "run"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.chdir(tmp_path)
+    config = replace(SMALL, quiet=True, init_from="source", run_dir="run", total_steps=256)
     train_seeds(config, (1,), 1)
+    train_seeds(replace(config, stop_at_iteration=4, total_steps=1024), (1,), 1)
+    assert summary_of(tmp_path / "run-s1")["iterations"] == 4
     assert summary_of(tmp_path / "run-s1")["config"]["gamma"] == SMALL.gamma
 
 
