@@ -29,9 +29,9 @@ def _search(arguments: list[str]) -> None:
     from shmppo.errors import ConfigError
     from shmppo.search.options import parse_search
 
-    options, config = parse_search(arguments)
+    options, config, trust = parse_search(arguments)
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("shmppo search needs the package optuna; pip install 'shmppo[search]'")
     from shmppo.search.scheduler import search
 
-    search(options, config)
+    search(options, config, trust)

@@ -10,14 +10,15 @@ from typing import Literal
 
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import Trusted
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
 INTERRUPTED = "interrupted; continue the search with the same command"
 SET_BY_SEARCH = (
-    "run_dir", "resume", "stop_at_iteration", "workers", "learning", "checkpoint_every",
+    "run_dir", "resume", "seeds", "jobs", "stop_at_iteration", "workers", "learning", "checkpoint_every",
     "preempt_fraction", "quiet",
 )  # fmt: skip
 """Fields of the training configuration that the search sets itself, or that its runs cannot use."""
@@ -76,11 +77,11 @@ class SearchOptions:
         return [-(-config.iterations // self.eta ** (self.rungs - 1 - rung)) for rung in range(self.rungs)]
 
 
-def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
+def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, Trusted]:
     """Parse a command line: flags of the search, and after `--` those of train.
 
     Returns:
-        The options of the search, and the configuration that its trials change.
+        The options of the search, the configuration that its trials change, and the modules that they may import.
 
     Raises:
         ConfigError: for an unknown flag or a wrong value.
@@ -101,10 +102,10 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig]:
     options.check()
     taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
-    config = parse_config(training, script=f"{prog} --")
+    config, start = parse_start(training, script=f"{prog} --")
     require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out")
     metrics = ["last", "mean", *(key.metric for key in config.reported_info)]
     name = options.objective
     require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, or a key of --info-keys after --")
     user_path(options.search_dir, "--search-dir")
-    return options, config
+    return options, config, start.trust

@@ -20,6 +20,7 @@ import numpy as np
 from optuna.trial import Trial, TrialState
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import Trusted
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.plotting.curves import interquartile_mean
@@ -37,12 +38,13 @@ from shmppo.utils.files import user_path
 from shmppo.utils.signals import StopRequest
 
 
-def search(options: SearchOptions, base: TrainConfig) -> None:
+def search(options: SearchOptions, base: TrainConfig, trust: Trusted = ()) -> None:
     """Search, or continue a search, and write its report.
 
     Args:
         options: of the search.
         base: configuration that the trials change.
+        trust: modules of which the trials may import code.
 
     Raises:
         ConfigError: if the search cannot start.
@@ -58,7 +60,7 @@ def search(options: SearchOptions, base: TrainConfig) -> None:
     try:
         with locked(directory):
             study = SearchStudy(options, base, space, directory)
-            scheduler = Scheduler(options, base, study, directory)
+            scheduler = Scheduler(options, base, study, directory, trust)
             with SearchView(options, study) as view, scheduler.stop.by_signals():
                 scheduler.run(view)
             write_table(study.trials(), directory / "trials.csv")
@@ -83,11 +85,13 @@ def keep_best(values: dict[Trial, float], eta: int) -> list[Trial]:
 class Scheduler:
     """Trains the trials of a study, bracket by bracket."""
 
-    def __init__(self, options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path) -> None:
+    def __init__(
+        self, options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path, trust: Trusted = ()
+    ) -> None:
         self.stop = StopRequest()
         self._options, self._base, self._study = options, base, study
         self._trials_directory = directory / "trials"
-        self._pool = RunPool[TrialRun](options.jobs)
+        self._pool = RunPool[TrialRun](options.jobs, trust)
         self._deadline = time.monotonic() + 60 * (options.minutes or float("inf"))
 
     def run(self, view: SearchView) -> None:

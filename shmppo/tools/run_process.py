@@ -18,7 +18,7 @@ from shmppo.config.checks import require
 from shmppo.config.differences import flags_with_values
 from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, from_json, load_config
-from shmppo.config.trust import trust_of
+from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import SUMMARY
 from shmppo.utils.files import read_object
@@ -147,19 +147,25 @@ Run = TypeVar("Run", bound=RunProcess)
 class RunPool(Generic[Run]):
     """Runs that train at the same time. Each has cores of its own. running: those with a process."""
 
-    def __init__(self, jobs: int | None) -> None:
-        """jobs: most runs at the same time; None, or more than there are cores: one per core."""
+    def __init__(self, jobs: int | None, trust: Trusted = ()) -> None:
+        """Create a pool without runs.
+
+        Args:
+            jobs: most runs at the same time. None, or more than there are cores: one per core.
+            trust: modules of which a run may import code, for example that of its teacher.
+        """
+        self._flags = trust_flags(trust).split()
         self.running: list[Run] = []
         self._free_cores = sorted(os.sched_getaffinity(0))
         self._jobs = min(jobs or len(self._free_cores), len(self._free_cores))
 
-    def start(self, waiting: deque[Run], *flags: str) -> None:
+    def start(self, waiting: deque[Run]) -> None:
         """Start runs while there are cores. The last ones share the cores that no other run needs."""
         while waiting and self._free_cores and len(self.running) < self._jobs:
             share = max(1, len(self._free_cores) // min(len(waiting), self._jobs - len(self.running)))
             cores, self._free_cores = self._free_cores[:share], self._free_cores[share:]
             self.running.append(waiting.popleft())
-            self.running[-1].start(cores, *flags)
+            self.running[-1].start(cores, *self._flags)
 
     def wait(self, *, stopping: bool) -> list[Run]:
         """Wait a moment. Returns the runs that have ended. stopping: ask the runs to stop before."""

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import Trusted
 from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
 from shmppo.runs.startup import check_early
@@ -24,13 +25,14 @@ from shmppo.utils.files import short_path, user_path
 from shmppo.utils.signals import StopRequest
 
 
-def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
+def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Trusted = ()) -> None:
     """Train a run for each seed, in RUN_DIR-sSEED, and print a table of them. Runs that exist are continued.
 
     Args:
         config: of the runs, apart from the seed.
         seeds: of the runs.
         jobs: most runs at the same time.
+        trust: modules of which the runs may import code.
 
     Raises:
         ConfigError: if an option is invalid, or if a directory has a run with another configuration.
@@ -44,7 +46,7 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int) -> None:
     base = user_path(str(config.run_dir), "--run-dir")
     runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}")) for seed in dict.fromkeys(seeds)]
     waiting = deque(run for run in runs if not run.finished)
-    pool, stop = RunPool[RunProcess](jobs), StopRequest()
+    pool, stop = RunPool[RunProcess](jobs, trust), StopRequest()
     view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)
     with config_error_if_unwritable(base), stop.by_signals(), view:
         try:

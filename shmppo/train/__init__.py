@@ -39,7 +39,7 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
         if start.seeds:
             from shmppo.tools.seeds import train_seeds
 
-            return train_seeds(config, start.seeds, start.jobs)
+            return train_seeds(config, start.seeds, start.jobs, start.trust)
         from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
         if config.portable:

@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.search import main
 from shmppo.search import scheduler as module
-from shmppo.search.options import SearchOptions
+from shmppo.search.options import SearchOptions, parse_search
 from shmppo.search.scheduler import Scheduler, keep_best
 from shmppo.search.space import Space, parse_space
 from shmppo.search.study import SearchStudy
@@ -208,6 +208,22 @@ def test_no_core_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     taken.clear()
     search(tmp_path / "few", replace(OPTIONS, trials=4, jobs=99))
     assert max(taken[:4]) == 2
+
+
+def test_the_trials_may_import_what_the_search_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, base, trust = parse_search(["--trials", "1", "--search-dir", str(tmp_path), "--", "--trust", "nets"])
+    given: list[tuple[str, ...]] = []
+    scheduler = Scheduler(options, base, SearchStudy(options, base, SPACE, tmp_path), tmp_path, trust)
+
+    def start(run: ArtificialRun, cores: list[int], *flags: str) -> None:
+        given.append(flags)
+        scheduler.stop.make("test")
+
+    monkeypatch.setattr(ArtificialRun, "start", start)
+    scheduler.run(NoView())  # type: ignore[arg-type]
+    assert given == [("--trust", "nets")]
+    with pytest.raises(ConfigError, match="--jobs after -- belongs to the search; leave it out"):
+        parse_search(["--", "--jobs", "2"])
 
 
 def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:

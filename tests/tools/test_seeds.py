@@ -123,6 +123,19 @@ def test_options_of_init_from_do_not_replace_those_of_the_runs_and_its_path_may_
     assert summary_of(tmp_path / "run-s1")["config"]["gamma"] == SMALL.gamma
 
 
+def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    teacher = train(
+        replace(SMALL, network="networks:leaky", quiet=True, workers=0, total_steps=128, run_dir=str(tmp_path / "its"))
+    )
+    config = replace(SMALL, quiet=True, teacher=teacher["run_dir"], total_steps=128, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ShmppoError, match="add --trust networks"):
+        train_seeds(config, (1,), 1)
+    train_seeds(config, (1,), 1, trust=("networks",))
+    train_seeds(replace(config, total_steps=256), (1,), 1, trust=("networks",))
+    assert summary_of(tmp_path / "run-s1")["iterations"] == 2
+
+
 def test_a_run_that_fails_is_named_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
