@@ -110,7 +110,8 @@ class SearchStudy:
 
     def _check_same_search(self) -> None:
         """Record what the study searches, or compare it with what was recorded."""
-        fields = {**self._base.to_json(), **dataclasses.asdict(self._options)}
+        trained = {"objective of train": self._base.objective}  # the search has an option of this name, too
+        fields = {**self._base.to_json(), **dataclasses.asdict(self._options), **trained}
         own = {name: value for name, value in fields.items() if name not in _MAY_CHANGE}
         own = json.loads(json.dumps({"space": self._space.identity, **own}))
         stored = self.optuna.user_attrs.get("search")

@@ -235,6 +235,8 @@ def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
         search(tmp_path / "search", replace(OPTIONS, eta=3))
     with pytest.raises(ConfigError, match="was begun with another value of --gamma; name"):  # of the trials
         SearchStudy(OPTIONS, replace(BASE, gamma=0.5), SPACE, tmp_path / "search")
+    with pytest.raises(ConfigError, match="was begun with another value of --objective of train; name"):
+        SearchStudy(OPTIONS, replace(BASE, objective="penalty"), SPACE, tmp_path / "search")
 
 
 def test_short_jobs_stop_trials_at_every_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
