@@ -19,9 +19,11 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
+from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.ppo.learner import Learner
 from shmppo.runs import trainer
 from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
+from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint
 from shmppo.storage.run_directory import METRICS, TEACHER
@@ -57,6 +59,8 @@ class Checkpoint(NamedTuple):
     digests: dict[str, str]
     """Digests of its content (see `state_digests`)."""
     inexact_reasons: list[str]
+    initial_weights: dict[str, Any] | None
+    """What it records about the run of --init-from."""
 
 
 class RunFiles(NamedTuple):
@@ -115,9 +119,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
         raise ConfigError(f"{error}; remove it, or restore it") from error
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
-    return Checkpoint(
-        path, state["iteration"], from_json(json.loads(state["config"])), digests, state["inexact_reasons"]
-    )
+    config = from_json(json.loads(state["config"]))
+    return Checkpoint(path, state["iteration"], config, digests, state["inexact_reasons"], state["initial_weights"])
 
 
 def verify_run(
@@ -303,6 +306,12 @@ def _execute(
         if start is None:
             teacher = str(files.run_dir / TEACHER) if later.teacher is not None else None
             config = dataclasses.replace(later, run_dir=str(target), teacher=teacher, **changes)
+            weights = load_initial_weights(config, SINGLE_PROCESS)
+            require(
+                weights is None or weights.record() == files.newest.initial_weights,
+                f"--init-from {config.init_from} has other weights than when {files.run_dir} began; restore them, "
+                "or begin at a later checkpoint with --from-iteration",
+            )
             trainer.train(config, trust=trust, make_learner=make_learner)
         else:
             trainer.resume(

@@ -19,7 +19,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
-from shmppo.runs.trainer import train
+from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
@@ -76,6 +76,17 @@ def test_a_run_is_reproduced_from_its_start_and_only_weights_are_compared_withou
         True,
         f"{trained}: all checkpoints are undamaged and have the weights of metrics.csv (6 iterations)",
     )
+
+
+def test_a_run_whose_source_was_trained_further_is_not_executed_again(trained: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(trained, tmp_path / "source")
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, init_from=str(source), run_dir=str(run_dir)))
+    assert verify_run(run_dir, from_iteration=0, iterations=1).equal
+    resume(source, total_steps=4 * 16 * 7, anneal_steps=4 * 16 * 7)
+    with pytest.raises(ConfigError, match=r"--init-from \S+source has other weights than when \S+run began; restore"):
+        verify_run(run_dir, from_iteration=0, iterations=1)
+    assert verify_run(run_dir, from_iteration=2, iterations=1).equal
 
 
 @pytest.mark.long
