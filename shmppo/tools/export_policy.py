@@ -51,8 +51,11 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
     described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
     summary = read_object(run_dir / SUMMARY, "train the run to its end")
-    kept = ("exact", "inexact_reasons", "same_bits_on", "environment_check", "initial_weights", "wall_seconds")
+    kept = ("same_bits_on", "environment_check", "initial_weights", "wall_seconds")
+    reasons = [*summary["inexact_reasons"], *state["inexact_reasons"]]  # a resume may have added some
     summary = {name: summary[name] for name in kept} | {
+        "exact": False if reasons else summary["exact"],
+        "inexact_reasons": list(dict.fromkeys(reasons)),
         "weights_sha256": weights_sha256(learner["model"].values()),
         "iterations": state["iteration"],
         "env_steps": state["env_steps"],
