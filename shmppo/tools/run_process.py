@@ -57,7 +57,9 @@ class RunProcess:
         source = self._source()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         workers = min(len(cores), self.config.num_envs) if len(cores) > 1 else 0
-        words = [sys.executable, "-m", "shmppo.train", *source, "--workers", str(workers), "--quiet", *flags]
+        learning = self.config.learning if workers else "auto"  # sharded needs workers; the weights are the same
+        own = ["--workers", str(workers), "--learning", learning, "--quiet"]
+        words = [sys.executable, "-m", "shmppo.train", *source, *own, *flags]
         parent = os.getpid()
 
         def prepare() -> None:

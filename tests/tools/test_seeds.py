@@ -116,7 +116,8 @@ def test_options_of_init_from_do_not_replace_those_of_the_runs_and_its_path_may_
     train(replace(SMALL, gamma=0.9, quiet=True, workers=0, run_dir=str(tmp_path / "source")))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
-    config = replace(SMALL, quiet=True, init_from="source", run_dir="run", total_steps=256)
+    config = replace(SMALL, quiet=True, init_from="source", run_dir="run", total_steps=256, learning="sharded")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # so the runs have no workers
     train_seeds(config, (1,), 1)
     train_seeds(replace(config, stop_at_iteration=4, total_steps=1024), (1,), 1)
     assert summary_of(tmp_path / "run-s1")["iterations"] == 4
