@@ -118,10 +118,12 @@ def _check_origin(config: TrainConfig, own: Path, which: str | int | Path) -> No
 
 def _check_length(request: ResumeRequest, config: TrainConfig, iteration: int) -> None:
     """Raise ConfigError if there is nothing left to train."""
+    all_steps = f"raise --total-steps above {iteration * config.batch_steps}"
+    more = all_steps if iteration >= config.iterations else "raise --stop-at-iteration or leave it out"
     require(
         iteration < config.last_iteration,
         f"{request.run_dir} has finished {iteration} iterations, {config.last_iteration} were asked for; to train "
-        f"longer, raise --total-steps above {iteration * config.batch_steps}",
+        f"longer, {more}",
     )
     require(
         "anneal_steps" in request.changes or request.changes.get("total_steps", 0) <= config.learning_horizon,

@@ -137,6 +137,11 @@ def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path) -> 
         resume(whole, checkpoint=other / "checkpoint.pt")
 
 
+def test_a_stop_before_the_checkpoint_is_refused_with_the_flag_to_change(whole: Path) -> None:
+    with pytest.raises(ConfigError, match="4 iterations, 3 were asked for; to train longer, raise --stop-at"):
+        resume(whole, checkpoint=4, stop_at_iteration=3)
+
+
 def test_several_refused_changes_are_named_together(whole: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--gamma and --seed belong to the run .* --gamma 0\.5 --seed 7$"):
         resume(whole, gamma=0.5, seed=7, workers=2)
