@@ -136,6 +136,15 @@ def test_after_a_resume_a_worse_evaluation_does_not_replace_the_best_checkpoint(
     assert load_selected_checkpoint(tmp_path / "run", "best")["iteration"] == 2
 
 
+def test_after_a_resume_with_other_evaluations_their_values_decide(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script_evaluations(monkeypatch, [9, 1, 2])
+    trained(tmp_path / "run", best_by="eval/return", stop_at_iteration=2)
+    assert resume(tmp_path / "run", eval_sample=True)["best_value"] == 2
+    assert load_selected_checkpoint(tmp_path / "run", "best")["iteration"] == 5
+
+
 def test_a_run_that_gets_a_signal_ends_without_a_last_evaluation(tmp_path: Path) -> None:
     def callback(row: dict[str, float]) -> None:
         if row["iteration"] == 1:
