@@ -47,8 +47,8 @@ class InitialWeights:
         """Check that a run can start from these weights.
 
         Raises:
-            ConfigError: if a shape differs, if the networks see other parts of the observation, if the windows of
-                --core lmu differ, or if only one of the two runs normalizes observations.
+            ConfigError: if a shape or the activation differs, if the networks see other parts of the observation, if
+                the windows of --core lmu differ, or if only one of the two runs normalizes observations.
         """
         where, advice = f"--init-from {self.path}", self._advice(config)
         for name in ("actor_obs", "critic_obs"):
@@ -67,10 +67,10 @@ class InitialWeights:
         size = (task.observation.normalized_size,)
         moments = {"count": (), "mean": size, "m2": size}
         check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)
-        require(
-            config.normalize_obs == self.config.normalize_obs,
-            f"{where} was trained with {flag_with_value('normalize_obs', self.config.normalize_obs)}; add this flag",
-        )
+        for name in ("normalize_obs", *(["activation"] if config.network is None and config.encoder_sizes else [])):
+            value = getattr(self.config, name)
+            trained = flag_with_value(name, value)
+            require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
 
     def _advice(self, config: TrainConfig) -> str:
         """Say which options of the network differ between the two runs, or else that their spaces do."""
