@@ -77,7 +77,7 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
             shutil.copyfile(source / name, target / name)
     for name in (PROFILE_DIRECTORY, OPPONENTS):
         if (source / name).is_dir():
-            shutil.copytree(source / name, target / name)
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)  # of a resume that could not start
     try:
         is_older = load_checkpoint(source / BEST)["iteration"] <= checkpoint["iteration"]
     except ConfigError:  # there is none

@@ -90,6 +90,13 @@ def test_an_older_checkpoint_continues_in_a_new_directory_as_the_same_run(
     assert origin == {"path": str(whole), "iteration": iteration, "weights_sha256": weights}
 
 
+def test_a_resume_that_could_not_start_can_be_repeated_in_its_directory(whole: Path, tmp_path: Path) -> None:
+    options = {"checkpoint": 4, "new_run_dir": tmp_path / "fork"}
+    with pytest.raises(ConfigError, match="--stop-when unknown is not a metric"):
+        resume(whole, **options, stop_when=("unknown>=1",))
+    assert resume(whole, **options)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+
+
 def test_the_default_directory_is_named_after_run_and_iteration(whole: Path, tmp_path: Path) -> None:
     run_dir = copy_of(whole, tmp_path / "run")
     paths = [resume(run_dir, checkpoint=which, stop_at_iteration=5)["run_dir"] for which in (4, "4")]
