@@ -123,9 +123,11 @@ def plot_curves(
         ConfigError: if matplotlib is missing, a run cannot be read, a run has no values of a metric, a label belongs to
             no run, or `out` cannot be written.
     """
-    names = {Path(run_dir): name for run_dir, _, name in (text.partition("=") for text in labels)}
-    unknown = " ".join(map(str, names.keys() - set(run_dirs)))
-    require(not unknown, f"--label {unknown}: no such run is plotted; write --label RUN_DIR=NAME")
+    names = {}
+    for text in labels:
+        ends = [i for i in range(len(text)) if text[i] == "=" and Path(text[:i]) in run_dirs]  # both may contain "="
+        require(bool(ends), f"--label {text}: no such run is plotted; write --label RUN_DIR=NAME")
+        names[Path(text[: ends[-1]])] = text[ends[-1] + 1 :]
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs], names)
     if out.suffix == ".html":
         from shmppo.plotting.report import write_report

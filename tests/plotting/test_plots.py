@@ -129,14 +129,14 @@ def test_panels_keep_their_size_whatever_the_length_of_the_legend(tmp_path: Path
 def test_the_command_takes_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dirs = [written_run(tmp_path / core, core=core) for core in ("lstm", "gru")]
+    dirs = [written_run(tmp_path / f"core={core}", core=core) for core in ("lstm", "gru")]
     command = ["plot", *map(str, dirs), "--out", str(tmp_path / "a.svg"), "--metric", "entropy"]
     monkeypatch.setattr(sys, "argv", [*command, "--label", f"{dirs[0]}=one = 1", "--label", f"{dirs[1]}=two"])
     assert main() == 0
     assert {"one = 1", "two"} <= set(texts(tmp_path / "a.svg"))
     monkeypatch.setattr(sys, "argv", [*command, "--label", "nowhere=one"])
     assert main() == 2
-    assert "error: --label nowhere: no such run is plotted; write --label RUN_DIR=NAME" in capsys.readouterr().err
+    assert "error: --label nowhere=one: no such run is plotted; write --label RUN_DIR=NAME" in capsys.readouterr().err
 
 
 def test_metrics_of_info_and_of_evaluations_are_known_by_their_columns(tmp_path: Path) -> None:
