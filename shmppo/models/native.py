@@ -28,10 +28,10 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     if not supported_variants():
         return "the kernels were not compiled; run `pip install -e .` with a C compiler"
     if config.device != "cpu":
-        return f"the kernels do not run on --device {config.device}"
+        return f"the kernels do not run on --device {config.device}; use --kernel auto"
     for trunk in model.trunk_list:
         if not isinstance(trunk, Trunk):
-            return "the kernels cannot compute --network"
+            return "the kernels cannot compute --network; use --kernel auto"
         if not all(isinstance(encoder.network, Mlp) for encoder in trunk.encoder_list):
             return "the kernels have no convolutions; use --encoder mlp"
     return None

@@ -265,7 +265,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}},
         r"the kernels have no convolutions; use --encoder mlp",
     ),
-    ({"network": "networks:leaky"}, r"the kernels cannot compute --network"),
+    ({"network": "networks:leaky"}, r"the kernels cannot compute --network; use --kernel auto"),
 ]
 
 
