@@ -21,7 +21,7 @@ class BackgroundCheck:
 
     Attributes:
         verdict: "none" without a check, "not finished" as long as it runs or if it could not be finished, "passed", or
-            "failed".
+            "failed". A check that has passed before a resume counts.
     """
 
     def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:
@@ -38,7 +38,7 @@ class BackgroundCheck:
             return
         if not config.check_determinism or config.rank > 0 or config.demonstrations is not None:
             return
-        self.verdict = "not finished"
+        self.verdict = "passed" if self._state.checked else "not finished"
         try:
             self._processes = CheckProcesses(config, self._task, config.check_determinism, background=True)
         except Exception as error:  # whatever prevents the check must not prevent the run
@@ -57,7 +57,7 @@ class BackgroundCheck:
         if finding.problem is not None:
             _log_problem(f"{finding.problem} after {finding.steps} checked steps")
         else:
-            self.verdict = "passed"
+            self.verdict, self._state.checked = "passed", True
             log.info("the environment gave the same bits in %d checked steps", finding.steps)
         return None
 

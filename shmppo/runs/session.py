@@ -313,7 +313,7 @@ class Session:
             "agent_steps": state.decisions.metrics.get("agent_steps", steps),
             "iterations": state.iteration,
             "episodes": state.episodes.count,
-            "failed_episodes": state.failed_episodes,
+            "failed_episodes": state.episodes.failed,
             "return_mean_100": state.episodes.return_mean if state.episodes.count else None,
             "info": {name: None if math.isnan(mean) else mean for name, mean in state.episodes.info_means.items()},
             "evaluation": self.outputs.evaluation,

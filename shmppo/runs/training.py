@@ -75,6 +75,7 @@ class EpisodeStatistics:
     Attributes:
         keys: the I keys of `info`.
         count: number of finished episodes of the run.
+        failed: number of episodes that --skip-bad-episodes ended. They are not added.
         last: the last 100 episodes, the newest last: undiscounted return, number of steps, and the numbers of `info`,
             NaN where an episode had none.
         seen: names of the metrics `info/KEY` that an episode of the run has had.
@@ -82,7 +83,7 @@ class EpisodeStatistics:
     """
 
     def __init__(self, info_keys: Sequence[InfoKey] = ()) -> None:
-        self.keys, self.count = info_keys, 0
+        self.keys, self.count, self.failed = info_keys, 0, 0
         self.last: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
         self.finished = np.zeros((0, 4 + len(info_keys)))
@@ -94,7 +95,7 @@ class EpisodeStatistics:
         means = info_means(self.keys, [info for _, _, *info in episodes])
         self.seen.update(name for name, mean in means.items() if not math.isnan(mean))
 
-    def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> int:
+    def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> None:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
         Args:
@@ -102,9 +103,7 @@ class EpisodeStatistics:
             first_row: global index of this rank's first row.
             process_group: the ranks.
 
-        Returns:
-            Number of failed episodes on all ranks. They have a length of 0, and are not added. A length below 0 means
-            that the step has only reset the environment.
+        A failed episode has a length of 0. A length below 0 means that the step has only reset the environment.
         """
         t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
@@ -113,7 +112,7 @@ class EpisodeStatistics:
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
         finished = self.finished = ended[ended[:, 3] > 0]
         self.add(finished[:, 2:].tolist())
-        return int((ended[:, 3] == 0).sum())
+        self.failed += int((ended[:, 3] == 0).sum())
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores."""
@@ -151,9 +150,9 @@ class TrainState:
         learner: the learner, which the session sets when it has made it.
         iteration: number of finished iterations.
         env_steps: number of finished environment steps of all ranks.
-        failed_episodes: number of episodes that --skip-bad-episodes ended.
         phase_seconds: [phases], seconds of the run by phase.
         decisions: what is decided from metrics.
+        checked: whether the check of the environment has passed (--check-determinism).
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         episodes: statistics of finished episodes.
         actions: the action log, which restores environments.
@@ -174,9 +173,10 @@ class TrainState:
         """Create the state at the start of a new run."""
         self.opponents = opponents
         self._config, self._buffers, self._process_group = config, buffers, process_group
-        self.iteration = self.env_steps = self.failed_episodes = 0
+        self.iteration = self.env_steps = 0
         self.phase_seconds = np.zeros(len(PHASES))
         self.decisions = Decisions(config)
+        self.checked = False
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(config.reported_info)
@@ -245,7 +245,7 @@ class TrainState:
         """
         group = self._process_group
         self.iteration += 1
-        self.failed_episodes += self.episodes.add_rollout(rollout, self._config.first_row, group)
+        self.episodes.add_rollout(rollout, self._config.first_row, group)
         if self.opponents is not None:
             self.opponents.rate(self.episodes.finished[:, 1].astype(int).tolist(), self.episodes.finished[:, 4:])
         acted = int(group.gather(rollout.valid_steps).sum())
@@ -262,7 +262,7 @@ class TrainState:
             "wall_seconds": self.phase_seconds.sum(),
             "steps_per_second": steps / (phase_seconds.sum() - phase_seconds[PHASES.index("evaluation")]),
             "episodes": self.episodes.count,
-            "failed_episodes": self.failed_episodes,
+            "failed_episodes": self.episodes.failed,
             "return_mean_100": self.episodes.return_mean,
             "length_mean_100": self.episodes.length_mean,
             **self.episodes.info_means,
@@ -283,6 +283,7 @@ class TrainState:
         return {
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
+            "checked": self.checked,
             "inexact_reasons": self.inexact_reasons,
             "initial_weights": self.initial_weights,
             "iteration": self.iteration,
@@ -298,7 +299,7 @@ class TrainState:
             "metrics": self.decisions.metrics,
             "best_value": self.decisions.best_value,
             "reset_options": json.dumps(self.actions.options),
-            "failed_episodes": self.failed_episodes,
+            "failed_episodes": self.episodes.failed,
             "opponents": self.opponents.state() if self.opponents else None,
         }
 
@@ -310,6 +311,7 @@ class TrainState:
         self.iteration = checkpoint["iteration"]
         self.env_steps = checkpoint["env_steps"]
         self.initial_weights = checkpoint["initial_weights"]
+        self.checked = checkpoint.get("checked", False)
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons[:0] = checkpoint["inexact_reasons"]
         self.inexact_reasons = list(dict.fromkeys(self.inexact_reasons))
@@ -325,7 +327,7 @@ class TrainState:
         self.decisions.metrics, self.decisions.best_value = checkpoint["metrics"], checkpoint["best_value"]
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}
-        self.failed_episodes = checkpoint["failed_episodes"]
+        self.episodes.failed = checkpoint["failed_episodes"]
         if self.opponents is not None:
             self.opponents.load(checkpoint["opponents"])
 

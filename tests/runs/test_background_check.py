@@ -16,7 +16,7 @@ import pytest
 from helpers import clone_of_recording
 from public_helpers import checking, wait_for_the_check, worker_processes
 
-from shmppo import TrainConfig, train
+from shmppo import TrainConfig, resume, train
 from shmppo.envs.check_process import CheckProcesses
 
 pytestmark = pytest.mark.usefixtures("background_check")
@@ -48,6 +48,13 @@ def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> 
     assert (summary["exact"], summary["environment_check"]) == (None, "not finished")
     assert "not checked for reproducibility: the run ended before the check" in log_of(tmp_path / "run")
     assert not checking()
+
+
+def test_a_check_that_has_passed_counts_after_a_resume(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, check_determinism=50, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
+    assert train(config, callback=wait_for_the_check)["environment_check"] == "passed"
+    summary = resume(tmp_path / "run", check_determinism=10**8)
+    assert (summary["exact"], summary["environment_check"]) == (True, "passed")
 
 
 def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> None:
