@@ -20,6 +20,7 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.policies.evaluation import record_episode
 from shmppo.policies.policy import TrainedPolicy
 from shmppo.ppo.learner import Learner
+from shmppo.sampling.evaluation import failing_episode
 from shmppo.sampling.pool import Pool
 from shmppo.storage.run_directory import VIDEOS
 
@@ -65,7 +66,8 @@ class Evaluations:
         seconds = time.monotonic() - began
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
-            record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
+            with failing_episode(iteration):
+                record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
         known = len(returns) > 0
         return {
             "iteration": iteration,

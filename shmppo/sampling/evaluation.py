@@ -6,10 +6,11 @@ depend on which process plays it, or on how many episodes that process plays.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
@@ -186,6 +187,16 @@ class EpisodePlayer:
             self._envs = None
 
 
+@contextlib.contextmanager
+def failing_episode(iteration: int) -> Iterator[None]:
+    """Raise a ShmppoError for an EnvError of the body, an evaluation in a run. It is none of the training episodes."""
+    try:
+        yield
+    except EnvError as error:
+        text = f"the evaluation of iteration {iteration} failed in episode {error.env_index}: {error.message}"
+        raise ShmppoError(text, details=error.details) from error
+
+
 class EvaluationShare:
     """The part of the evaluations during training (--eval-every) that one process plays."""
 
@@ -228,12 +239,9 @@ class EvaluationShare:
         if not self._episodes:
             return
         published, results = self._buffers.published, self._buffers.evaluation
-        try:
+        with failing_episode(iteration):
             options = read_options(published.reset_options)
             played = self._player.play(self._episodes, published.obs_mean, published.obs_scale, options)
-        except EnvError as error:
-            text = f"the evaluation of iteration {iteration} failed in episode {error.env_index}: {error.message}"
-            raise ShmppoError(text, details=error.details) from error
         results.returns[self._own] = [result.episode_return for result in played]
         results.lengths[self._own] = [result.length for result in played]
         results.info[self._own] = [info_row(self._keys, result.info) for result in played]

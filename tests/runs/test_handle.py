@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, ShmppoError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_policy
@@ -55,6 +55,18 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     assert not np.array_equal(seen["policy"].act(many, None, deterministic=False)[0], seeded)
     whole = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "whole")))
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_an_environment_that_raises_in_an_evaluation_of_the_callback_has_no_failed_training_episode(
+    tmp_path: Path,
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, env="environments:FaultyInEvaluation", workers=0, eval_every=100, run_dir=str(tmp_path / "run"),
+        eval_env_kwargs={"fails": True}, hide_obs=(),
+    )  # fmt: skip
+    with pytest.raises(ShmppoError, match=r"^the evaluation of iteration 1 failed in episode \d: step raised"):
+        train(config, callback=lambda row, run: run.evaluate(20).returns[0] < 0)
+    assert not (tmp_path / "run" / "failed_episode.json").exists()
 
 
 def test_the_reason_to_stop_may_come_from_any_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
