@@ -44,6 +44,10 @@ def test_an_environment_that_is_a_function_of_its_seed_is_reproducible(
     assert capsys.readouterr().out.endswith("\nreproducible   yes: 1,000 steps gave the same bits in two processes\n")
 
 
+def test_one_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, "CartPole-v1", "--num-envs", "1", "--steps", "20") == 0
+
+
 @pytest.mark.long
 def test_a_vector_environment_and_action_masks_are_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "vector_environments:Walk", "--env-backend", "vector", "--steps", "100") == 0
