@@ -88,7 +88,7 @@ class SearchView:
             if trial.state.is_finished() and trial.number not in self._printed:
                 self._printed.add(trial.number)
                 value, steps = trial_value(trial), trial.user_attrs.get("env_steps", 0)
-                result = trial.user_attrs.get("reason", "") if value is None else f"return {number(value)}"
+                result = trial.user_attrs.get("reason", "" if value is None else f"objective {number(value)}")
                 state = f"{STATES[trial.state]} after {steps:,} steps: {result}"
                 print(f"trial {trial.number} {state}  {changes_text(trial)}", flush=True)
 
@@ -102,10 +102,10 @@ class SearchView:
             cores = f"{'cores' if len(run.cores) > 1 else 'core'} {', '.join(map(str, run.cores))}"
             progress = f"iteration {run.finished_iterations} of {run.iterations}"
             lines.append(f"  trial {run.trial}  seed {run.config.seed}  {progress}  {cores}")
-        table = Table("trial", "state", "steps", "return", "options", box=None, header_style="")
+        table = Table("trial", "state", "steps", "objective", "options", box=None, header_style="")
         for column in table.columns:
             column.no_wrap = True
-            column.justify = "right" if column.header in ("trial", "steps", "return") else "left"
+            column.justify = "right" if column.header in ("trial", "steps", "objective") else "left"
         for trial in ranking(trials)[:ROWS]:
             value = number(trial_value(trial) or 0.0)
             trained = f"{trial.user_attrs.get('env_steps', 0):,}"

@@ -26,6 +26,7 @@ from shmppo.search.scheduler import Scheduler, keep_best
 from shmppo.search.space import Space, parse_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
+from shmppo.search.view import SearchView
 from shmppo.tools import run_process
 
 BASE = TrainConfig(env="Pendulum-v1", total_steps=90 * TrainConfig().batch_steps)
@@ -224,6 +225,21 @@ def test_the_trials_may_import_what_the_search_trusts(tmp_path: Path, monkeypatc
     assert given == [("--trust", "nets")]
     with pytest.raises(ConfigError, match="--jobs after -- belongs to the search; leave it out"):
         parse_search(["--", "--jobs", "2"])
+
+
+def test_a_trial_that_fails_after_a_rung_is_shown_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = SearchStudy(replace(OPTIONS, objective="info/success"), BASE, SPACE, tmp_path)
+    view, (failed, stopped, *_) = SearchView(OPTIONS, study), study.next_bracket()
+    for trial in (failed, stopped):
+        trial.report(0.5, 0)
+    study.fail(failed, "the environment raises")
+    study.optuna.tell(stopped, state=TrialState.PRUNED)
+    view.show(())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("trial 0 failed after 0 steps: the environment raises  learning_rate=")
+    assert lines[1].startswith("trial 1 stopped after 0 steps: objective 0.500  learning_rate=")
 
 
 def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
