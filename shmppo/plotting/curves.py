@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,16 +118,21 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
         The groups by label. The label of a group without a given one has the fields in which the configurations differ.
     """
     given = names or {}
-    keys = []
-    for run in runs:
-        fields = {k: v for k, v in run.config.items() if k not in IGNORED_FIELDS} or {"run": str(run.directory)}
-        keys.append(json.dumps(fields, sort_keys=True))
+    keys = [_key(run, (*IGNORED_FIELDS, "workers", "learning")) for run in runs]  # --seeds divides the cores
+    if len({(key, run.config.get("seed")) for key, run in zip(keys, runs, strict=True)}) < len(runs):
+        keys = [_key(run, IGNORED_FIELDS) for run in runs]  # some runs show the speed of other workers
     labels = _configuration_labels(list(dict.fromkeys(keys)))
     labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
     groups: dict[str, list[Run]] = {}
     for key, run in zip(keys, runs, strict=True):
         groups.setdefault(given.get(run.directory, labels[key]), []).append(run)
     return groups
+
+
+def _key(run: Run, ignored: Collection[str]) -> str:
+    """Return the configuration of a run without ignored fields, as JSON."""
+    fields = {name: value for name, value in run.config.items() if name not in ignored}
+    return json.dumps(fields or {"run": str(run.directory)}, sort_keys=True)
 
 
 def _configuration_labels(keys: list[str]) -> dict[str, str]:

@@ -95,6 +95,13 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> No
     assert list(group_runs(runs[:1])) == ["Some-v0"]
 
 
+def test_seeds_with_other_numbers_of_workers_are_one_group_but_not_equal_runs(tmp_path: Path) -> None:
+    seeds = [read_run(written_run(tmp_path / f"s{i}", seed=i, workers=workers)) for i, workers in ((1, 5), (2, 6))]
+    assert [len(members) for members in group_runs(seeds).values()] == [2]
+    faster = read_run(written_run(tmp_path / "faster", seed=1, workers=6))
+    assert [len(members) for members in group_runs([seeds[0], faster]).values()] == [1, 1]
+
+
 def test_labels_have_rounded_numbers_unless_they_would_be_equal(tmp_path: Path) -> None:
     runs = [read_run(written_run(tmp_path / str(i), gamma=value)) for i, value in enumerate((0.123456, 0.9, 0.5))]
     assert list(group_runs(runs[:2])) == ["gamma 0.1235", "gamma 0.9"]
