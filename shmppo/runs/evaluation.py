@@ -6,6 +6,7 @@ The episodes have the same seeds in every evaluation, and their results do not d
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
+from shmppo.errors import EnvError
 from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -66,7 +68,7 @@ class Evaluations:
         seconds = time.monotonic() - began
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
-            with failing_episode(iteration):
+            with suppress(EnvError) if self._config.skip_bad_episodes else failing_episode(iteration):
                 record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
         known = len(returns) > 0
         return {

@@ -17,7 +17,7 @@ from conftest import worker_processes
 from public_helpers import long_after
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, ShmppoError, WorkerError
+from shmppo.errors import ConfigError, EnvError, ShmppoError, WorkerError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
@@ -181,6 +181,16 @@ def test_failed_episodes_do_not_count_with_skip_bad_episodes(tmp_path: Path) -> 
     _, rows = trained(tmp_path / "run", **faulty)
     assert [row["eval/episodes"] for row in rows] == [0, 0, 0]
     assert all(np.isnan(row["eval/return"]) for row in rows)
+
+
+def test_a_bad_episode_of_a_video_is_skipped_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def failing(*arguments: Any, **options: Any) -> None:
+        raise EnvError(0, "step raised ValueError")
+
+    monkeypatch.setattr("shmppo.runs.evaluation.record_episode", failing)
+    assert len(trained(tmp_path / "run", eval_videos=True, skip_bad_episodes=True)[1]) == 3
+    with pytest.raises(ShmppoError, match="the evaluation of iteration 2 failed in episode 0: step raised ValueError"):
+        trained(tmp_path / "other", eval_videos=True)
 
 
 def test_sampled_actions_and_other_arguments_of_the_environment(reference: Any, tmp_path: Path) -> None:
