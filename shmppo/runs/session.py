@@ -229,7 +229,7 @@ class Session:
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)
-        if self._agree() or best_was_evaluated:
+        if (self._agree() or best_was_evaluated) and self.checkpoints.saved_at != self.state.iteration:
             self.save()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)

@@ -57,6 +57,13 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
 
 
+def test_a_checkpoint_of_the_callback_leaves_the_one_of_the_iteration_before(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, workers=0, checkpoint_every=1, stop_at_iteration=3)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=lambda row, run: run.save("good"))
+    names = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-good.pt")
+    assert [load_selected_checkpoint(tmp_path / "run", name)["iteration"] for name in names] == [3, 2, 3]
+
+
 def test_an_environment_that_raises_in_an_evaluation_of_the_callback_has_no_failed_training_episode(
     tmp_path: Path,
 ) -> None:
