@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -80,11 +81,12 @@ def trust_flags(modules: Sequence[str]) -> str:
 
 
 def trust_of(run_dir: Path) -> str:
-    """Return the flags --trust that commands for a run need, each with a space in front. "" if config.json is gone."""
-    try:
-        return trust_flags(modules_of(read_object(run_dir / "config.json", "")["config"]))
-    except (ConfigError, KeyError):
-        return ""
+    """Return the flags --trust that commands for a run need, also for its teacher, each with a space in front."""
+    modules: set[str] = set()
+    for path in (run_dir, run_dir / "teacher"):
+        with suppress(ConfigError, KeyError):  # there is no config.json
+            modules.update(modules_of(read_object(path / "config.json", "")["config"]))
+    return trust_flags(sorted(modules))
 
 
 def resume_command(run_dir: Path) -> str:

@@ -4,6 +4,7 @@ verifying do not need the directory that --teacher names."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from shmppo.models.teacher import Teacher
 from shmppo.policies.policy import TrainedPolicy, input_names, trained_from
 from shmppo.storage.checkpoint import NAME
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import TEACHER, config_error_if_unwritable
-from shmppo.utils.files import replaced_file
+from shmppo.storage.run_directory import CONFIG, TEACHER, config_error_if_unwritable
+from shmppo.utils.files import replaced_file, write_json
 
 
 def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task:
@@ -72,5 +73,7 @@ def save_teacher(run_dir: Path, state: dict[str, Any]) -> None:
     learner = {name: state["learner"][name] for name in ("model", "obs_moments")}
     with config_error_if_unwritable(run_dir):
         (run_dir / TEACHER).mkdir(exist_ok=True)
+        config = json.loads(state["config"]) | {"auxiliary": None}  # which acting does not import
+        write_json(run_dir / TEACHER / CONFIG, {"config": config})
         with replaced_file(run_dir / TEACHER / NAME) as temporary:
             write_checkpoint(temporary, {name: state[name] for name in ("config", "iteration")} | {"learner": learner})

@@ -172,6 +172,7 @@ def test_a_restarted_run_trusts_the_module_of_its_teacher(
     assert train(config, trust="own_counter")["iterations"] == 1
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(config, trust="own_counter")["iterations"] >= 1
+    assert resume_command(tmp_path / "student").endswith("student --trust own_counter")
 
 
 def test_a_run_without_code_of_its_own_needs_no_trust(tmp_path: Path) -> None:
