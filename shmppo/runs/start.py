@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig, from_json
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.spec import Task
+from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.runs.training import carry_shapes
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
-from shmppo.storage.run_directory import config_error_if_unwritable, create_run_directory
+from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory
 from shmppo.storage.run_lock import locked
-from shmppo.utils.files import user_path
+from shmppo.utils.files import read_object, user_path, write_json
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,8 @@ class Start:
     def open_directory(self, config: TrainConfig, stack: ExitStack) -> Path:
         """Return the directory of the run, locked. Create it if the run does not continue in its directory.
 
+        If it does, config.json gets the options that the resume has changed.
+
         Args:
             stack: keeps the directory locked.
 
@@ -186,6 +189,9 @@ class Start:
             run_dir = Path(str(config.run_dir))
             with config_error_if_unwritable(run_dir):
                 stack.enter_context(locked(run_dir))
+                with suppress(ConfigError):  # it is missing or damaged, and only reports
+                    described = read_object(run_dir / CONFIG, "") | {"config": config.to_json()}
+                    write_json(run_dir / CONFIG, described)
             return run_dir
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}

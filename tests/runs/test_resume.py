@@ -17,7 +17,7 @@ from conftest import summary_of
 from rank_processes import directories, output_of, start
 
 from shmppo import resume, train
-from shmppo.config.flags import parse_resume
+from shmppo.config.flags import parse_config, parse_resume
 from shmppo.config.resumable import RESUMABLE
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
@@ -142,6 +142,19 @@ def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path) -> 
     train(dataclasses.replace(BASE, seed=2, gamma=0.9, stop_at_iteration=1, run_dir=str(other)))
     with pytest.raises(ConfigError, match=r"belongs to another run than .*: they differ in --seed, --gamma; name a"):
         resume(whole, checkpoint=other / "checkpoint.pt")
+
+
+def test_the_configuration_file_has_the_options_of_the_resume(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, total_steps=4 * 32 * 2, lr_schedule="constant", run_dir=str(run_dir)))
+    before = json.loads((run_dir / "config.json").read_text())
+    whole = resume(run_dir, total_steps=4 * 32 * 4)
+    again = parse_config(["--config", str(run_dir / "config.json"), "--run-dir", str(tmp_path / "again")])
+    assert train(again)["weights_sha256"] == whole["weights_sha256"]
+    after = json.loads((run_dir / "config.json").read_text())
+    assert after == before | {"config": whole["config"]}
+    (run_dir / "config.json").write_text("{")
+    assert resume(run_dir, total_steps=4 * 32 * 5)["iterations"] == 5
 
 
 def test_a_stop_before_the_checkpoint_is_refused_with_the_flag_to_change(whole: Path) -> None:
