@@ -21,10 +21,10 @@ def main(default: TrainConfig | None = None) -> int:
     """
     from shmppo.errors import run_command
 
-    return run_command(
-        lambda: _train(sys.argv[1:], default),
-        "interrupted; if the run has started, continue from its last checkpoint with --resume",
-    )
+    more = "if the run has started, continue from its last checkpoint with --resume"
+    if any(word.partition("=")[0] == "--seeds" for word in sys.argv):
+        more = "continue the runs with the same command"
+    return run_command(lambda: _train(sys.argv[1:], default), f"interrupted; {more}")
 
 
 def _train(arguments: list[str], default: TrainConfig | None) -> None:

@@ -82,6 +82,7 @@ def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them
     finally:
         process.kill()
     assert process.returncode == 130, errors
+    assert errors.splitlines()[-1] == "interrupted; continue the runs with the same command"
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     stopped = [summary_of(tmp_path / f"run-s{seed}") for seed in (5, 6)]
     assert [summary["stop_reason"] for summary in stopped] == ["signal", "signal"]
