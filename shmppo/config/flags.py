@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -292,13 +293,16 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     prog, given, fields = program("train"), given_fields(arguments), TrainConfig().fields().keys()
     known = {field.name for field in dataclasses.fields(ResumeConfig)}
     refuse_foreign_flags(arguments, [flag(name) for name in fields | known])
-    fixed = sorted(given & fields - known)
+    fixed = given & fields - known
     if fixed:
-        values = [option_value(arguments, flag(name)) for name in fixed]
-        changes = [
-            flag(f"no_{name}") if value is None else f"{flag(name)} {'' if value[:2] == '--' else value}".strip()
-            for name, value in zip(fixed, values, strict=True)
-        ]
+        by_flag, values = dict[str, list[str]](), list[str]()
+        for word in arguments:
+            name, equals, value = word.partition("=")
+            if word.startswith("--"):
+                values = by_flag[name.replace("_", "-")] = [value] if equals else []
+            else:
+                values.append(word)
+        changes = [shlex.join([name, *by_flag[name]]) for name in sorted(by_flag) if given_fields([name]) & fixed]
         raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes, prog))
     text = "Resume a run from its newest checkpoint. Flags replace values of its configuration; the others stay."
     options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")

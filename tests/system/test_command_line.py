@@ -150,6 +150,7 @@ REFUSED_ON_RESUME = {
     "--no-normalize-obs": "--no-normalize-obs",
     "--gamma=0.9": "--gamma 0.9",
     "--squash-actions --seed 3": "--seed 3 --squash-actions",
+    "--env_kwargs g=3 m=(2) --encoder-sizes 64 32": "--encoder-sizes 64 32 --env-kwargs g=3 'm=(2)'",
 }
 
 
