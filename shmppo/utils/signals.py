@@ -49,9 +49,10 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.made:
+        if self.signal is not None:
             raise KeyboardInterrupt
-        self.made, self.reason, self.signal = True, "signal", number
+        self.signal = number
+        self.make("signal")
         log.info("received signal %d; stopping after this iteration", number)
 
 
