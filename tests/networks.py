@@ -30,6 +30,21 @@ def leaky(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
     return Leaky(shapes)
 
 
+class Delayed(Leaky):
+    """Its features are the states before each step, so W matters only from the second step of a sequence on."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        before = []
+        for t in range(len(first)):
+            before.append(state)
+            _, state = super().forward({name: leaf[t : t + 1] for name, leaf in obs.items()}, first[t : t + 1], state)
+        return torch.stack(before), state
+
+
+def delayed(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return Delayed(shapes)
+
+
 class Plain(nn.Module):
     """No state."""
 

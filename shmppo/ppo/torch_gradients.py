@@ -98,8 +98,10 @@ class TorchNetwork:
         # which needs 60 MB per process.
         pairs = zip(self._outputs, by_outputs, strict=True)
         loss = torch.stack([(output * self._to_device(by_output)).sum() for output, by_output in pairs]).sum()
+        # A parameter of --network may matter only from the second step of a sequence on.
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         with torch.no_grad():
-            torch._foreach_copy_(self._gradients[shards.start], list(torch.autograd.grad(loss, self._parameters)))
+            torch._foreach_copy_(self._gradients[shards.start], list(gradients))
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         """Copy to the device. Memory of torch is aligned in the same way in every process, that of NumPy is not."""

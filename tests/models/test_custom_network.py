@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import planned, sampled
 from helpers import assert_refused, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.models.actor_critic import build_model
+from shmppo.models.actor_critic import build_model, parameter_views
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
@@ -86,6 +87,18 @@ def test_a_network_without_state_gets_no_episode_starts() -> None:
     module.register_forward_hook(lambda _, inputs, __: firsts.append(bool(inputs[1].any())))
     model([torch.zeros(3, 8, 4)], torch.zeros(8, 0))
     assert firsts == [False]
+
+
+def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_sequences_of_one_step() -> None:
+    config = dataclasses.replace(BASE, network="networks:delayed", seq_len=1)
+    buffers, learner, pool = sampled(config)
+    planned(buffers, learner)
+    buffers.shard_results.gradients[:] = 1
+    pool.compute_gradients(0, 0)
+    for shard in torch.from_numpy(buffers.shard_results.gradients):
+        views = dict(zip(dict(learner.model.named_parameters()), parameter_views(shard, learner.model), strict=True))
+        assert not views["trunks.0.module.inputs.0.weight"].any()
+        assert views["value_head.bias"] != 1
 
 
 def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None:
