@@ -145,14 +145,17 @@ def test_after_a_resume_with_other_evaluations_their_values_decide(
     assert load_selected_checkpoint(tmp_path / "run", "best")["iteration"] == 5
 
 
-def test_a_run_that_gets_a_signal_ends_without_a_last_evaluation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "evaluated"), [(1, []), (5, [5])])
+def test_a_run_that_gets_a_signal_has_a_last_evaluation_only_if_it_has_finished(
+    at: int, evaluated: list[int], tmp_path: Path
+) -> None:
     def callback(row: dict[str, float]) -> None:
-        if row["iteration"] == 1:
+        if row["iteration"] == at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    config = dataclasses.replace(SMALL, eval_every=5, run_dir=str(tmp_path / "run"))
+    config = dataclasses.replace(SMALL, eval_every=9, run_dir=str(tmp_path / "run"))
     assert train(config, callback=callback)["stop_reason"] == "signal"
-    assert not rows_of(tmp_path / "run")
+    assert [row["iteration"] for row in rows_of(tmp_path / "run")] == evaluated
 
 
 def test_a_worker_that_dies_in_an_evaluation_changes_nothing(tmp_path: Path) -> None:
