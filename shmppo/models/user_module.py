@@ -39,18 +39,20 @@ class UserModule(nn.Module, ABC):
         self._leaves, self._sizes = leaves, sizes
         factory = load_object(name, f"--{self.option}", nn.Module)
         shapes = {leaf.field: input_shape(leaf) for leaf in leaves}
-        try:
-            module = factory(shapes, config, *sizes)
-        except Exception as error:  # the user's code may raise anything
-            raise self._raised("could not be made", error, "shapes", shapes) from error
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"{self._where} must return an nn.Module, not an object of type {type(module).__name__}")
-        self.module = module
-        if torch.get_default_device().type == "meta":  # only a module with numbers shows whether it is random
-            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-                type(self)(config, leaves, *sizes)
-        else:
+        is_meta = torch.get_default_device().type == "meta"
+        # The factory may compute with numbers, and only a module with numbers shows whether it is random.
+        with torch.random.fork_rng(devices=[], enabled=is_meta), torch.device("cpu"):
+            try:
+                module = factory(shapes, config, *sizes)
+            except Exception as error:  # the user's code may raise anything
+                raise self._raised("could not be made", error, "shapes", shapes) from error
+            if not isinstance(module, nn.Module):
+                kind = type(module).__name__
+                raise ConfigError(f"{self._where} must return an nn.Module, not an object of type {kind}")
+            self.module = module
             self._check(config)
+        if is_meta:
+            self.module.to("meta")
 
     @abstractmethod
     def _check(self, config: TrainConfig) -> None:
