@@ -136,6 +136,17 @@ class Predict(nn.Module):
         return (self.layer(torch.cat([features, actions], 1)) - targets).square().mean(1)
 
 
+class Projected(Predict):
+    """Has random constants."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any, features: int, actions: int) -> None:
+        super().__init__(shapes, config, features, actions)
+        self.register_buffer("constants", torch.randn(features), persistent=False)
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        return super().forward(features * self.constants, obs, actions, returns)
+
+
 class Probe(Predict):
     """Its gradient does not flow into the network."""
 

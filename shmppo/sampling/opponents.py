@@ -13,7 +13,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.spec import Task
-from shmppo.models.actor_critic import ActorCritic, move_parameters
+from shmppo.models.actor_critic import build_model, move_parameters
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import Actor
 
@@ -42,7 +42,7 @@ class Opponents:
             rows = np.flatnonzero([config.slot_of(config.first_row + n) == slot for n in columns])
             if not len(rows):
                 continue
-            model = ActorCritic(config, task.observation, distribution)
+            model = build_model(config, task.observation, distribution)
             move_parameters(model, torch.from_numpy(buffers.published.opponents[slot]), keep=False)
             obs = [np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in envs.obs]
             low = (config.first_row + columns[rows[0]]) // size // config.slots * size

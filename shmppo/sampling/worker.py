@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, ShmppoError, open_standard_streams
-from shmppo.models.actor_critic import ActorCritic, move_parameters
+from shmppo.models.actor_critic import build_model, move_parameters
 from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import (
     Collect,
@@ -103,7 +103,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     """Create the environments and the network, send Ready, and carry out commands until the worker has to end."""
     config, task, own = setup.config, setup.task, setup.columns
     buffers = SharedBuffers(setup.fields, setup.memory)
-    model = ActorCritic(config, task.observation, task.distribution)
+    model = build_model(config, task.observation, task.distribution)  # with the constants of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
     collector = Collector(config, task, model, buffers, own, buffers.control.progress[setup.index])
     gradients = ShardGradients(config, task.distribution, model, buffers)

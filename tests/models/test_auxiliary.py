@@ -45,6 +45,7 @@ MASKED: dict[str, Any] = {
     [
         ("native", {}),
         ("torch", MASKED),
+        ("native", {"auxiliary": "networks:Projected"}),
         *(pytest.param(*case, marks=pytest.mark.long) for case in (("torch", {}), ("native", MASKED))),
     ],
 )
