@@ -87,7 +87,7 @@ class UserModule(nn.Module, ABC):
         Raises:
             ConfigError: if the module breaks a rule.
         """
-        parameters = dict(self.module.named_parameters())
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))  # layers may share a parameter
         self._check_parameters(parameters)
         tensors = [*parameters.values(), *inputs]
         try:
