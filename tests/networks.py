@@ -59,11 +59,11 @@ class Plain(nn.Module):
 
 
 class Scaled(Plain):
-    """Computes with numbers while it is made."""
+    """Computes with numbers while it is made, and returns float64."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
         super().__init__(shapes, config)
-        self.scale = torch.linspace(0, 2, 5)[3].item()
+        self.scale = torch.full((4,), torch.linspace(0, 2, 5)[3].item(), dtype=torch.float64)
 
     def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         features, _ = super().forward(obs, first, state)

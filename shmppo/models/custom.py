@@ -85,4 +85,5 @@ class CustomNetwork(UserModule):
         if not self.state_size:
             starts = torch.zeros_like(starts)
         first = torch.cat([starts, starts.new_zeros(steps - 1, sequences)])
-        return cast(tuple[Tensor, Tensor], self.module(inputs, first, state))
+        features, after = self.module(inputs, first, state)
+        return features.float(), after  # float64 constants may have changed their type

@@ -102,7 +102,7 @@ def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_seq
         assert views["value_head.bias"] != 1
 
 
-def test_a_network_may_compute_with_numbers_while_it_is_made(tmp_path: Path) -> None:
+def test_a_network_may_compute_with_numbers_while_it_is_made_and_return_float64(tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["none"], network="networks:Scaled", stop_at_iteration=1)
     assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["exact"]
 
