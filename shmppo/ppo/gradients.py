@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
@@ -165,6 +166,7 @@ class ShardGradients:
         if model.auxiliary is not None:
             self._auxiliary = AuxiliaryGradients(config, model.auxiliary, model, buffers)
 
+    @torch.enable_grad()  # the code of an environment may have disabled gradients
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Write the gradients, loss terms, and largest |log ratio| of some shards of a minibatch.
 

@@ -193,3 +193,12 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
         assert LossTerms(*terms).value_loss > 1.001 * LossTerms(*without).value_loss, "the clip is reached"
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)
+
+
+@pytest.mark.parametrize("changes", [{"kernel": "torch"}, AUXILIARY])
+def test_the_code_of_an_environment_may_have_disabled_gradients(changes: dict[str, Any]) -> None:
+    buffers, learner, pool = sampled(dataclasses.replace(CONFIG, **changes))
+    planned(buffers, learner)
+    with torch.no_grad():
+        pool.compute_gradients(0, 0)
+    assert buffers.shard_results.gradients.any(axis=1).all()
