@@ -146,6 +146,8 @@ class ActorCritic(nn.Module):
         self.auxiliary: AuxiliaryLoss | None = None
         if config.auxiliary is not None:
             self.auxiliary = AuxiliaryLoss(config, leaves, self.trunk_list[0].features, distribution.action_size)
+        for parameter in self.parameters():  # the code of an environment may have changed the default type of torch
+            parameter.data = parameter.data.float()
 
     @property
     def state_size(self) -> int:

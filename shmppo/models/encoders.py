@@ -100,7 +100,7 @@ def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
         return stored.float()
     if leaf.kind == "codes":
         offsets = torch.tensor([0, *itertools.accumulate(leaf.sizes[:-1])], device=stored.device)
-        one_hot = torch.zeros(stored.shape[0], leaf.input_size, device=stored.device)
+        one_hot = torch.zeros(stored.shape[0], leaf.input_size, dtype=torch.float32, device=stored.device)
         return one_hot.scatter_(1, stored.long() + offsets, 1.0)
     ordered = stored.permute(0, *(axis + 1 for axis in leaf.image_axes)).reshape(-1, *leaf.image_size)
     return ordered.float().mul_(1 / leaf.max_value)

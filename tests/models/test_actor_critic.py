@@ -18,7 +18,9 @@ from shmppo.models.actor_critic import (
     parameter_views,
     weights_sha256,
 )
+from shmppo.models.encoders import network_input
 from shmppo.ppo.minibatches import cut_sequences, pack_steps
+from shmppo.spaces.observations import Leaf
 
 
 def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,6 +117,16 @@ def test_parameters_as_views_of_a_flat_vector() -> None:
     )
     flat[0] += 1
     assert weights_sha256(model.state_dict().values()) != before
+
+
+def test_an_environment_may_have_changed_the_default_type(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
+    for core in ("gru", "lru", "gtrxl"):
+        _, model = small_network(core, 1)
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    leaf = Leaf((), "codes", (1,), (), "int32", (0,), (3,))
+    assert network_input(leaf, torch.zeros(2, 1, dtype=torch.int32)).dtype == torch.float32
 
 
 def test_every_parameter_has_a_gradient() -> None:
