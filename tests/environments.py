@@ -213,12 +213,14 @@ class PutsBack(gymnasium.Env[np.ndarray, int]):
 
 
 class ManyThreads(Counter):
-    """Lets torch use four threads, as a simulator with its own network may. `info` says how many it found."""
+    """Lets torch use four threads and less precision, as a simulator with its own network may. `info` says what it
+    found."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        before = torch.get_num_threads()
+        found = {"threads": torch.get_num_threads(), "full": torch.get_float32_matmul_precision() == "highest"}
         torch.set_num_threads(4)
-        return *super().step(action)[:4], {"threads": before}
+        torch.set_float32_matmul_precision("medium")
+        return *super().step(action)[:4], found
 
 
 class OneHangs(Counter):

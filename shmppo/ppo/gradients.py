@@ -37,7 +37,7 @@ from shmppo.ppo.losses import (
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
-from shmppo.utils.torch_utils import keep_denormals
+from shmppo.utils.torch_utils import full_precision, keep_denormals
 
 
 class GradientNetwork(Protocol):
@@ -174,6 +174,7 @@ class ShardGradients:
         over all ranks, so their sum over shards and ranks is the mean over the minibatch.
         """
         keep_denormals()
+        full_precision()
         self._network.load()
         for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
             self._compute(epoch, minibatch, batch)

@@ -41,6 +41,7 @@ from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.torch_utils import full_precision
 from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,8 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     mailbox = WorkerMailbox(buffers.control, setup.index, setup.sequence_number, commands, reports, spins=setup.spins)
     timer = PhaseTimer()
     while (command := mailbox.receive()) is not None:
-        torch.set_num_threads(1)  # the code of an environment may have changed it
+        torch.set_num_threads(1)  # the code of an environment may have changed it, and the precision
+        full_precision()
         timer.reset()
         interval[0] = timer.switch("other")
         if isinstance(command, Collect):

@@ -14,13 +14,19 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads in this process while the context is open."""
+    """Let torch use `count` threads in this process while the context is open, and compute products in float32."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
+    full_precision()
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def full_precision() -> None:
+    """Compute products of float32 matrices in float32, where a script or an environment may have allowed less."""
+    torch.set_float32_matmul_precision("highest")
 
 
 def keep_denormals() -> None:

@@ -16,6 +16,7 @@ from helpers import fields_written_in, phase_digests, running_pool
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
 from shmppo.runs.trainer import train
+from shmppo.utils.torch_utils import full_precision
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -112,11 +113,14 @@ def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_each_command_begins_with_one_thread_of_torch(workers: int, tmp_path: Path) -> None:
-    """Otherwise an environment that changes the number would change sums of gradients. An iteration is one step."""
+def test_each_command_begins_with_one_thread_and_the_full_precision_of_torch(
+    workers: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Otherwise an environment that changes them would change sums of gradients. An iteration is one step."""
+    request.addfinalizer(full_precision)
     config = TrainConfig(
-        env="environments:ManyThreads", env_kwargs={"length": 1}, info_keys=("threads",), num_envs=1,
+        env="environments:ManyThreads", env_kwargs={"length": 1}, info_keys=("threads", "full"), num_envs=1,
         rollout_steps=1, seq_len=1, minibatches=1, epochs=1, hidden_size=8, workers=workers, quiet=True,
         total_steps=5, check_determinism=0, run_dir=str(tmp_path / "run"),
     )  # fmt: skip
-    assert train(config)["info"] == {"info/threads": 1}
+    assert train(config)["info"] == {"info/threads": 1, "info/full": 1}
