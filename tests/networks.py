@@ -97,6 +97,19 @@ class Dropping(Plain):
         return nn.functional.dropout(self.layer(obs["obs"])), state
 
 
+class DroppingPixels(nn.Module):
+    """Has dropout before its first layer."""
+
+    features, state_size = 4, 0
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(torch.Size(shapes["obs"]).numel(), 4)
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(nn.functional.dropout(obs["obs"].flatten(2))), state
+
+
 class Wide(Plain):
     features = 5
 

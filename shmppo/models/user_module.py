@@ -92,8 +92,8 @@ class UserModule(nn.Module, ABC):
         tensors = [*parameters.values(), *inputs]
         try:
             with torch.enable_grad():
-                stored = [  # vectors are not 0, so that dropout changes them
-                    torch.full((*size, *leaf.shape), int(leaf.kind == "vector"), dtype=getattr(torch, leaf.dtype))
+                stored = [  # the input is not 0, so that dropout changes it; code 0 is one-hot, too
+                    torch.full((*size, *leaf.shape), int(leaf.kind != "codes"), dtype=getattr(torch, leaf.dtype))
                     for leaf in self._leaves
                 ]
                 found, again = compute(stored), compute(stored)

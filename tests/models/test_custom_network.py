@@ -147,6 +147,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"failed in forward: KeyError\('image'\) at .*networks.py:\d+; correct it \(obs has 'obs' \(2, 8, 4\)\)$",
     ),
     ({"network": "networks:Dropping", "core": "none"}, r"different features for the same input; remove dropout and"),
+    (
+        {
+            "network": "networks:DroppingPixels",
+            "core": "none",
+            "env": "space_environments:Shaped",
+            "env_kwargs": {"space": "image"},
+        },
+        r"different features for the same input; remove dropout and",
+    ),
 ]
 
 
