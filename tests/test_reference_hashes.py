@@ -156,6 +156,11 @@ def test_the_entries_have_every_case() -> None:
         assert all(len(value) == 64 for value in entry["hashes"].values())
 
 
+def test_the_page_names_the_number_of_cases() -> None:
+    page = Path(__file__).parents[1] / "docs" / "guides" / "reproducibility.md"
+    assert f"compares the hashes of {len(CASES)} configurations" in page.read_text()
+
+
 def test_the_reason_names_what_differs() -> None:
     entry = {"processor": "P", "python": "3.11", "torch": "2.6.0"}
     assert reason_to_skip([entry], {"processor": "P", "python": "3.11", "torch": "2.6.0"}) is None
