@@ -88,7 +88,7 @@ def numbers_of(run_dir: Path) -> list[dict[str, str]]:
         return [{name: value for name, value in row.items() if name not in others} for row in csv.DictReader(file)]
 
 
-@pytest.mark.parametrize("case", long_after(6, range(60)))
+@pytest.mark.parametrize("case", long_after(6, range(40)))
 def test_other_workers_a_kill_and_a_stop_change_no_number(case: int, tmp_path: Path) -> None:
     draw = random.Random(f"run {case}")
     config = draw_run(draw)
