@@ -48,8 +48,9 @@ class InitialWeights:
         """Check that a run can start from these weights.
 
         Raises:
-            ConfigError: if a shape or the activation differs, if the networks see other parts of the observation, if
-                the windows of --core lmu differ, or if only one of the two runs normalizes observations.
+            ConfigError: if the weights would be another policy: if a shape or the activation differs, if the
+                networks see other parts of the observation, if the windows of --core lmu differ, or if only one of the
+                two runs normalizes observations or squashes actions.
         """
         where, advice = f"--init-from {self.path}", self._advice(config)
         for name in ("actor_obs", "critic_obs"):
@@ -68,7 +69,9 @@ class InitialWeights:
         size = (task.observation.normalized_size,)
         moments = {"count": (), "mean": size, "m2": size}
         check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)
-        for name in ("normalize_obs", *(["activation"] if config.network is None and config.encoder_sizes else [])):
+        options = ["normalize_obs", "squash_actions"]  # no shape depends on these
+        options += ["activation"] if config.network is None and config.encoder_sizes else []
+        for name in options:
             value = getattr(self.config, name)
             trained = flag_with_value(name, value)
             require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
