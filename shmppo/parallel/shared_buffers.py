@@ -217,7 +217,7 @@ class Control:
     )
     progress: np.ndarray = _shared(
         WORKER,
-        "START, COLLECT, REFRESH, EVALUATE; read at any time",
+        "START, COLLECT, REFRESH, LEARN, EVALUATE; read at any time",
         "i8",
         "W 2",
         "counters that change while a worker is not stalled (columns: `Progress`)",

@@ -142,13 +142,17 @@ class ShardGradients:
         model: ActorCritic,
         buffers: SharedBuffers,
         network: GradientNetwork | None = None,
+        progress: np.ndarray | None = None,
     ) -> None:
         """Create views of the inputs and the results.
 
         Args:
             network: computes `model`. None: the kernels or torch, as --kernel says, in shared memory.
+            progress: [1], increased by 1 after each batch of shards, so that a worker that computes for long is not
+                stalled.
         """
         self._config, self._distribution = config, distribution
+        self._progress = np.zeros(1, np.int64) if progress is None else progress
         self._minibatches, self._results = buffers.minibatches, buffers.shard_results
         rollout, steps = buffers.rollout, config.rollout_steps * config.rows
         self._states = rollout.sequence_state.reshape(config.state_slots * config.rows, model.state_size)
@@ -178,6 +182,7 @@ class ShardGradients:
         self._network.load()
         for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
             self._compute(epoch, minibatch, batch)
+            self._progress += 1
 
     def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Do this for shards whose sequences are one batch."""

@@ -106,12 +106,11 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     buffers = SharedBuffers(setup.fields, setup.memory)
     model = build_model(config, task.observation, task.distribution)  # with the constants of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
-    collector = Collector(config, task, model, buffers, own, buffers.control.progress[setup.index])
-    gradients = ShardGradients(config, task.distribution, model, buffers)
+    progress = buffers.control.progress[setup.index]
+    collector = Collector(config, task, model, buffers, own, progress)
+    gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
     optimizer = Optimizer(config, buffers, setup.index, config.num_workers)
-    evaluation = EvaluationShare(
-        config, task, model, buffers, setup.episodes_to_evaluate, buffers.control.progress[setup.index]
-    )
+    evaluation = EvaluationShare(config, task, model, buffers, setup.episodes_to_evaluate, progress)
     seconds = buffers.timings.phase_seconds[setup.index]
     interval = buffers.timings.command_interval[setup.index]
     if setup.episodes is None:

@@ -20,6 +20,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.gradients import ShardGradients
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -193,6 +194,17 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
         assert LossTerms(*terms).value_loss > 1.001 * LossTerms(*without).value_loss, "the clip is reached"
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)
+
+
+@pytest.mark.parametrize(("kernel", "batches"), [("torch", 3), ("native", 1)])
+def test_a_process_that_computes_gradients_shows_progress(kernel: Any, batches: int) -> None:
+    config = dataclasses.replace(CONFIG, kernel=kernel, grad_shards=3, encoder="mlp")
+    buffers, learner, _ = sampled(config)
+    planned(buffers, learner)
+    progress = np.zeros(1, np.int64)
+    distribution = inspect_task(config).distribution
+    ShardGradients(config, distribution, learner.model, buffers, progress=progress).compute(0, 0, range(3))
+    assert progress[0] == batches
 
 
 @pytest.mark.parametrize("changes", [{"kernel": "torch"}, AUXILIARY])
