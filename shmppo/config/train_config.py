@@ -178,6 +178,13 @@ class TrainConfig(
         return partition(0 if self.eval_every is None else self.eval_episodes, self.ranks, self.rank)
 
     @cached_property
+    def best_metric(self) -> str:
+        """The metric of --best-by."""
+        # Episodes of demonstrations have other returns than the policy.
+        average = "return_mean_100" if self.demonstrations is None else "eval/return"
+        return average if self.best_by == "return" else self.best_by
+
+    @cached_property
     def reported_info(self) -> list[InfoKey]:
         """The keys of `info` that the run reports."""
         return parse_info_keys(self.info_keys) + agent_keys(self.agents, self.slots)

@@ -138,8 +138,8 @@ class AgentsEnv:
                 if name in living:
                     terminated[k] |= bool(terminations.get(name, False))
                     truncated[k] |= bool(truncations.get(name, False)) or name not in self.env.agents
-            all_ended = all(terminations.get(name) or truncations.get(name) for name in living)
-            if all_ended and len(living) > 1 and living <= set(self.env.agents):
+            ended = {name for name in living if terminations.get(name) or truncations.get(name)}
+            if living and living == ended == set(self.env.agents):
                 raise ValueError("all agents have ended, but are still in the list agents; step must remove them")
             self._update(observations, infos, living)
             if self.active.any() or self.done:

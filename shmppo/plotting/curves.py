@@ -107,7 +107,7 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
 
 
 def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict[str, list[Run]]:
-    """Group runs whose configurations differ only in IGNORED_FIELDS.
+    """Group runs whose configurations differ only in IGNORED_FIELDS and, without two runs of a seed, in workers.
 
     Args:
         runs: the runs.
@@ -118,9 +118,9 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
         The groups by label. The label of a group without a given one has the fields in which the configurations differ.
     """
     given = names or {}
-    keys = [_key(run, (*IGNORED_FIELDS, "workers", "learning")) for run in runs]  # --seeds divides the cores
+    keys = [_key(run, (*IGNORED_FIELDS, "workers", "learning")) for run in runs]  # which do not change the curve
     if len({(key, run.config.get("seed")) for key, run in zip(keys, runs, strict=True)}) < len(runs):
-        keys = [_key(run, IGNORED_FIELDS) for run in runs]  # some runs show the speed of other workers
+        keys = [_key(run, IGNORED_FIELDS) for run in runs]  # the same seed twice: the runs compare workers
     labels = _configuration_labels(list(dict.fromkeys(keys)))
     labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
     groups: dict[str, list[Run]] = {}

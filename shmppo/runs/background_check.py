@@ -21,7 +21,8 @@ class BackgroundCheck:
 
     Attributes:
         verdict: "none" without a check, "not finished" as long as it runs or if it could not be finished, "passed", or
-            "failed". A check that has passed before a resume counts.
+            "failed". A check that has passed counts after a resume, too:
+            the verdict then begins as "passed".
     """
 
     def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:
@@ -42,7 +43,7 @@ class BackgroundCheck:
         try:
             self._processes = CheckProcesses(config, self._task, config.check_determinism, background=True)
         except Exception as error:  # whatever prevents the check must not prevent the run
-            _log_problem(repr(error))
+            self._not_checked(repr(error))
 
     def poll(self) -> str | None:
         """Return the reason if the check has just found that the environment is not reproducible, else None."""
@@ -55,7 +56,7 @@ class BackgroundCheck:
             self._state.mark_inexact(reason)
             return reason
         if finding.problem is not None:
-            _log_problem(f"{finding.problem} after {finding.steps} checked steps")
+            self._not_checked(f"{finding.problem} after {finding.steps} checked steps")
         else:
             self.verdict, self._state.checked = "passed", True
             log.info("the environment gave the same bits in %d checked steps", finding.steps)
@@ -64,10 +65,10 @@ class BackgroundCheck:
     def close(self) -> None:
         """End the check."""
         if self._processes is not None:
-            _log_problem("the run ended before the check")
+            self._not_checked("the run ended before the check")
             self._processes.close()
             self._processes = None
 
-
-def _log_problem(problem: str) -> None:
-    log.warning("the environment was not checked for reproducibility: %s", problem)
+    def _not_checked(self, problem: str) -> None:
+        if self.verdict != "passed":  # before a resume
+            log.warning("the environment was not checked for reproducibility: %s", problem)

@@ -43,9 +43,7 @@ class Decisions:
         """Parse the options. Raises ConfigError if one is invalid."""
         self.metrics: Row = {}
         self.value, self.best_value = math.nan, -math.inf
-        # Episodes of demonstrations have other returns than the policy.
-        average = "return_mean_100" if config.demonstrations is None else "eval/return"
-        self.best_metric = average if config.best_by == "return" else config.best_by
+        self.best_metric = config.best_metric
         if config.best_by != "return":
             _check(config, "--best-by", self.best_metric)
         self.schedule = load_schedule(config)

@@ -5,8 +5,8 @@ The episodes have the same seeds in every evaluation, and their results do not d
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,11 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.policies.evaluation import record_episode
 from shmppo.policies.policy import TrainedPolicy
 from shmppo.ppo.learner import Learner
-from shmppo.sampling.evaluation import failing_episode
+from shmppo.sampling.evaluation import evaluation_errors
 from shmppo.sampling.pool import Pool
 from shmppo.storage.run_directory import VIDEOS
+
+log = logging.getLogger(__name__)
 
 
 class Evaluations:
@@ -68,8 +70,13 @@ class Evaluations:
         seconds = time.monotonic() - began
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
-            with suppress(EnvError) if self._config.skip_bad_episodes else failing_episode(iteration):
-                record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
+            with evaluation_errors(iteration):
+                try:
+                    record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
+                except EnvError as error:
+                    if not self._config.skip_bad_episodes:
+                        raise
+                    log.warning("the video of iteration %d was not recorded: %s", iteration, error.message)
         known = len(returns) > 0
         return {
             "iteration": iteration,

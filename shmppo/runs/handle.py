@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shmppo.config.checks import require
 from shmppo.policies.evaluation import Evaluation, play_episodes
 from shmppo.policies.policy import Policy, TrainedPolicy
-from shmppo.sampling.evaluation import failing_episode
+from shmppo.sampling.evaluation import evaluation_errors
 from shmppo.utils.torch_utils import torch_threads
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class RunHandle:
         They have the same seeds as the episodes of --eval-every, and the same results if `stochastic` is --eval-sample.
 
         Raises:
-            ShmppoError: if an environment raises.
+            ShmppoError: if an environment raises in an episode.
         """
         trained = self._trained()
-        with torch_threads(1), failing_episode(trained.iteration):
+        with torch_threads(1), evaluation_errors(trained.iteration):
             results = play_episodes(trained, episodes=episodes, seed=trained.config.seed, stochastic=stochastic)
         return Evaluation(trained.iteration, results, trained.options)

@@ -68,7 +68,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
             f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
         )
         _check_length(request, config, iteration)
-    evaluated = ("eval_sample", "eval_env_kwargs", "eval_opponent") if config.best_by.startswith("eval/") else ()
+    evaluated = ("eval_sample", "eval_env_kwargs", "eval_opponent") if config.best_metric.startswith("eval/") else ()
     if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):
         checkpoint["best_value"] = -math.inf  # values of another metric, or of other evaluations
     _mark_if_inexact(checkpoint, before, config)

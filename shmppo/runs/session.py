@@ -263,12 +263,13 @@ class Session:
         config, state = self.config, self.state
         reasons = self.process_group.gather_objects(self.stop.reason or "finished")
         stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
-        # After a signal, a run ends without delay, unless it has finished: continued, it has the evaluations of a run
-        # without a pause.
+        if stop_reason == "signal" and state.iteration == config.iterations:
+            stop_reason = "finished"  # it came too late to stop anything
+        # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
         if (
             config.eval_every is not None
             and self.evaluations.evaluated_at != state.iteration
-            and (stop_reason != "signal" or state.iteration == config.last_iteration)
+            and stop_reason != "signal"
         ):
             evaluation = self.evaluate()
             self.outputs.log_row({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)

@@ -192,7 +192,7 @@ class Start:
             run_dir = Path(str(config.run_dir))
             with config_error_if_unwritable(run_dir):
                 stack.enter_context(locked(run_dir))
-                with suppress(ConfigError):  # it is missing or damaged, and only reports
+                with suppress(ConfigError):  # it is missing or damaged, and not needed to resume
                     described = read_object(run_dir / CONFIG, "") | {"config": config.to_json()}
                     write_json(run_dir / CONFIG, described)
             return run_dir

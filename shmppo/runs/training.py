@@ -98,12 +98,13 @@ class EpisodeStatistics:
     def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> None:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
+        An episode of length 0 has failed and is only counted. A negative length means that the step has only reset the
+        environment.
+
         Args:
             rollout: the rollout of this rank's environments.
             first_row: global index of this rank's first row.
             process_group: the ranks.
-
-        A failed episode has a length of 0. A length below 0 means that the step has only reset the environment.
         """
         t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]

@@ -188,8 +188,8 @@ class EpisodePlayer:
 
 
 @contextlib.contextmanager
-def failing_episode(iteration: int) -> Iterator[None]:
-    """Raise a ShmppoError for an EnvError of the body, an evaluation in a run. It is none of the training episodes."""
+def evaluation_errors(iteration: int) -> Iterator[None]:
+    """Raise an EnvError as a ShmppoError, because a run reports an EnvError as the failure of a training episode."""
     try:
         yield
     except EnvError as error:
@@ -239,7 +239,7 @@ class EvaluationShare:
         if not self._episodes:
             return
         published, results = self._buffers.published, self._buffers.evaluation
-        with failing_episode(iteration):
+        with evaluation_errors(iteration):
             options = read_options(published.reset_options)
             played = self._player.play(self._episodes, published.obs_mean, published.obs_scale, options)
         results.returns[self._own] = [result.episode_return for result in played]

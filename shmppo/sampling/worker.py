@@ -104,7 +104,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     """Create the environments and the network, send Ready, and carry out commands until the worker has to end."""
     config, task, own = setup.config, setup.task, setup.columns
     buffers = SharedBuffers(setup.fields, setup.memory)
-    model = build_model(config, task.observation, task.distribution)  # with the constants of the learner's
+    model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
     progress = buffers.control.progress[setup.index]
     collector = Collector(config, task, model, buffers, own, progress)

@@ -31,7 +31,7 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
     Raises:
         ConfigError: if the environment cannot be made or breaks Gymnasium's API, or if an option is invalid.
     """
-    config = TrainConfig(**fields, workers=0, minibatches=1)
+    config = TrainConfig(**fields, workers=0, minibatches=1)  # 8 minibatches need more than one environment
     task = inspect_task(config)
     finding = Finding(0, task.inexact_reason)
     if task.inexact_reason is None:

@@ -14,14 +14,15 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads in this process while the context is open, and compute products in float32."""
-    before = torch.get_num_threads()
+    """Let torch use `count` threads and compute products in float32 while the context is open."""
+    before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(count)
     full_precision()
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(precision)
 
 
 def full_precision() -> None:

@@ -21,6 +21,16 @@ def test_threads_are_restored_also_after_an_error() -> None:
     assert torch.get_num_threads() == before
 
 
+def test_the_precision_of_products_is_full_and_restored() -> None:
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch_threads(1):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.float64])
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (0, 4), (7, 1, 9)])
 def test_aligned_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> None:
