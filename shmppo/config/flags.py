@@ -120,7 +120,7 @@ def parse_start(
         flags_type(base), arguments, script or program("train"), text if default is None else DEFAULTS_OF_SCRIPT,
         example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=COMMON,
     )  # fmt: skip
-    require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs counts runs of --seeds; add --seeds to it")
+    require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
     try:

@@ -83,7 +83,7 @@ def trust_flags(modules: Sequence[str]) -> str:
 def trust_of(run_dir: Path) -> str:
     """Return the flags --trust that commands for a run need, also for its teacher, each with a space in front."""
     modules: set[str] = set()
-    for path in (run_dir, run_dir / "teacher"):
+    for path in (run_dir, run_dir / "teacher"):  # see `shmppo.runs.teacher.save_teacher`
         with suppress(ConfigError, KeyError):  # there is no config.json
             modules.update(modules_of(read_object(path / "config.json", "")["config"]))
     return trust_flags(sorted(modules))

@@ -38,8 +38,8 @@ class Progress(NamedTuple):
     steps: int
     """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
     replayed: int
-    """A counter of restored environments, of steps replayed to restore them, of steps of a state refresh, a teacher, or
-    an evaluation, and of batches of gradient shards."""
+    """A counter of all other work: restored environments and the steps replayed for them, steps of a state refresh, a
+    teacher, or an evaluation, and batches of gradient shards."""
 
 
 class Sequence(NamedTuple):

@@ -148,8 +148,8 @@ class ShardGradients:
 
         Args:
             network: computes `model`. None: the kernels or torch, as --kernel says, in shared memory.
-            progress: [1], increased by 1 after each batch of shards, so that a worker that computes for long is not
-                stalled.
+            progress: [1], increased by 1 after each batch of shards, so that a worker that computes for long does not
+                count as stalled. None: nobody watches.
         """
         self._config, self._distribution = config, distribution
         self._progress = np.zeros(1, np.int64) if progress is None else progress

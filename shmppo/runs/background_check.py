@@ -21,8 +21,7 @@ class BackgroundCheck:
 
     Attributes:
         verdict: "none" without a check, "not finished" as long as it runs or if it could not be finished, "passed", or
-            "failed". A check that has passed counts after a resume, too:
-            the verdict then begins as "passed".
+            "failed". After a resume, it begins as "passed" if the check has passed before.
     """
 
     def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:

@@ -163,7 +163,7 @@ def test_wrong_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         train_seeds(config, (1, 2), 0)
     with pytest.raises(ConfigError, match="--seeds is a flag of train"):
         parse_config(["--seeds", "1", "2"])
-    with pytest.raises(ConfigError, match="--jobs counts runs of --seeds; add"):
+    with pytest.raises(ConfigError, match="--jobs needs --seeds; add it"):
         parse_config(["--jobs", "2"])
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ConfigError, match="--seeds cannot be combined with torchrun"):
