@@ -49,9 +49,9 @@ def worker_processes() -> list[psutil.Process]:
 
 
 def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
-    """The processes of the check that run."""
+    """The processes of the check that run, without those that they start themselves: the import of glfw starts one."""
     found = []
-    for process in (learner or psutil.Process()).children(recursive=True):
+    for process in (learner or psutil.Process()).children():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and "determinism_check" in " ".join(process.cmdline()):
                 found.append(process)
