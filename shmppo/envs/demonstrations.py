@@ -43,7 +43,6 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         """Prepare to write a file. Raises ConfigError if it cannot be written."""
         make_parent_directory(path, "--record")
-        require(not path.is_dir(), f"--record {path} is a directory; name a file in it")
         self._path = path
         self._episodes: list[list[np.ndarray]] = []
         self._steps: list[list[np.ndarray]] = []  # of the current batch

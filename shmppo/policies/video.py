@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shmppo.errors import ConfigError
+from shmppo.utils.files import make_parent_directory
 
 NEEDED = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("imageio",)}
 """Required libraries by file type."""
@@ -64,16 +65,18 @@ class VideoRecorder:
     """Writes frames to one video file. Use it as a context manager; the file is complete after the block."""
 
     def __init__(self, path: Path) -> None:
-        """Check that the video can be written. The file is created with the first frame.
+        """Make the directory of the video. The file is created with the first frame.
 
         Raises:
-            ConfigError: if the file is neither mp4 nor gif, or if a library is not installed.
+            ConfigError: if the file is neither mp4 nor gif, if a library is not installed, or if no file can be made in
+                the directory.
         """
         if path.suffix not in NEEDED:
             raise ConfigError(f"--video {path} ends in neither .mp4 nor .gif; name a file that does")
         missing = [name for name in NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
         if missing:
             raise ConfigError(f"--video: {path.name} needs {' and '.join(missing)}; pip install 'shmppo[video]'")
+        make_parent_directory(path, "--video")
         self.path = path
         self._writer: Any = None
 
@@ -113,7 +116,6 @@ class VideoRecorder:
         """Open the file and return an imageio writer."""
         import imageio
 
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.suffix == ".gif":
             return imageio.get_writer(self.path, mode="I", duration=1000 / fps, loop=0)
         # The encoder runs beside the renderer, so a fast preset saves time; the file is a little larger.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,21 +32,22 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
 
 
 def make_parent_directory(path: Path, flag: str) -> None:
-    """Make the parent directory of a file.
+    """Make the parent directory of a file, and check that it can contain new files.
 
     Args:
         path: the file.
         flag: the flag that names the file, for the error message.
 
     Raises:
-        ConfigError: if the directory cannot be made or is read-only.
+        ConfigError: if the directory cannot be made, if no file can be made in it, or if the file is a directory.
     """
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} is a directory; name a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()  # /proc and /sys let root write, but contain no new files
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be written: {error}; name another file") from error
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{flag} {path} cannot be written: {path.parent} is read-only; name another file")
 
 
 @contextmanager

@@ -239,6 +239,19 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
         evaluate(run_dir, video=tmp_path / "a.mp4")
 
 
+@pytest.mark.parametrize("name", ["record.npz", "video.gif", "video.mp4"])
+def test_files_that_cannot_be_written_are_refused_before_the_first_step(
+    name: str, run_dir: Path, tmp_path: Path
+) -> None:
+    steps: list[int] = []
+    (tmp_path / name).mkdir()
+    for file, reason in ((Path("/proc") / name, "cannot be written: .*"), (tmp_path / name, "is a directory")):
+        argument = {Path(name).stem: file}
+        with pytest.raises(ConfigError, match=rf"^--{Path(name).stem} {file} {reason}; name (another|a) file"):
+            evaluate(run_dir, episodes=1, progress=lambda ended, step: steps.append(step), **argument)
+    assert not steps
+
+
 @pytest.mark.long
 def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp_path: Path, run_command: Any) -> None:
     config = dataclasses.replace(SMALL, env="HalfCheetah-v5", env_kwargs={"max_episode_steps": 5}, total_steps=128)
