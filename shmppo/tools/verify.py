@@ -120,6 +120,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
     config = from_json(json.loads(state["config"]))
+    if config.demonstrations is not None and "carry" in state:
+        digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
     return Checkpoint(path, state["iteration"], config, digests, state["inexact_reasons"], state["initial_weights"])
 
 
@@ -325,4 +327,7 @@ def _execute(
         again = read_run(target)
     if again.last_iteration < end:
         raise KeyboardInterrupt
+    recorded, found = (one.newest.digests.get("demonstrations") for one in (files, again))
+    changed = f"--demonstrations {later.demonstrations} has changed since {files.run_dir} was trained; restore it"
+    require(recorded in (None, found), changed)
     return {iteration: row for iteration, row in again.rows.items() if iteration > first}, again.newest.digests

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import clone_of_recording
 
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
@@ -87,6 +88,18 @@ def test_a_run_whose_source_was_trained_further_is_not_executed_again(trained: P
     with pytest.raises(ConfigError, match=r"--init-from \S+source has other weights than when \S+run began; restore"):
         verify_run(run_dir, from_iteration=0, iterations=1)
     assert verify_run(run_dir, from_iteration=2, iterations=1).equal
+
+
+def test_demonstrations_that_have_changed_are_named(tmp_path: Path) -> None:
+    file, run_dir = tmp_path / "a.npz", tmp_path / "run"
+    config = clone_of_recording(BASE, file)
+    train(dataclasses.replace(config, run_dir=str(run_dir)))
+    assert verify_run(run_dir).equal
+    assert verify_run(run_dir, from_iteration=0).equal
+    clone_of_recording(dataclasses.replace(BASE, seed=2), file)
+    for first in (0, 3):
+        with pytest.raises(ConfigError, match=r"^--demonstrations \S+a\.npz has changed since \S+run was trained; "):
+            verify_run(run_dir, from_iteration=first)
 
 
 @pytest.mark.long
