@@ -229,9 +229,11 @@ class Session:
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)
-        if (self._agree() or best_was_evaluated) and self.checkpoints.saved_at != self.state.iteration:
-            self.save()
+        due = self._agree() or best_was_evaluated
         last = self.state.iteration == self.config.last_iteration or self.stopping
+        # `finish` saves the last checkpoint after the last evaluation. Killed before, a resumed run has the evaluation.
+        if due and not last and self.checkpoints.saved_at != self.state.iteration:
+            self.save()
         self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
 
     def _agree(self) -> bool:

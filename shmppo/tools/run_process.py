@@ -110,11 +110,11 @@ class RunProcess:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has reached its last iteration, or a condition of --stop-when."""
-        if self.finished_iterations >= self.config.last_iteration:
-            return True
+        """Whether the run has ended at its last iteration, or with a condition of --stop-when."""
         with contextlib.suppress(ConfigError):  # it has no summary yet
-            return read_object(self.run_dir / SUMMARY, "").get("stop_reason") in self.config.stop_when
+            summary = read_object(self.run_dir / SUMMARY, "")
+            ended = summary["iterations"] >= self.config.last_iteration
+            return ended or summary["stop_reason"] in self.config.stop_when
         return False
 
     @property

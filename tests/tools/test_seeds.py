@@ -111,6 +111,23 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
 
 
+def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # no workers, so the environment kills the run
+    config = replace(
+        SMALL, env="environments:FaultyInEvaluation", quiet=True, eval_every=9, checkpoint_every=4,
+        eval_env_kwargs={"token": str(tmp_path / "token")}, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    with pytest.raises(ShmppoError, match="it was killed by SIGKILL"):
+        train_seeds(config, (1,), 1, trust=("environments",))
+    assert not (tmp_path / "run-s1" / "summary.json").exists()
+    train_seeds(config, (1,), 1, trust=("environments",))
+    assert summary_of(tmp_path / "run-s1")["iterations"] == 8
+    assert summary_of(tmp_path / "run-s1")["evaluation"]["iteration"] == 8
+
+
 def test_options_of_init_from_do_not_replace_those_of_the_runs_and_its_path_may_be_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
