@@ -18,6 +18,7 @@ from shmppo.version import __version__
 
 if TYPE_CHECKING:
     from shmppo.config.trust import Trusted
+    from shmppo.loggers.summary import RunSummary
     from shmppo.loggers.trackers import Callback, Logger
     from shmppo.policies.policy import Policy
 
@@ -77,8 +78,8 @@ def train(
         ConfigError: if the configuration cannot run. It is raised before any process starts.
         WorkerError, EnvError, TrainingError, RankError: if the run cannot continue. All its processes have ended.
         SaveError: if a file of the run cannot be written, or if its directory was removed.
-        KeyboardInterrupt: after Ctrl-C, SIGTERM, or SIGUSR1. The run finishes the iteration in progress and is saved
-            before; a second signal ends it at once.
+        KeyboardInterrupt: after Ctrl-C, SIGTERM, or SIGUSR1. The run finishes the iteration in progress, or its last
+            evaluation, and is saved before; a second signal ends it at once.
     """
     from shmppo.runs import trainer
 
@@ -121,9 +122,9 @@ def resume(
     return _uninterrupted(trainer.resume(run_dir, callback=callback, loggers=loggers, **source, **changes))
 
 
-def _uninterrupted(summary: dict[str, Any]) -> dict[str, Any]:
-    """Raise KeyboardInterrupt if a signal has ended the run, so that a loop over runs ends too."""
-    if summary["stop_reason"] == "signal":
+def _uninterrupted(summary: RunSummary) -> dict[str, Any]:
+    """Raise KeyboardInterrupt if a signal came during the run, so that a loop over runs ends too."""
+    if summary.interrupted or summary["stop_reason"] == "signal":  # another rank may have received the signal
         raise KeyboardInterrupt(f"{summary['run_dir']} was stopped after iteration {summary['iterations']} and saved")
     return summary
 

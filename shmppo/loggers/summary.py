@@ -21,7 +21,13 @@ _EXACT = {True: "", False: " (not exact)", None: " (the check of the environment
 
 
 class RunSummary(dict[str, Any]):
-    """The content of summary.json. It is a dictionary with a short text form."""
+    """The content of summary.json. It is a dictionary with a short text form.
+
+    Attributes:
+        interrupted: whether this process has received a signal, also one that came too late to stop the run.
+    """
+
+    interrupted = False
 
     def __repr__(self) -> str:
         mean = self["return_mean_100"]

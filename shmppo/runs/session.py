@@ -260,7 +260,7 @@ class Session:
         with saving(self.run_dir):
             self.checkpoints.save(content, best=best, name=name)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> RunSummary:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
         reasons = self.process_group.gather_objects(self.stop.reason or "finished")
@@ -289,9 +289,10 @@ class Session:
             for rank, reasons in enumerate(self.process_group.gather_objects(state.inexact_reasons))
             for reason in reasons
         ]
-        summary = self._summary(inexact, stop_reason)
+        summary = RunSummary(self._summary(inexact, stop_reason))
         self.outputs.finish(summary)
-        return RunSummary(summary)
+        summary.interrupted = self.stop.signal is not None
+        return summary
 
     def _summary(self, inexact_reasons: list[str], stop_reason: str, error: str | None = None) -> dict[str, Any]:
         """Return the content of summary.json, as of the last finished iteration.

@@ -16,6 +16,7 @@ from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.demonstrations import load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
+from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import build_meta_model
 from shmppo.models.native import resolve_kernel
@@ -65,7 +66,7 @@ def train(
     loggers: Sequence[Logger] = (),
     trust: Trusted = (),
     make_learner: LearnerType = Learner,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Train a new run, as `shmppo.train` describes.
 
     make_learner: makes the learner; with it `shmppo.verify` records an iteration.
@@ -101,7 +102,7 @@ def resume(
     trust: Trusted = (),
     make_learner: LearnerType = Learner,
     **changes: Any,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Continue a run, as `shmppo.resume` describes. make_learner: as for `train`."""
     run_dir = user_path(run_dir, "--resume")
     refuse_imported_script()
@@ -125,7 +126,7 @@ def _is_restart(run_dir: Path) -> bool:
 
 def _resume(
     process_group: ProcessGroup, request: ResumeRequest, receivers: Receivers, make_learner: LearnerType
-) -> dict[str, Any]:
+) -> RunSummary:
     """Load the checkpoint, check the changes of the configuration, and run."""
     with buffer_records() as records:
         config, start = prepare_resume(process_group, request)
@@ -139,7 +140,7 @@ def _run(
     receivers: Receivers,
     make_learner: LearnerType,
     records: Sequence[LogRecord],
-) -> dict[str, Any]:
+) -> RunSummary:
     """Check the configuration and the machine, start a session, and train. Return the content of summary.json.
 
     Args:

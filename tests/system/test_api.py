@@ -17,6 +17,7 @@ from public_helpers import summary_of
 
 from shmppo import TrainConfig, load_policy, resume, train
 from shmppo.policies.evaluation import evaluate
+from shmppo.runs.evaluation import Evaluations
 from shmppo.sampling.evaluation import FIRST_INDEX
 from shmppo.utils.rng import episode_seed
 
@@ -122,6 +123,29 @@ def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_p
     assert (summary["stop_reason"], summary["error"]) == ("signal", None)
     rest = resume(tmp_path / "run-1")
     assert (rest["stop_reason"], rest["weights_sha256"]) == ("finished", whole["weights_sha256"])
+
+
+@pytest.mark.parametrize("when", ["last iteration", "last evaluation"])
+def test_a_signal_that_comes_too_late_to_stop_a_run_ends_a_loop_too(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Evaluations.evaluate
+
+    def callback(row: dict[str, float]) -> None:
+        if row["iteration"] == 6 and when == "last iteration":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupted(*arguments: Any) -> Any:
+        if when == "last evaluation":
+            os.kill(os.getpid(), signal.SIGINT)
+        return played(*arguments)
+
+    monkeypatch.setattr(Evaluations, "evaluate", interrupted)
+    config = dataclasses.replace(SMALL, eval_every=9, eval_episodes=2, run_dir=str(tmp_path / "run"))
+    with pytest.raises(KeyboardInterrupt, match="run was stopped after iteration 6 and saved"):
+        train(config, callback=callback)
+    summary = summary_of(tmp_path / "run")
+    assert (summary["stop_reason"], summary["evaluation"]["iteration"]) == ("finished", 6)
 
 
 def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:
