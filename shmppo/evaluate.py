@@ -102,16 +102,17 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     """Let each pair of runs play, and return what the command prints."""
     from shmppo.policies.evaluation import evaluate
     from shmppo.policies.opponents import game_results, round_robin_table
+    from shmppo.policies.policy import load_trained
 
     for name in ("opponent", "seat", "video", "record"):
         require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
     require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
     runs = list(map(str, options.run_dir))
+    agents = load_trained(runs[0], trust=options.trust, env_kwargs=options.env_kwargs).task.agents
+    require(len(agents) <= 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
     shares = {}
     for i, j in itertools.combinations(range(len(runs)), 2):
         result = evaluate(runs[i], **arguments | {"opponent": runs[j]})
-        agents = [name for name in result.info if name.startswith("info/return/")]
-        require(len(agents) == 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
         shares[i, j] = game_results(result.episodes)
     if options.json:
         return json.dumps([{"runs": [runs[i], runs[j]], **share} for (i, j), share in shares.items()])

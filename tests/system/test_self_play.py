@@ -310,5 +310,8 @@ def test_a_round_robin_needs_a_game_of_two(tmp_path: Path) -> None:
     config = TrainConfig(env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2)
     config = dataclasses.replace(config, hidden_size=8, workers=0, quiet=True, total_steps=1)
     run = Path(train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["run_dir"])
+    options, steps = EvaluateConfig(run_dir=(run, run), round_robin=True, trust=TRUST), []
+    arguments = {"episodes": 1, "trust": TRUST, "progress": lambda ended, step: steps.append(step)}
     with pytest.raises(ConfigError, match="--round-robin needs a game of 2 agents, not 3; use --opponent"):
-        _round_robin(EvaluateConfig(run_dir=(run, run), round_robin=True), {"episodes": 1, "trust": TRUST})
+        _round_robin(options, arguments)
+    assert not steps
