@@ -137,11 +137,11 @@ def test_a_failed_reset_does_not_change_the_episode_before_it(how: str, tmp_path
     assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
 
 
-@pytest.mark.parametrize("natural_end", [False, True])
-def test_the_learner_gives_a_failed_step_no_advantage(natural_end: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("natural_end", "gamma"), [(False, 0.99), (True, 0.99), (False, 0.0), (True, 0.0)])
+def test_the_learner_gives_a_failed_step_no_advantage(natural_end: bool, gamma: float, tmp_path: Path) -> None:
     config = configuration(
         "FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False,
-        truncation_is_termination=natural_end,
+        truncation_is_termination=natural_end, gamma=gamma,
     )  # fmt: skip
     buffers, learner, _ = sampled(config)
     rollout = buffers.rollout
