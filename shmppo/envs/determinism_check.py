@@ -33,7 +33,7 @@ from shmppo.envs.backends import make_vector_env, sync_vector_env
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore
-from shmppo.envs.wrappers import allowed_action
+from shmppo.envs.wrappers import allowed_action, random_action
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import path_name
 from shmppo.utils.rng import determinism_check_generator
@@ -217,7 +217,7 @@ class CheckedEnv:
         """Draw the next action of environment k. It obeys the mask of --action-masks."""
         space, generator = self._spaces[k], self._generators[k]
         if not self._envs.observation.has_mask:
-            return space.sample()
+            return random_action(space)
         return allowed_action(space, self._envs.obs[-1][k], lambda part: generator.choice(np.flatnonzero(part)))
 
     def _observed(self) -> dict[str, Any]:

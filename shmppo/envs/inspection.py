@@ -19,7 +19,7 @@ from shmppo.envs.row_check import check_rows
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import Task
-from shmppo.envs.wrappers import first_allowed_action
+from shmppo.envs.wrappers import first_allowed_action, random_action
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import StateStd
@@ -55,7 +55,7 @@ def inspect_task(config: TrainConfig) -> Task:
         state_std = _state_std(config) if config.std == "state" else None
         squash, beta = config.squash_actions, config.distribution == "beta"
         distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
-        choose_action = partial(first_allowed_action, env.action_space) if config.action_masks else None
+        choose_action = partial(first_allowed_action if config.action_masks else random_action, env.action_space)
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
         contract = check_contract(env, where, wanted, choose_action)
         backend = _backend(config, env)

@@ -49,6 +49,22 @@ def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], 
     return np.reshape(choices, space.nvec.shape) + space.start
 
 
+def random_action(space: Any, observation: Any = None) -> Any:
+    """Return a sample of an action space in the types of training: a Discrete action is an int, not np.int64.
+
+    observation: is ignored. `first_allowed_action` has the same arguments.
+    """
+    return _with_int(space.sample())
+
+
+def _with_int(action: Any) -> Any:
+    if isinstance(action, dict):
+        return {key: _with_int(part) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return tuple(map(_with_int, action))
+    return int(action) if isinstance(action, np.integer) else action
+
+
 class RepeatAction(gymnasium.Wrapper):
     """Repeats each action for several steps, or until the episode ends. The reward is the sum of their rewards."""
 

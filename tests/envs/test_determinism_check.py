@@ -7,16 +7,20 @@ import copy
 import json
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
+from environments import Counter
 from helpers import long_after
-from space_environments import ACTION_SPACES, SPACES
+from space_environments import ACTION_SPACES, SPACES, Echo
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.check_process import CheckProcesses, Finding, _Side, compare
 from shmppo.envs.determinism_check import Outcome, make_request, outcomes
 from shmppo.envs.inspection import inspect_task
+from shmppo.runs.trainer import train
 
 
 def check(steps: int = 200, **fields: Any) -> Finding:
@@ -115,6 +119,26 @@ SEEDED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", SEEDED, ids=str)
 def test_an_environment_that_is_a_function_of_its_seed_raises_no_alarm(fields: dict[str, Any]) -> None:
     assert check(**fields) == Finding(200)
+
+
+def types_of(action: Any) -> Any:
+    parts = action.items() if isinstance(action, dict) else enumerate(action) if isinstance(action, tuple) else ()
+    return type(action), [(key, types_of(part)) for key, part in parts], getattr(action, "dtype", None)
+
+
+@pytest.mark.parametrize(("kind", "kwargs"), [(Counter, {}), *((Echo, {"actions": name}) for name in ACTION_SPACES)])
+def test_actions_of_the_checks_have_the_types_of_training(
+    kind: type[gymnasium.Env], kwargs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    step = kind.step
+    monkeypatch.setattr(kind, "step", lambda env, action: (seen.append(types_of(action)), step(env, action))[1])
+    fields = {"env": f"{kind.__module__}:{kind.__name__}", "env_kwargs": kwargs}
+    check(20, **fields)
+    small = {"num_envs": 4, "rollout_steps": 8, "seq_len": 8, "minibatches": 2, "total_steps": 32, "quiet": True}
+    config = TrainConfig(**fields, **small, workers=0, check_determinism=0, run_dir=str(tmp_path / "run"))
+    train(config)
+    assert all(types == seen[-1] for types in seen), f"training: {seen[-1]}, checks: {seen[0]}"
 
 
 @pytest.mark.parametrize("backend", ["auto", "gymnasium"])
