@@ -24,11 +24,6 @@ PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 START_TRIES, RETRY_SECONDS = 3, 0.2
 
 
-def has_fork_server() -> bool:
-    """Return whether the system supports fork servers."""
-    return "forkserver" in multiprocessing.get_all_start_methods()
-
-
 def start_fork_server() -> None:
     """Start the fork server, which imports PRELOAD while this process continues. Safe to call again.
 

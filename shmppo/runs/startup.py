@@ -11,7 +11,7 @@ from rich.status import Status
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
-from shmppo.parallel.fork_server import has_fork_server, kill_fork_server, start_fork_server
+from shmppo.parallel.fork_server import kill_fork_server, start_fork_server
 from shmppo.storage.run_directory import refuse_existing_run
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import is_importing_main
@@ -39,7 +39,7 @@ def early_fork_server(config: TrainConfig) -> Iterator[None]:
 
     It takes seconds to import torch. Started early, it does so while this process imports torch, too.
     """
-    if is_importing_main() or not has_fork_server() or not config.num_workers:
+    if is_importing_main() or not config.num_workers:
         yield
         return
     start_fork_server()

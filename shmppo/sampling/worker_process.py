@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from shmppo.parallel.fork_server import has_fork_server, start_fork_server, started_process
+from shmppo.parallel.fork_server import start_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
@@ -70,9 +70,8 @@ class WorkerProcess:
 
 
 def start_context() -> Any:
-    """Return the multiprocessing context of a run, and start its fork server. Without fork servers it is "spawn"."""
+    """Return the multiprocessing context of a run, and start its fork server."""
     if not main_is_importable():
         vars(sys.modules["__main__"]).pop("__file__", None)  # "<stdin>", which workers would try to import
-    if has_fork_server():
-        start_fork_server()
-    return torch.multiprocessing.get_context("forkserver" if has_fork_server() else "spawn")
+    start_fork_server()
+    return torch.multiprocessing.get_context("forkserver")
