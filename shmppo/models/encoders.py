@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -152,11 +152,6 @@ class Mlp(nn.Module):
         self.linears = nn.ModuleList(orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) if layer_norm else nn.Identity() for width in widths[1:])
         self.features = widths[-1]
-
-    @property
-    def linear_list(self) -> list[nn.Linear]:
-        """The linear layers as a list with the right element type."""
-        return cast("list[nn.Linear]", list(self.linears))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, …] to [B, features]."""

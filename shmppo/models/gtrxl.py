@@ -120,11 +120,6 @@ class Gtrxl(nn.Module):
         self.into = nn.Linear(inputs, hidden)
         self.layers = nn.ModuleList(GtrxlLayer(hidden, heads, window) for _ in range(layers))
 
-    @property
-    def layer_list(self) -> list[GtrxlLayer]:
-        """The layers as a list with the right element type."""
-        return cast("list[GtrxlLayer]", list(self.layers))
-
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step.
 
@@ -132,7 +127,7 @@ class Gtrxl(nn.Module):
         """
         x = self.into(x.transpose(0, 1).contiguous())
         steps, states = x.shape[1], []
-        for layer, before in zip(self.layer_list, state.unbind(), strict=True):
+        for layer, before in zip(self.layers, state.unbind(), strict=True):
             memory, count = torch.unflatten(before[:, :-1], 1, (-1, x.shape[-1])), before[:, -1:]
             x, memory = layer(x, memory, count)
             states.append(torch.cat([memory.flatten(1), (count + steps).clamp(max=float(memory.shape[1]))], -1))

@@ -11,7 +11,6 @@ Axes: L steps, J sequences, H hidden units, K signals, D coefficients per signal
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 import torch
@@ -139,19 +138,14 @@ class Lmu(nn.Module):
         self.layers = nn.ModuleList(LmuLayer(hidden if i else inputs, hidden, window) for i in range(layers))
 
     @property
-    def layer_list(self) -> list[LmuLayer]:
-        """The layers as a list with the right element type."""
-        return cast("list[LmuLayer]", list(self.layers))
-
-    @property
     def constant_products(self) -> int:
         """Multiplications per step by constants. The number of weights does not count them."""
-        return sum(SIGNALS * layer.memory.order**2 for layer in self.layer_list)
+        return sum(SIGNALS * memory.order**2 for memory in self.modules() if isinstance(memory, DelayMemory))
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step."""
         states = []
-        for layer, part in zip(self.layer_list, state.unbind(), strict=True):
+        for layer, part in zip(self.layers, state.unbind(), strict=True):
             x, after = layer(x, part)
             states.append(after)
         return x, torch.stack(states)

@@ -13,7 +13,6 @@ Axes: L steps, J sequences, H hidden units.
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -69,15 +68,10 @@ class Lru(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(LruLayer(hidden if i else inputs, hidden, window) for i in range(layers))
 
-    @property
-    def layer_list(self) -> list[LruLayer]:
-        """The layers as a list with the right element type."""
-        return cast("list[LruLayer]", list(self.layers))
-
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step."""
         reals, imaginaries = [], []
-        for layer, real, imaginary in zip(self.layer_list, *(part.unbind() for part in state), strict=True):
+        for layer, real, imaginary in zip(self.layers, *(part.unbind() for part in state), strict=True):
             x, after_real, after_imaginary = layer(x, real, imaginary)
             reals.append(after_real)
             imaginaries.append(after_imaginary)

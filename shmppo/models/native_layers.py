@@ -14,7 +14,7 @@ from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
 from shmppo.models.encoders import Mlp
 from shmppo.models.gtrxl import Gtrxl, GtrxlLayer, linears
-from shmppo.models.lmu import SIGNALS, Lmu
+from shmppo.models.lmu import SIGNALS, Lmu, LmuLayer
 from shmppo.models.lru import Lru, LruLayer
 from shmppo.spaces.observations import Leaf
 
@@ -175,7 +175,7 @@ class LayerBuilder:
             self.kept += statistics[i] or ()
             names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
             self._add("input", as_rows(obs[i]), part, **{name: array.ctypes.data for name, array in names.items()})
-        for linear, norm in zip(network.linear_list, network.norms, strict=True):
+        for linear, norm in zip(linears(network.linears), network.norms, strict=True):
             if isinstance(norm, nn.LayerNorm):
                 hidden = self.linear(x, linear)
                 x = self._new(linear.out_features)
@@ -200,11 +200,11 @@ class LayerBuilder:
             state = (Rows * 2)(*(rows(self._state[:, start : start + size]) for start in starts))
             fields = {"state": state, "writes_state": writes_state}
             if isinstance(core, Lru):
-                x = self._lru_layer(core.layer_list[i], x, fields)
+                x = self._lru_layer(cast(LruLayer, core.layers[i]), x, fields)
             elif isinstance(core, Gtrxl):
-                x = self._gtrxl_layer(core.layer_list[i], x, fields)
+                x = self._gtrxl_layer(cast(GtrxlLayer, core.layers[i]), x, fields)
             elif isinstance(core, Lmu):
-                layer = core.layer_list[i]
+                layer = cast(LmuLayer, core.layers[i])
                 transition, into = layer.memory.transition.numpy(), layer.memory.into.numpy()
                 self.kept += [transition, into]
                 fields |= {"weight": transition.ctypes.data, "bias": into.ctypes.data}

@@ -94,7 +94,7 @@ def reference(core: Gtrxl, x: Tensor, state: Tensor) -> tuple[np.ndarray, list[l
     for t in range(STEPS):
         for j in range(SEQUENCES):
             row = applied(core.into, x[t, j].numpy())
-            for layer, of_layer in zip(core.layer_list, memories, strict=True):
+            for layer, of_layer in zip(core.layers, memories, strict=True):
                 row = step(layer, row, of_layer[j])
             features[t, j] = row
     return features, memories
@@ -158,7 +158,7 @@ def test_the_weights_of_each_head_are_orthogonal_at_first() -> None:
     task = inspect_task(config)
     core = build_model(config, task.observation, task.distribution).trunk_list[0].core
     assert isinstance(core, Gtrxl)
-    for layer in core.layer_list:
+    for layer in core.layers:
         query, key = layer.attention.query.weight.detach(), linears(layer.attention.keys)[3].weight.detach()
         torch.testing.assert_close(query @ query.T, torch.eye(64), rtol=0, atol=1e-5)
         torch.testing.assert_close(key.T @ key, torch.eye(16), rtol=0, atol=1e-5)

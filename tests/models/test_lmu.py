@@ -59,7 +59,7 @@ def reference(core: Lmu, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     features = []
     for t in range(len(x)):
         rows = list(x[t])
-        for layer, of_layer in zip(core.layer_list, memories, strict=True):
+        for layer, of_layer in zip(core.layers, memories, strict=True):
             for j, row in enumerate(rows):
                 signals = layer.signals.weight @ row + layer.signals.bias
                 of_layer[j] = [transition @ m + into * u for m, u in zip(of_layer[j], signals, strict=True)]
@@ -119,7 +119,7 @@ def test_the_number_of_coefficients(hidden: int, window: int, order: int) -> Non
     features, after = core(torch.ones(9, 4, 3), state)
     assert features.shape == (9, 4, hidden)
     assert after.shape == state.shape
-    assert not core.layer_list[0].memory.state_dict(), "constants must not be in checkpoints"
+    assert not core.layers[0].memory.state_dict(), "constants must not be in checkpoints"
     assert core.constant_products == 2 * SIGNALS * order**2
 
 

@@ -42,7 +42,7 @@ def reference(core: Lru, x: Tensor, real: Tensor, imaginary: Tensor) -> tuple[Te
     features = []
     for t in range(len(x)):
         rows = list(x[t])
-        for layer, of_layer in zip(core.layer_list, states, strict=True):
+        for layer, of_layer in zip(core.layers, states, strict=True):
             size = torch.exp(-torch.exp(layer.log_decay))
             eigenvalue = size * torch.exp(1j * torch.exp(layer.log_phase))
             for j, row in enumerate(rows):
@@ -78,7 +78,7 @@ def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None
 
 
 def test_at_the_start_numbers_decay_over_the_window_and_rotate_by_different_angles() -> None:
-    layer = Lru(3, 40, 1, 50).layer_list[0]
+    layer = Lru(3, 40, 1, 50).layers[0]
     real, imaginary, gamma = (part.detach() for part in layer.factors())
     size = torch.hypot(real, imaginary)
     torch.testing.assert_close(size**50, torch.full((40,), math.exp(-1)), rtol=1e-4, atol=0)
@@ -93,7 +93,7 @@ def test_a_trunk_keeps_the_first_decays_and_sets_the_other_parameters() -> None:
     task = inspect_task(config)
     core = build_model(config, task.observation, task.distribution).trunk_list[0].core
     assert isinstance(core, Lru)
-    for layer in core.layer_list:
+    for layer in core.layers:
         torch.testing.assert_close(layer.log_decay.detach().exp(), torch.full((64,), 1 / 30))
         assert float(layer.log_phase.detach().exp().max()) == pytest.approx(math.pi, abs=0.03)
         assert not layer.into.bias.any()
@@ -107,7 +107,7 @@ def test_the_recurrence_keeps_its_precision_with_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         _, (real, imaginary) = core(x, tuple(state))
     assert real.dtype == imaginary.dtype == torch.float32
-    layer = core.layer_list[0]
+    layer = core.layers[0]
     rounded = (layer.into.weight.bfloat16() @ x.bfloat16().unsqueeze(-1)).squeeze(-1) + layer.into.bias.bfloat16()
     by_real, by_imaginary, gamma = (part.detach() for part in layer.factors())
     eigenvalue, h = torch.complex(by_real, by_imaginary), torch.complex(state[0][0], state[1][0])

@@ -255,7 +255,7 @@ def test_the_activation_follows_each_layer(activation: Any) -> None:
     mlp = Mlp(3, TrainConfig(encoder_sizes=(5, 4), activation=activation))
     apply = getattr(torch, activation)
     x = torch.randn(7, 3)
-    first, second = mlp.linear_list
+    first, second = mlp.linears
     assert torch.equal(mlp(x), apply(second(apply(first(x)))))
 
 
