@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
+from shmppo.config.checks import shown
 from shmppo.envs.snapshots import spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec, path_name, relative_pronoun
@@ -87,10 +88,10 @@ def check_contract(
         isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in NUMBERS
     )
     if not is_number:
-        raise ConfigError(f"{where}: step returned the reward {brief(reward)}; it must be one number")
+        raise ConfigError(f"{where}: step returned the reward {shown(reward)}; it must be one number")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
-            raise ConfigError(f"{where}: step returned {name} = {brief(flag)}; it must be a bool")
+            raise ConfigError(f"{where}: step returned {name} = {shown(flag)}; it must be a bool")
     if not isinstance(info, dict):
         raise ConfigError(f"{where}: step returned {kind_of(info)} as its info; {STEP_RULE}, info a dict")
     if accepted != "episode":  # an episode may depend on earlier ones
@@ -193,9 +194,3 @@ def result_of(returned: Any) -> str:
     if not isinstance(returned, tuple):
         return kind_of(returned)
     return "1 value" if len(returned) == 1 else f"{len(returned)} values"
-
-
-def brief(value: Any) -> str:
-    """Return the repr of a value as one line of at most 100 characters."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 100 else text[:97] + "..."

@@ -15,7 +15,7 @@ import numpy as np
 from shmppo.config.checks import shown
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import STEP_RULE, brief, result_of
+from shmppo.envs.checker import STEP_RULE, result_of
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.handles import RenderedHandle, creation_errors
@@ -229,7 +229,7 @@ class SyncVectorEnv(VectorEnv):
                 raise TypeError("the reward is text")
             number = float(reward)
         except Exception as error:
-            raise self._error(i, f"step returned the reward {brief(reward)}; it must be one number") from error
+            raise self._error(i, f"step returned the reward {shown(reward)}; it must be one number") from error
         self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
         return number, terminated, truncated
 
