@@ -146,6 +146,6 @@ def load_policy(
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or if the environment
             cannot be made.
     """
-    from shmppo.policies import policy
+    from shmppo.policies.policy import Policy, load_trained
 
-    return policy.load_policy(run_dir, checkpoint=checkpoint, seed=seed, trust=trust)
+    return Policy(load_trained(run_dir, checkpoint, trust), seed)

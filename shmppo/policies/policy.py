@@ -212,10 +212,3 @@ class Policy:
         if not batch:
             return actions[0], after[0]
         return actions if isinstance(actions[0], (tuple, dict)) else np.stack(actions), after
-
-
-def load_policy(
-    run_dir: str | Path, *, checkpoint: str | int | Path = "last", seed: int = 0, trust: Trusted = ()
-) -> Policy:
-    """See `shmppo.load_policy`."""
-    return Policy(load_trained(run_dir, checkpoint, trust), seed)

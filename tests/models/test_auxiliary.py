@@ -16,6 +16,7 @@ import torch
 from conftest import assert_no_bit_changes, planned, sampled
 from helpers import KERNELS, assert_refused
 
+from shmppo import load_policy
 from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -23,7 +24,6 @@ from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model, network_weights
 from shmppo.parallel.columns import LossTerms
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.export_policy import export_policy

@@ -12,12 +12,12 @@ import torch
 from conftest import worker_processes
 from helpers import assert_refused, long_after
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.tools.export import export
 

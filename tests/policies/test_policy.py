@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.policies.policy import Policy, input_names, load_policy, load_trained
+from shmppo.policies.policy import Policy, input_names, load_trained
 from shmppo.runs.trainer import train
 
 SMALL = TrainConfig(

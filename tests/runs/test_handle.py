@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.policy import load_policy
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint

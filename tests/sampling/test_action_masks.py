@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from networks import Leaky
 from space_environments import Masked
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import ActionMaskWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import train
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import mask_logits

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import summary_of
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.policies.policy import load_policy
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import CollectTimes, Pool

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import (
     BEFORE,

@@ -16,12 +16,12 @@ from conftest import published, summary_of
 from helpers import KERNELS, assert_refused
 from rank_processes import directories, output_of, start
 
+from shmppo import load_policy
 from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.policy import load_policy
 from shmppo.runs.teacher import with_teacher
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.collector import Collector

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shmppo import load_policy
 from shmppo.config.train_config import load_config
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.policy import load_policy
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.tools.verify import verify_run
 from shmppo.utils.machine import versions

@@ -14,11 +14,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
 from shmppo.export import main
-from shmppo.policies.policy import load_policy, load_trained
+from shmppo.policies.policy import load_trained
 from shmppo.runs.trainer import train
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.tools.export import ExportedPolicy, export

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.policies.policy import load_policy
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.export_policy import export_policy
