@@ -191,14 +191,7 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
         OSError: if a file cannot be written.
     """
     (run_dir / PROFILE_DIRECTORY).mkdir(exist_ok=True)
-    np.savez(
-        run_dir / PROFILE_DIRECTORY / f"{iteration:06d}.npz",
-        steps=profile.steps,
-        sequential=profile.sequential,
-        reference=profile.reference,
-        probe_steps=profile.probe_steps,
-        seconds=profile.seconds,
-    )
+    np.savez(run_dir / PROFILE_DIRECTORY / f"{iteration:06d}.npz", **vars(profile))
     summary = (
         iteration, int(profile.steps[-1]), profile.probe_steps, profile.sequential_mean, float(profile.reference[0]),
         profile.gamma, profile.slope, profile.monotonic_share, profile.seconds,
