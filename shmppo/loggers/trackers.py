@@ -81,14 +81,10 @@ class LoggerList:
         return self._callback is not None and bool(self._callback(*arguments))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """Call `finish` of all loggers, if they have started and not finished."""
+        """Call `finish` of all loggers, if they have started and not finished. summary: None if the run has failed."""
         if self._running:
             self._running = False
             self._each(lambda logger: logger.finish(summary))
-
-    def close(self) -> None:
-        """Call `finish(None)` of all loggers, if they have started and not finished. The run has failed then."""
-        self.finish(None)
 
     def _each(self, call: Callable[[Logger], None]) -> None:
         """Call all loggers. Remove those that raise, with a warning."""

@@ -70,7 +70,7 @@ class Outputs:
                 if config.eval_every is not None:
                     self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
-            stack.enter_context(closing(loggers))
+            stack.callback(loggers.finish, None)
             self._open = stack.pop_all()
 
     def start(self, iteration: int, check: BackgroundCheck) -> None:

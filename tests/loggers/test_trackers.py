@@ -67,14 +67,14 @@ def test_a_logger_that_has_not_started_does_not_finish() -> None:
             calls.append(summary)
 
     loggers = LoggerList(loggers=[Recorder()])
-    loggers.close()
+    loggers.finish(None)
     assert calls == []
     loggers.start(Path(), SMALL, 0)
     loggers.finish({})
-    loggers.close()
+    loggers.finish(None)
     assert calls == ["start", {}]
     loggers.start(Path(), SMALL, 0)
-    loggers.close()
+    loggers.finish(None)
     assert calls[2:] == ["start", None], "the run has failed"
 
 
