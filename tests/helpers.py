@@ -246,6 +246,11 @@ def memory_digest(buffers: SharedBuffers) -> str:
     return hashlib.sha256(buffers.memory.numpy().tobytes()).hexdigest()
 
 
+def idle_control() -> Any:
+    """Counters of progress in which no worker has begun a step."""
+    return SimpleNamespace(progress=np.zeros((2, 2), np.int64), finished_rollouts=np.zeros(8, np.int64))
+
+
 def make_run_directory(config: TrainConfig) -> Path:
     """Create the directory of a run, and unlock it."""
     with ExitStack() as stack:

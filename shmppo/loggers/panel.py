@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shmppo.loggers.status import RunStatus
+from shmppo.loggers.status import RunStatus, evaluation_text
 from shmppo.loggers.text import LEVELS, clock, number, show_levels, sparkline
 from shmppo.utils.phase_timer import PHASES
 
@@ -39,7 +39,7 @@ class RunPanel:
         if row := status.row:
             lines.append(_return_line(status, width))
             if status.evaluation:
-                text = f"{status.evaluated}  at iteration {status.evaluation['iteration']:,.0f}"
+                text = f"{evaluation_text(status.evaluation)}  at iteration {status.evaluation['iteration']:,.0f}"
                 lines.append(Text.assemble(("evaluation     ", "bold"), text))
             lines.append(_metrics(row, status, width))
             lines += [*phase_bar(row, width)]

@@ -30,8 +30,8 @@ class RunStatus:
     config: TrainConfig
     run_dir: Path
     stop: StopRequest
-    control: Control | None = None
-    """Shared counters of the workers' progress. None: unknown."""
+    control: Control
+    """Shared counters of the workers' progress."""
     iteration: int = 0
     """Number of finished iterations."""
     ready: bool = False
@@ -61,8 +61,6 @@ class RunStatus:
     @property
     def sampled(self) -> int:
         """Steps of the running iteration that all environments of this rank have begun."""
-        if self.control is None:
-            return 0
         steps = self.control.progress[:, 0] - self.iteration * self.config.rollout_steps
         return int(steps.clip(0, self.config.rollout_steps).mean() * self.config.num_envs)
 
@@ -76,7 +74,7 @@ class RunStatus:
             return f"starting {count(config.num_workers, 'worker')} and their environments"
         if self.iteration >= config.last_iteration:
             return "finished"
-        if self.control is not None and int(self.control.finished_rollouts.min()) > self.iteration:
+        if int(self.control.finished_rollouts.min()) > self.iteration:
             return "updating the weights"
         return f"sampling {self.sampled:,} of {config.rank_steps:,} steps"
 
@@ -131,11 +129,6 @@ class RunStatus:
         row = self.row or {}
         means = {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
         return {name: number(means[name]) for name in sorted(means, key=_not_success)[:3]}
-
-    @property
-    def evaluated(self) -> str:
-        """The last evaluation, see `evaluation_text`."""
-        return evaluation_text(self.evaluation) if self.evaluation else ""
 
     @property
     def title(self) -> str:

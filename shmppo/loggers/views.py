@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Protocol
 
-from shmppo.loggers.status import RunStatus, count
+from shmppo.loggers.status import RunStatus, count, evaluation_text
 from shmppo.loggers.text import clock, number
 
 
@@ -85,7 +85,7 @@ def row_line(status: RunStatus) -> str:
         f"iteration {status.iteration:,}/{status.config.last_iteration:,}  "
         f"steps {row['env_steps']:,.0f}/{status.total_steps:,}  return {status.mean_return}  "
         + "".join(f"{name} {value}  " for name, value in status.info.items())
-        + (f"evaluation {status.evaluated}  " if status.evaluation else "")
+        + (f"evaluation {evaluation_text(status.evaluation)}  " if status.evaluation else "")
         + f"{row['steps_per_second']:,.0f} steps/s  approx_kl {number(row['approx_kl'])}  "
         f"{clock(status.elapsed)} elapsed, {clock(status.remaining)} left"
     )

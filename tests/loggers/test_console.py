@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import idle_control
 from public_helpers import NO_CHECK
 
 from shmppo.config.train_config import TrainConfig
@@ -102,7 +103,7 @@ def test_a_terminal_shows_the_start_the_progress_and_the_stop(tmp_path: Path) ->
 
 
 def display_of(tmp_path: Path) -> ConsoleDisplay:
-    return ConsoleDisplay(RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest()))
+    return ConsoleDisplay(RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control()))
 
 
 class Broken:
@@ -136,7 +137,7 @@ def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, monkeypatch: py
 def test_a_dumb_terminal_gets_lines(terminal: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal != "", raising=False)
     monkeypatch.setenv("TERM", terminal)
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest())
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control())
     assert isinstance(views.view_for(status), kind)
 
 
@@ -144,7 +145,7 @@ def test_lines_show_progress_before_the_first_iteration_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ConsoleDisplay, "TICK_SECONDS", 60.0)
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), ready=True)
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), ready=True)
     display = ConsoleDisplay(status)
     display._next_progress = 0.0
     for _ in range(2):
@@ -165,7 +166,7 @@ def test_a_due_line_shows_the_last_finished_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(views, "row_line", lambda status: f"row {status.iteration}")
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), ready=True)
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), ready=True)
     view = views.LineView(status)
     for iteration in (1, 2):
         status.add({"iteration": iteration, "return_mean_100": 0.0, "env_steps": 0}, [], 0)

@@ -8,12 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from helpers import idle_control
 from rich.console import Console
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.loggers.panel import RunPanel, phase_bar, worker_line
-from shmppo.loggers.status import RunStatus
+from shmppo.loggers.status import RunStatus, evaluation_text
 from shmppo.loggers.views import row_line
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.signals import StopRequest
@@ -27,7 +28,7 @@ NAMES = (
 
 def status_of(workers: int = 2, env: str = "CartPole-v1") -> RunStatus:
     config = TrainConfig(env=env, workers=workers, num_envs=64)
-    return RunStatus(config, Path("runs/" + env), StopRequest())
+    return RunStatus(config, Path("runs/" + env), StopRequest(), idle_control())
 
 
 def lines_of(status: RunStatus, width: int, encoding: str = "utf-8") -> list[str]:
@@ -91,7 +92,7 @@ def test_the_last_evaluation_is_shown(width: int) -> None:
     assert "far" not in text, "success is what users look for"
     assert "evaluation 9.500 ± 1.250  is_success 0.800  " in row_line(status)
     del status.evaluation["eval/info/is_success"]
-    assert status.evaluated == "9.500 ± 1.250  far 2.000"
+    assert evaluation_text(status.evaluation) == "9.500 ± 1.250  far 2.000"
 
 
 def test_bars_grow_with_the_terminal() -> None:

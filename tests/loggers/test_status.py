@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
+from helpers import idle_control
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers import status as status_module
@@ -24,8 +24,7 @@ def row(iteration: int, value: float = 1.0) -> dict[str, float]:
 
 
 def new_status(config: TrainConfig = CONFIG, iteration: int = 0) -> Any:
-    control: Any = SimpleNamespace(progress=np.zeros((2, 2), np.int64), finished_rollouts=np.zeros(8, np.int64))
-    return RunStatus(config, Path("runs/a"), StopRequest(), control, iteration)
+    return RunStatus(config, Path("runs/a"), StopRequest(), idle_control(), iteration)
 
 
 def test_the_activity_follows_the_counters_of_the_workers() -> None:
