@@ -18,7 +18,7 @@ import torch
 
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.options import Throughput
-from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
@@ -38,7 +38,7 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
         weights_sha256, and the fields of the configuration that matter for speed.
     """
     run = measured_run(config, iterations)
-    config = from_json(run.summary["config"])  # with what the run has chosen
+    config = TrainConfig(**run.summary["config"])  # with what the run has chosen
     phases = {phase: run.median(f"{phase}_seconds") for phase in PHASES}
     return {
         "env": config.env_id,

@@ -272,18 +272,12 @@ class TrainConfig(
         return dataclasses.replace(self, **absolute)
 
     def to_json(self) -> dict[str, Any]:
-        """Return every field as JSON values. Defaults replace None in env, hide_obs, and anneal_steps."""
+        """Return every field as JSON values, from which `TrainConfig(**fields)` makes the configuration again.
+
+        Defaults replace None in env, hide_obs, and anneal_steps.
+        """
         resolved = {"env": self.env_id, "hide_obs": self.hidden_indices, "anneal_steps": self.anneal_horizon}
         return dataclasses.asdict(self) | resolved
-
-
-def from_json(fields: Mapping[str, Any]) -> TrainConfig:
-    """Make a configuration from the output of `TrainConfig.to_json` after a round trip through JSON.
-
-    Raises:
-        ConfigError: for an unknown field or a wrong type, or if the configuration cannot run.
-    """
-    return TrainConfig(**fields)
 
 
 def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,7 +357,7 @@ def load_config(run_dir: Path) -> TrainConfig:
         raise ConfigError(f"{path} does not exist; name the directory of a run, which contains config.json")
     content = read_object(path, "restore it or start a new run")
     try:
-        return from_json(content["config"])
+        return TrainConfig(**content["config"])
     except (ConfigError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 

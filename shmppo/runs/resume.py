@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields, resumed_config
-from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.schedule import Schedule
@@ -57,7 +57,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
         is_older = request.checkpoint != "last" and iteration != load_resumable_checkpoint(own)["iteration"]
-        before = from_json(json.loads(checkpoint["config"]))
+        before = TrainConfig(**json.loads(checkpoint["config"]))
         check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
             _check_origin(before, own, request.checkpoint)

@@ -12,7 +12,7 @@ from typing import Any
 
 from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.options import NetworkOptions
-from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError
@@ -100,7 +100,7 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
         return None
     path = user_path(config.init_from, "--init-from").absolute()
     state = _load_on_all_ranks(path, "--init-from", process_group)
-    return InitialWeights(path, from_json(json.loads(state["config"])), state["iteration"], state["learner"])
+    return InitialWeights(path, TrainConfig(**json.loads(state["config"])), state["iteration"], state["learner"])
 
 
 def load_teacher(

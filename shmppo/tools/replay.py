@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.config.train_config import from_json
+from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -35,7 +35,7 @@ def replay(file: str | Path, trust: Trusted = ()) -> int:
         raise ConfigError(f"{file} does not exist; name the failed_episode.json of a run")
     content = read_object(file, "name the failed_episode.json of a run")
     try:
-        config = from_json(content["config"])
+        config = TrainConfig(**content["config"])
         index, episode = int(content["env_index"]), int(content["episode"])
         began, failed = content.get("options"), content.get("failed_options")
         actions = np.array(content["actions"], np.float32)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from shmppo.config.checks import require
 from shmppo.config.differences import flags_with_values
 from shmppo.config.resumable import RESUMABLE, different_fields
-from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import SUMMARY
@@ -47,7 +47,7 @@ class RunProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked_to_stop = False
         if (run_dir / "config.json").is_file():
-            own = from_json(self.config.to_json())  # config.json has defaults in place of None
+            own = TrainConfig(**self.config.to_json())  # config.json has defaults in place of None
             different = " and ".join(different_fields(load_config(run_dir), own))
             require(not different, f"{run_dir} has a run with another {different}; name another directory")
 
@@ -133,8 +133,9 @@ class RunProcess:
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
         if list(self.run_dir.glob("checkpoint*.pt")):
-            fields = from_json(self.config.to_json()).fields()  # as in the checkpoint, with defaults in place of None
-            flags = flags_with_values({name: fields[name] for name in RESUMABLE if name not in ("workers", "quiet")})
+            own = TrainConfig(**self.config.to_json())  # as in the checkpoint, with defaults in place of None
+            kept = [name for name in RESUMABLE if name not in ("workers", "quiet")]
+            flags = flags_with_values({name: getattr(own, name) for name in kept})
             return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags]
         if (self.run_dir / "config.json").is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint

@@ -14,7 +14,7 @@ from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.resumable import different_fields
 from shmppo.config.run_options import ReportOptions
-from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
@@ -119,7 +119,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
         raise ConfigError(f"{error}; remove it, or restore it") from error
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
-    config = from_json(json.loads(state["config"]))
+    config = TrainConfig(**json.loads(state["config"]))
     if config.demonstrations is not None and "carry" in state:
         digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
     return Checkpoint(path, state["iteration"], config, digests, state["inexact_reasons"], state["initial_weights"])

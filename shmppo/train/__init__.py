@@ -61,7 +61,7 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
 def _print_summary(summary: dict[str, Any]) -> None:
     """Print the summary of a run, except with --quiet."""
     if not summary["config"]["quiet"]:
-        from shmppo.config.train_config import from_json
+        from shmppo.config.train_config import TrainConfig
         from shmppo.loggers.summary import summary_text
 
-        print(summary_text(from_json(summary["config"]), summary, Path(summary["run_dir"])))
+        print(summary_text(TrainConfig(**summary["config"]), summary, Path(summary["run_dir"])))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import make_run_directory
 
-from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
@@ -166,9 +166,9 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_configuration_is_the_same_after_a_round_trip_through_its_file(tmp_path: Path) -> None:
     config = TrainConfig(env="Pendulum-v1", hide_obs=(2,), target_kl=0.1, run_dir=str(tmp_path / "run"))
     assert load_config(make_run_directory(config)).to_json() == config.to_json()
-    assert from_json(json.loads(json.dumps(config.to_json()))).to_json() == config.to_json()
+    assert TrainConfig(**json.loads(json.dumps(config.to_json()))).to_json() == config.to_json()
     with pytest.raises(ConfigError, match="there is no field color"):
-        from_json({"color": "red"})
+        TrainConfig(**{"color": "red"})
     with pytest.raises(ConfigError, match=r"config\.json does not exist"):
         load_config(tmp_path)
     (tmp_path / "run" / "config.json").write_text("{")

@@ -16,7 +16,7 @@ from conftest import TESTS
 from public_helpers import long_after
 
 from shmppo.config.plugins import parse_call
-from shmppo.config.train_config import TrainConfig, from_json
+from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
@@ -121,7 +121,7 @@ def test_arguments_from_the_command_line_and_from_a_file() -> None:
     pairs = ["a=1", "b=false", "c=text", "d=[1,2]", 'e={"x": null}', "f="]
     config = tyro.cli(TrainConfig, args=["--env", "CartPole-v1", "--env-kwargs", *pairs])
     assert config.env_kwargs == {"a": 1, "b": False, "c": "text", "d": [1, 2], "e": {"x": None}, "f": ""}
-    again = from_json(json.loads(json.dumps(config.to_json())))
+    again = TrainConfig(**json.loads(json.dumps(config.to_json())))
     assert again.env_kwargs == config.env_kwargs
     for given, advice in (("4", "for example frame_skip=4"), ("size", "size=VALUE"), ("a-b=c", "a_b=c")):
         with pytest.raises(ConfigError) as raised:

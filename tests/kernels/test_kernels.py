@@ -19,7 +19,7 @@ from gymnasium import spaces
 from helpers import CORES, DISTRIBUTION, assert_near, random_states, small_network
 
 import shmppo.kernels
-from shmppo.config.train_config import TrainConfig, from_json, load_config
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
 from shmppo.kernels import KINDS, SET, Batch, Layer, kernels, rows, supported_variants
 from shmppo.loggers.summary import summary_text
@@ -297,7 +297,7 @@ def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_pa
     summary = resume(tmp_path / "torch", stop_at_iteration=2)
     assert summary["exact"]
     assert "kernel         torch, which is slower; see --kernel" in summary_text(
-        from_json(summary["config"]), summary, tmp_path
+        TrainConfig(**summary["config"]), summary, tmp_path
     )
 
 
