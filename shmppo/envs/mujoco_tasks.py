@@ -87,8 +87,7 @@ class MujocoTask(ABC):
 
 def _squares(values: np.ndarray) -> np.ndarray:
     """Sum of squares over the last axis, in the type of the values."""
-    total: np.ndarray = np.sum(np.square(values), axis=-1)
-    return total
+    return np.sum(np.square(values), axis=-1)
 
 
 def _per_environment(function: Any, values: np.ndarray) -> np.ndarray:
@@ -118,8 +117,7 @@ class _Runner(MujocoTask):
         return Outcome(rewards - functools.reduce(np.add, costs), terminated, info)
 
     def _control_cost(self, actions: np.ndarray) -> np.ndarray:
-        cost: np.ndarray = self.arguments["ctrl_cost_weight"] * _squares(actions)
-        return cost
+        return self.arguments["ctrl_cost_weight"] * _squares(actions)
 
     def _visible_positions(self, batch: Batch) -> np.ndarray:
         excluded = self.arguments["exclude_current_positions_from_observation"]
@@ -164,8 +162,7 @@ class Walker2d(_Runner):
         z, angle = batch["qpos"][:, 1], batch["qpos"][:, 2]
         min_z, max_z = self.arguments["healthy_z_range"]
         min_angle, max_angle = self.arguments["healthy_angle_range"]
-        healthy: np.ndarray = (min_z < z) & (z < max_z) & (min_angle < angle) & (angle < max_angle)
-        return healthy
+        return (min_z < z) & (z < max_z) & (min_angle < angle) & (angle < max_angle)
 
 
 class Hopper(Walker2d):
@@ -209,8 +206,7 @@ class Ant(_Runner):
 
     def _contact_forces(self, batch: Batch) -> np.ndarray:
         low, high = self.arguments["contact_force_range"]
-        forces: np.ndarray = np.clip(batch["cfrc_ext"], low, high)
-        return forces
+        return np.clip(batch["cfrc_ext"], low, high)
 
 
 class _HumanoidBase(_Runner):
@@ -234,8 +230,7 @@ class _HumanoidBase(_Runner):
     def _clipped_cost(self, batch: Batch, name: str) -> np.ndarray:
         """Cost of the contact forces, clipped to its range. name: "contact" or "impact"."""
         low, high = self.arguments[f"{name}_cost_range"]
-        cost: np.ndarray = np.clip(self.arguments[f"{name}_cost_weight"] * _squares(batch["cfrc_ext"]), low, high)
-        return cost
+        return np.clip(self.arguments[f"{name}_cost_weight"] * _squares(batch["cfrc_ext"]), low, high)
 
 
 class Humanoid(_HumanoidBase):
@@ -308,8 +303,7 @@ class InvertedDoublePendulum(MujocoTask):
         dist_penalty = 0.01 * x**2 + (y - 2) ** 2
         vel_penalty = 0.001 * v1**2 + 0.005 * v2**2
         alive_bonus = self.arguments["healthy_reward"] * int(not terminated)
-        reward: np.float64 = alive_bonus - dist_penalty - vel_penalty
-        return reward
+        return alive_bonus - dist_penalty - vel_penalty
 
 
 class _BodyTask(MujocoTask):
@@ -323,13 +317,11 @@ class _BodyTask(MujocoTask):
         return batch["xpos"][:, begin : begin + 3]
 
     def _control_reward(self, actions: np.ndarray) -> np.ndarray:
-        reward: np.ndarray = -_squares(actions) * self.arguments["reward_control_weight"]
-        return reward
+        return -_squares(actions) * self.arguments["reward_control_weight"]
 
     def _distance_reward(self, vectors: np.ndarray, weight: str) -> np.ndarray:
         """Negative length of the vectors [n, 3] times a weight."""
-        reward: np.ndarray = -_per_environment(np.linalg.norm, vectors) * self.arguments[weight]
-        return reward
+        return -_per_environment(np.linalg.norm, vectors) * self.arguments[weight]
 
 
 class Reacher(_BodyTask):
@@ -354,8 +346,7 @@ class Reacher(_BodyTask):
         return Outcome(dist + control, np.zeros(len(dist), bool), info)
 
     def _to_target(self, batch: Batch) -> np.ndarray:
-        vectors: np.ndarray = self._body(batch, "fingertip") - self._body(batch, "target")
-        return vectors
+        return self._body(batch, "fingertip") - self._body(batch, "target")
 
 
 class Pusher(_BodyTask):

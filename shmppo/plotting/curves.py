@@ -187,8 +187,7 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     """
     runs = values.shape[-2]
     cut = runs // 4
-    means: np.ndarray = np.sort(values, axis=-2)[..., cut : runs - cut, :].mean(axis=-2)
-    return means
+    return np.sort(values, axis=-2)[..., cut : runs - cut, :].mean(axis=-2)
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -232,5 +231,4 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
 def phase_shares(run: Run, phases: tuple[str, ...]) -> np.ndarray:
     """Compute the share of each phase in the time of each iteration, [phases, iterations]."""
     seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in phases])
-    shares: np.ndarray = seconds / seconds.sum(axis=0)
-    return shares
+    return seconds / seconds.sum(axis=0)

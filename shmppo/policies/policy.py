@@ -51,14 +51,12 @@ class TrainedPolicy:
     @property
     def obs_mean(self) -> np.ndarray:
         """Mean of the observations, float32 [D]."""
-        mean: np.ndarray = self.moments.mean.astype(np.float32)
-        return mean
+        return self.moments.mean.astype(np.float32)
 
     @property
     def obs_scale(self) -> np.ndarray:
         """1 / standard deviation of the observations, float32 [D]."""
-        scale: np.ndarray = (1 / self.moments.std).astype(np.float32)
-        return scale
+        return (1 / self.moments.std).astype(np.float32)
 
 
 def input_names(config: TrainConfig, observation: ObservationSpec) -> list[str]:

@@ -225,8 +225,7 @@ class ShardGradients:
         sequences = sequences[np.argsort(-steps, kind="stable")]
         index, active, counted, _ = self._pack(sequences)
         params, *_ = self._network.forward(active, index, self._initial_states(sequences))
-        chosen: np.ndarray = params[counted]
-        return chosen
+        return params[counted]
 
     def _pack(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         return pack_steps(sequences, rows=self._config.rows, burn_in=self._config.burn_in)

@@ -14,8 +14,7 @@ import numpy as np
 
 def _clip(x: np.ndarray, low: float, high: float) -> np.ndarray:
     """Return x between two bounds. np.clip takes several times as long for small arrays."""
-    bounded: np.ndarray = np.minimum(np.maximum(x, low), high)
-    return bounded
+    return np.minimum(np.maximum(x, low), high)
 
 
 def clipped_objective(ratio: np.ndarray, advantages: np.ndarray, clip: float) -> tuple[np.ndarray, np.ndarray]:

@@ -92,8 +92,7 @@ def sequence_starts(first: np.ndarray, sequence_steps: int) -> np.ndarray:
     """
     steps = np.arange(len(first))[:, None]
     begin = np.maximum.accumulate(np.where(first, steps, 0), axis=0)  # last start of an episode up to t, or 0
-    starts: np.ndarray = (steps - begin) % sequence_steps == 0
-    return starts
+    return (steps - begin) % sequence_steps == 0
 
 
 def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarray | None = None) -> np.ndarray:

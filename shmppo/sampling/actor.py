@@ -145,8 +145,7 @@ class Actor:
     @property
     def values(self) -> np.ndarray:
         """Values of the last step, [own]. The next step overwrites them."""
-        values: np.ndarray = self._network.values[:, 0]
-        return values
+        return self._network.values[:, 0]
 
     def load_noise(self, noise: np.ndarray) -> None:
         """Copy the noise of the next steps, float32 [noise_steps, own, noise_size]."""
@@ -190,8 +189,7 @@ class Actor:
         states = self.states.copy()
         self._forward(obs)
         self.states[:] = states
-        values: np.ndarray = self.values.copy()
-        return values
+        return self.values.copy()
 
     def _forward(self, obs: Sequence[np.ndarray]) -> None:
         for target, source in zip(self._inputs, obs, strict=True):

@@ -144,5 +144,4 @@ def _logarithms(actions: np.ndarray) -> np.ndarray:
 
 def _combine(terms: np.ndarray) -> np.ndarray:
     """Add the terms of α and β, and subtract that of α + β, [..., 3, A], as in log B(α, β). Returns [..., A]."""
-    total: np.ndarray = terms[..., 0, :] + terms[..., 1, :] - terms[..., 2, :]
-    return total
+    return terms[..., 0, :] + terms[..., 1, :] - terms[..., 2, :]
