@@ -32,16 +32,10 @@ class CheckEnvConfig(TaskOptions):
 
 def main() -> int:
     """Run the command. Return 0 if the environment is reproducible, 1 if it is not, and the code of an error."""
-    reproducible = True
-
-    def check() -> None:
-        nonlocal reproducible
-        reproducible = _check_env()
-
-    return run_command(check) or int(not reproducible)
+    return run_command(_check_env)
 
 
-def _check_env() -> bool:
+def _check_env() -> int:
     options = parse(
         CheckEnvConfig, sys.argv[1:], program("check-env"),
         "Check that an environment follows Gymnasium's API and is a function of its seed and its actions.",
@@ -55,7 +49,7 @@ def _check_env() -> bool:
 
     report = check_environment(fields, steps)
     print(report.text)
-    return report.reproducible
+    return int(not report.reproducible)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def memory_errors(then: str = "") -> Iterator[None]:
 
 
 def run_command(
-    command: Callable[[], object],
+    command: Callable[[], int | None],
     interrupted: str = "interrupted",
     *,
     raised: type[ShmppoError] | tuple[type[ShmppoError], ...] = (),
@@ -181,18 +181,18 @@ def run_command(
     """Run the body of a command. If it raises an error of this package, print it with `print_error`.
 
     Args:
-        command: the body.
+        command: the body. It may return another exit code than 0.
         interrupted: what to print after a KeyboardInterrupt.
         raised: types of errors to raise instead of printing them.
 
     Returns:
-        0 on success, the exit code of the error or of `CommandEnd`, 1 after another SystemExit, or 130 after a
-        KeyboardInterrupt.
+        What the body returns or 0, the exit code of the error or of `CommandEnd`, 1 after another SystemExit, or 130
+        after a KeyboardInterrupt.
     """
     open_standard_streams()
     try:
         with memory_errors():
-            command()
+            return command() or 0
     except raised:
         raise
     except ShmppoError as error:
@@ -223,4 +223,3 @@ def run_command(
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
-    return 0

@@ -36,12 +36,11 @@ class VerifyConfig:
 
 def main() -> int:
     """Run the command. Return 0 if everything is equal, 1 if something differs, and 2 if a file is damaged."""
-    different: list[bool] = []
-    return run_command(lambda: different.append(not _verify())) or int(any(different))
+    return run_command(_verify)
 
 
-def _verify() -> bool:
-    """Print what was found. Return whether everything is equal."""
+def _verify() -> int:
+    """Print what was found. Return 0 if everything is equal, else 1."""
     text = "Check the files of a run, and execute a part of it again. With two runs, find the first difference."
     example = "runs/pendulum --from-iteration 100 --iterations 20"
     options = parse(VerifyConfig, sys.argv[1:], program("verify"), text, example=example)
@@ -60,7 +59,7 @@ def _verify() -> bool:
         given = {name: value for name, value in vars(options).items() if name != "run_dirs"}
         verdict = verify_run(run_dirs[0], **given)
     print(verdict.text)
-    return verdict.equal
+    return int(not verdict.equal)
 
 
 if __name__ == "__main__":
