@@ -50,15 +50,16 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         require(unused, f"{flag(name)} needs an environment with several agents; leave it out")
     for text in config.wrappers:
         env = _wrap(env, text)
-    if not isinstance(env, gymnasium.Env):
-        raise ConfigError(
-            f"--env {config.env_id} returned {type(env).__name__}, not a gymnasium.Env; name a factory that returns an "
-            "environment"
-        )
-    _check_spaces(env, f"--env {config.env_id}")
+    where = f"--env {config.env_id}"
+    require(
+        isinstance(env, gymnasium.Env),
+        f"{where} returned {type(env).__name__}, not a gymnasium.Env; name a factory that returns an environment",
+    )
+    for name in ("observation_space", "action_space"):
+        require(hasattr(env, name), f"{where} has no {name}; set it in __init__ or as a class attribute")
     if config.prev_action or config.prev_reward:
         env = PreviousStepWrapper(env, action=config.prev_action, reward=config.prev_reward)
-    return ActionMaskWrapper(env, f"--env {config.env_id}") if config.action_masks else env
+    return ActionMaskWrapper(env, where) if config.action_masks else env
 
 
 def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
@@ -87,13 +88,6 @@ def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:
             f"--wrappers {text}: {error} ({accepted}); write its arguments in parentheses, for example --wrappers "
             '"TimeLimit(max_episode_steps=500)"'
         ) from error
-
-
-def _check_spaces(env: gymnasium.Env, where: str) -> None:
-    """Raise ConfigError if an environment does not define its spaces."""
-    for name in ("observation_space", "action_space"):
-        if not hasattr(env, name):
-            raise ConfigError(f"{where} has no {name}; set it in __init__ or as a class attribute")
 
 
 def _wrapper(name: str) -> Any:
