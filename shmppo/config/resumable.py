@@ -25,10 +25,11 @@ RESUMABLE: tuple[str, ...] = (
     *(field.name for group in (EvaluationOptions, ReportOptions) for field in dataclasses.fields(group)),
 )
 """Fields of the configuration that `resume` may change. At a given iteration, only anneal_steps changes the weights.
-Evaluations cannot be changed in a run with --env-schedule, which may read their results.
 
 If a change of anneal_steps alters the schedule of finished iterations, no new run gives the same weights, so the run
 becomes inexact."""
+READ_BY_SCHEDULE = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
+"""Those that cannot change in a run with --env-schedule, which may read the results of evaluations."""
 
 
 def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Path) -> TrainConfig:
@@ -42,18 +43,12 @@ def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Pat
     Raises:
         ConfigError: if a change is not in RESUMABLE, or if the configuration cannot run.
     """
-    typed = typed_fields(changes)
-    refused = {name: value for name, value in typed.items() if value != getattr(stored, name)}
-    fixed = (
-        ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
-        if stored.env_schedule
-        else ()
-    )
-    refused = {name: value for name, value in refused.items() if name not in RESUMABLE or name in fixed}
-    require(not refused, refusal(run_dir, [flag_with_value(name, value) for name, value in refused.items()]))
-    return dataclasses.replace(
-        stored, **{"stop_at_iteration": None} | {name: typed[name] for name in typed if name in RESUMABLE}
-    )
+    changed = {name: value for name, value in typed_fields(changes).items() if value != getattr(stored, name)}
+    fixed = READ_BY_SCHEDULE if stored.env_schedule else ()
+    refused = [name for name in changed if name not in RESUMABLE or name in fixed]
+    require(not refused, refusal(run_dir, [flag_with_value(name, changed[name]) for name in refused]))
+    stop: dict[str, Any] = {"stop_at_iteration": changes.get("stop_at_iteration")}
+    return dataclasses.replace(stored, **stop | changed)
 
 
 def refusal(run_dir: Path, flags: Sequence[str], prog: str = "train") -> str:
