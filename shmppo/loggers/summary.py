@@ -121,6 +121,4 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
 
 def _wrap(line: str) -> list[str]:
     """Break a line at 80 columns; what follows is indented like the text. Paths stay whole."""
-    return textwrap.wrap(
-        line, 80, subsequent_indent=" " * 15, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )
+    return textwrap.wrap(line, 80, subsequent_indent=" " * 15, break_long_words=False, break_on_hyphens=False)

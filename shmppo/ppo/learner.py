@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
 """Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
 error: acting and learning disagree."""
+NOT_FINITE_ADVICE = "check the environment's observations and rewards, or lower --learning-rate"
 
 
 @dataclass(frozen=True)
@@ -222,12 +223,8 @@ class Learner:
     def _check(self, terms: LossTerms, largest_log_ratio: float, epoch: int, minibatch: int) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
         if not np.isfinite([terms.policy_loss, terms.value_loss]).all():
-            raise TrainingError(
-                epoch,
-                minibatch,
-                f"the loss is not finite (policy {terms.policy_loss}, value {terms.value_loss}): check the "
-                "environment's observations and rewards, or lower --learning-rate",
-            )
+            losses = f"policy {terms.policy_loss}, value {terms.value_loss}"
+            raise TrainingError(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
         limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
         if epoch == minibatch == 0 and not largest_log_ratio <= limit:
             raise TrainingError(
@@ -246,12 +243,7 @@ class Learner:
         """
         norm = l2_norm(self._buffers.shard_results.total)
         if not np.isfinite(norm):
-            raise TrainingError(
-                epoch,
-                minibatch,
-                "the gradient is not finite: check the environment's observations and rewards, or lower "
-                "--learning-rate",
-            )
+            raise TrainingError(epoch, minibatch, f"the gradient is not finite: {NOT_FINITE_ADVICE}")
         limit = self.config.max_grad_norm
         self._buffers.optimizer.gradient_factor[0] = limit / norm if norm > limit else 1.0
         self._buffers.optimizer.steps[0] += 1
