@@ -41,7 +41,6 @@ GLOSSARY: dict[str, str] = {
     "seconds": "seconds spent on recording",
 }
 """Every column of kl.csv."""
-COLUMNS = tuple(GLOSSARY)
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
     is_new = not (run_dir / TABLE).exists()
     with open(run_dir / TABLE, "a", newline="") as file:
         writer = csv.writer(file)
-        writer.writerows([COLUMNS] if is_new else [])
+        writer.writerows([GLOSSARY] if is_new else [])
         writer.writerow(f"{value:.10g}" for value in summary)
 
 
