@@ -66,6 +66,11 @@ def flag_with_value(name: str, value: Any) -> str:
     return " ".join([flag(name), *(shlex.quote(str(part)) for part in parts)])
 
 
+def flags_with_values(fields: Mapping[str, Any]) -> list[str]:
+    """Return the flags that set fields of a configuration, as words of a command line."""
+    return shlex.split(" ".join(flag_with_value(name, value) for name, value in fields.items()))
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name most similar to `name`, or an empty string if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1)

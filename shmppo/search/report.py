@@ -10,7 +10,6 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
-from shmppo.config.differences import differences
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.loggers.text import number
@@ -42,7 +41,8 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         raise ShmppoError(f"no trial of {short_path(directory)} has finished; {why}")
     best = study.optuna.best_trial
     chosen = best.user_attrs["options"]
-    write_json(directory / "best.json", differences(dataclasses.replace(base, **chosen, run_dir=None)))
+    fields, default = dataclasses.replace(base, **chosen, run_dir=None).fields(), TrainConfig().fields()
+    write_json(directory / "best.json", {name: value for name, value in fields.items() if value != default[name]})
     steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
     names = {"last": "return at the end", "mean": "mean return over training"}
     what = names.get(options.objective, f"{options.objective} at the end")

@@ -14,8 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from shmppo.config.checks import require
-from shmppo.config.differences import flags_with_values
+from shmppo.config.checks import flags_with_values, require
 from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, trust_flags, trust_of
