@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.bench.measured_run import PARTS, MeasuredRun, measured_run
+from shmppo.bench.measured_run import PARTS, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
@@ -57,6 +57,7 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
         in total and by part; the hash of the weights.
     """
     run = measured_run(config, iterations)
+    alone = LEARNER_ONLY_PHASES if config.sharded else (*LEARNER_ONLY_PHASES, "gradient")
     iteration, collect = config.batch_steps / run.median("steps_per_second"), run.median("collect_seconds")
     row: dict[str, float | str] = {
         "workers": config.num_workers,
@@ -66,16 +67,10 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
         "learning_steps_per_second": config.batch_steps / (iteration - collect),
         "iteration_seconds": iteration,
         "collect_seconds": collect,
-        "learner_share": _learner_seconds(run, central=not config.sharded) / iteration,
+        "learner_share": sum(run.median(f"{phase}_seconds") for phase in alone) / iteration,
         "weights_sha256": str(run.summary["weights_sha256"]),
     }
     return row | {f"{part}_seconds": seconds for part, seconds in run.parts().items()}
-
-
-def _learner_seconds(run: MeasuredRun, *, central: bool) -> float:
-    """Return the seconds of an iteration in which only the learner works."""
-    phases = (*LEARNER_ONLY_PHASES, "gradient") if central else LEARNER_ONLY_PHASES
-    return sum(run.median(f"{phase}_seconds") for phase in phases)
 
 
 def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
