@@ -90,7 +90,7 @@ class ShmAllGather:
         """Raise RuntimeError if a missing rank has exited, or if the wait of `waited` seconds exceeds the timeout."""
         missing = np.flatnonzero(self._written < self._sequence_number).tolist()
         for rank in missing:
-            if not _is_running(self._pids[rank]):
+            if process_state(self._pids[rank]) in ("", "Z", "X"):  # Z: its parent has not reaped it
                 raise RuntimeError(f"rank {rank} has exited")
         if missing and waited > self._timeout:
             raise RuntimeError(f"rank {missing[0]} did not answer for {waited:.0f} s")
@@ -129,8 +129,3 @@ def open_shm_all_gather(
     if own_descriptor >= 0:
         os.close(own_descriptor)  # the memory has no name; the system frees it when no process maps it any more
     return ShmAllGather(rank, memory, list(pids), timeout) if opened_by_all and memory is not None else None
-
-
-def _is_running(pid: int) -> bool:
-    """Whether a process is running. A zombie, which has exited but has not been reaped by its parent, is not."""
-    return process_state(pid) not in ("", "Z", "X")
