@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
 
 from shmppo.config.checks import nearest, require
 from shmppo.config.train_config import TrainConfig
@@ -20,11 +19,6 @@ from shmppo.loggers.trackers import Row
 log = logging.getLogger(__name__)
 
 _CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
-
-
-def decisive(row: Mapping[str, float]) -> Row:
-    """Return the metrics from which decisions may be made."""
-    return {name: value for name, value in row.items() if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
 
 
 class Decisions:
@@ -64,7 +58,7 @@ class Decisions:
 
     def take(self, row: Row) -> None:
         """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
-        new = decisive(row)
+        new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         self.value = new.get(self.best_metric, math.nan)
         for metric in list(self._unknown):
