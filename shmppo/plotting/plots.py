@@ -227,14 +227,9 @@ def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
     for i, (name, members) in enumerate(groups.items()):
         profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
         draw_profiles(axes, profiles, name, COLORS[i % len(COLORS)])
-    label_profiles(axes)
-    add_legend(figure, axes[0])
-    save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")
-
-
-def label_profiles(axes: list[Axes]) -> None:
-    """Set the labels of the three panels of `draw_profiles`."""
     label(axes[0], "share of the update's data", "log₁₀ nats", "sequential KL(next policy ‖ this)")
     label(axes[1], "share of the update's data", "log₁₀ nats", "reference KL(last policy ‖ this)")
     label(axes[2], "iteration", "share of steps", "steps at which the reference KL falls")
     axes[2].set_ylim(0, 1.05)
+    add_legend(figure, axes[0])
+    save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")
