@@ -81,21 +81,13 @@ def _children(pid: int) -> list[int]:
 def end_with_fork_server() -> None:
     """On Linux, let the kernel kill this process when its parent, the fork server, ends.
 
-    A running process detects the end of the learner itself, but a stopped one (SIGSTOP) cannot.
+    A running process detects the end of the learner itself, but a stopped one (SIGSTOP) cannot. The fork server ends
+    when every process has closed its end of a pipe. If its children kept their inherited ends open, a stopped one would
+    keep the fork server running, and so would never be killed.
     """
     kill_with_parent()
-    if sys.platform == "linux":
-        _close_pipe()
-
-
-def _close_pipe() -> None:
-    """Close the inherited end of the fork server's pipe.
-
-    The fork server ends when every process has closed its end of this pipe, and the kernel then kills its children. If
-    they kept their ends open, a stopped one would keep the fork server running, and so would never be killed.
-    """
     server: Any = vars(forkserver)["_forkserver"]
-    if server._forkserver_alive_fd is not None:
+    if sys.platform == "linux" and server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
 
