@@ -7,14 +7,13 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from shmppo.utils.signals import kill_with_parent
+from shmppo.utils.signals import handled, kill_with_parent
 
 PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
@@ -31,7 +30,7 @@ def start_fork_server() -> None:
     dispositions of this process, so it ignores both.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    with _ignored(signal.SIGUSR1), _ignored(signal.SIGINT):
+    with handled((signal.SIGUSR1, signal.SIGINT), signal.SIG_IGN):
         forkserver.ensure_running()
 
 
@@ -90,16 +89,3 @@ def end_with_fork_server() -> None:
     if sys.platform == "linux" and server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
-
-
-@contextlib.contextmanager
-def _ignored(number: int) -> Iterator[None]:
-    """Ignore a signal while the context is open. Outside the main thread, this does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

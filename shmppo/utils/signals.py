@@ -7,12 +7,14 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1  # constant of prctl(2)
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +37,9 @@ class StopRequest:
         """Request the stop."""
         self.made, self.reason = True, self.reason or reason
 
-    @contextmanager
-    def by_signals(self) -> Iterator[None]:
-        """Handle STOP_SIGNALS while the context is open. Outside the main thread, this does nothing."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def by_signals(self) -> AbstractContextManager[None]:
+        """Make the request at one of STOP_SIGNALS while the context is open."""
+        return handled(STOP_SIGNALS, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
@@ -54,6 +47,20 @@ class StopRequest:
         self.signal = number
         self.make("signal")
         log.info("received signal %d; stopping after this iteration", number)
+
+
+@contextmanager
+def handled(numbers: Sequence[int], handler: Handler) -> Iterator[None]:
+    """Handle signals while the context is open. Outside the main thread, this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def kill_with_parent() -> None:
