@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from logging import LogRecord
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of, resume_command
@@ -41,22 +41,8 @@ from shmppo.utils.portable import check_torch
 from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import is_importing_main
 
-
-class Receivers(NamedTuple):
-    """The receivers of metrics: the user's callback and loggers."""
-
-    callback: Callback | None
-    loggers: Sequence[Logger]
-
-    def of_rank(self, config: TrainConfig) -> LoggerList:
-        """Return the receivers of this rank: on rank 0 all of them and the configured trackers, on other ranks none.
-
-        Raises:
-            ConfigError: if a tracker is not installed.
-        """
-        if config.rank > 0:
-            return LoggerList()
-        return LoggerList(self.callback, [*self.loggers, *make_trackers(config)])
+Receivers = tuple[Callback | None, Sequence[Logger]]
+"""The user's callback and loggers. Only rank 0 calls them, and the trackers of --track."""
 
 
 def train(
@@ -76,7 +62,7 @@ def train(
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
     config = config.with_absolute_paths()
     trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
-    receivers = Receivers(callback, loggers)
+    receivers = (callback, loggers)
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
@@ -116,7 +102,7 @@ def resume(
             request = ResumeRequest(target, changes, trust=trust)
         else:
             request = ResumeRequest(run_dir, changes, checkpoint, target, trust)
-        return _resume(process_group, request, Receivers(callback, loggers), make_learner)
+        return _resume(process_group, request, (callback, loggers), make_learner)
 
 
 def _is_restart(run_dir: Path) -> bool:
@@ -145,7 +131,6 @@ def _run(
 
     Args:
         start: what the run starts from.
-        receivers: the user's callback and loggers.
         make_learner: makes the learner.
         records: log records from before this call, for the log file.
     """
@@ -154,7 +139,8 @@ def _run(
             check_device(config.device)
             if config.portable:
                 check_torch()
-            loggers = receivers.of_rank(config)
+            callback, own = receivers if config.rank == 0 else (None, ())
+            loggers = LoggerList(callback, [*own, *make_trackers(config)])
             task = inspect_task(config)
             config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
