@@ -20,6 +20,7 @@ from gymnasium import spaces
 from public_helpers import long_after  # noqa: F401 (tests import it from here)
 from torch import Tensor
 
+from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.inspection import inspect_task
@@ -249,6 +250,11 @@ def memory_digest(buffers: SharedBuffers) -> str:
 def idle_control() -> Any:
     """Counters of progress in which no worker has begun a step."""
     return SimpleNamespace(progress=np.zeros((2, 2), np.int64), finished_rollouts=np.zeros(8, np.int64))
+
+
+def parse_config(arguments: Sequence[str], default: TrainConfig | None = None) -> TrainConfig:
+    """The configuration that flags of train give."""
+    return parse_start(arguments, default=default)[0]
 
 
 def make_run_directory(config: TrainConfig) -> Path:

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from figures.common.command_line import script_parser
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 from shmppo.policies.evaluation import evaluate
 from shmppo.utils.machine import git_revision
 
@@ -137,7 +137,7 @@ def measure_fresh(task: str, configuration: str, seed: int, run_dir: Path) -> di
     preset = TASKS[task].preset
     best = ["--preset", preset] if preset else ["--config", str(FOLDER / task / "best.json")]
     flags = best if configuration == "best" else train_flags(task)
-    keep = max(1, TASKS[task].total_steps // CHECKPOINTS // parse_config(flags).batch_steps)
+    keep = max(1, TASKS[task].total_steps // CHECKPOINTS // parse_start(flags)[0].batch_steps)
     command = [sys.executable, "-m", "shmppo.train", *flags, "--seed", str(seed), "--keep-every", str(keep)]
     command += ["--workers", "0", "--quiet", "--run-dir", str(run_dir)]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -80,15 +80,6 @@ def default_flags_type() -> type:
     return flags_type(TrainConfig().fields())
 
 
-def parse_config(
-    arguments: Sequence[str], *, script: str | None = None, default: TrainConfig | None = None
-) -> TrainConfig:
-    """Make the configuration of one run from a command line, see `parse_start`."""
-    config, start = parse_start(arguments, script=script, default=default)
-    require(not start.seeds, "--seeds is a flag of train; leave it out, or use the flag --seeds of this command")
-    return config
-
-
 def parse_start(
     arguments: Sequence[str], *, script: str | None = None, default: TrainConfig | None = None
 ) -> tuple[TrainConfig, SourceOptions]:

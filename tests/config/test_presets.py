@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import parse_config
 
 import shmppo
 from docs.generate import preset_flags
-from shmppo.config.flags import parse_config
 from shmppo.config.presets import PRESETS, preset, preset_fields
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import make_run_directory
+from helpers import make_run_directory, parse_config
 
-from shmppo.config.flags import parse_config, parse_resume
+from shmppo.config.flags import parse_resume
 from shmppo.config.presets import PRESETS
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import check_trust, named_code, resume_command

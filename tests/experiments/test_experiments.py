@@ -21,7 +21,7 @@ from figures.common.tables import append_rows, read_rows
 from figures.kl import subsets
 from figures.search.measure import FOLDER, TASKS
 from shmppo import TrainConfig, preset, resume, train
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
 from shmppo.storage.checkpoint import load_selected_checkpoint
@@ -118,7 +118,7 @@ def test_the_recorded_command_is_that_of_the_running_script(
 @pytest.mark.parametrize("task", [task for task in TASKS if TASKS[task].preset])
 def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> None:
     """Rounding to two significant digits changes a number by at most 5 %."""
-    found = parse_config(["--config", str(FOLDER / task / "best.json")]).fields()
+    found = parse_start(["--config", str(FOLDER / task / "best.json")])[0].fields()
     for name, value in preset(TASKS[task].preset).fields().items():
         assert value == (pytest.approx(found[name], rel=0.05) if isinstance(value, float) else found[name]), name
 

@@ -20,7 +20,7 @@ from figures.popgym import measure as popgym
 from figures.popgym.cases import PUBLISHED as PUBLISHED_POPGYM
 from figures.published.measure import PUBLISHED, occluded
 from figures.scoreboard import measure, tables
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 from shmppo.plotting.curves import read_columns
 
 TINY = (
@@ -67,7 +67,7 @@ def test_the_queue_has_the_cases_of_the_published_tables_and_trains_first_seeds_
     programs = [arguments for _, _, arguments in cases if list(arguments[:2]) == ["-m", "shmppo.train"]]
     assert len(programs) > 200
     for flags in {" ".join(map(str, arguments[2:])) for arguments in programs}:
-        parse_config(shlex.split(flags))
+        parse_start(shlex.split(flags))
 
 
 def test_an_experiment_that_fails_does_not_end_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:

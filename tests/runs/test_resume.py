@@ -17,7 +17,7 @@ from conftest import summary_of
 from rank_processes import directories, output_of, start
 
 from shmppo import resume, train
-from shmppo.config.flags import parse_config, parse_resume
+from shmppo.config.flags import parse_resume, parse_start
 from shmppo.config.resumable import RESUMABLE
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
@@ -149,7 +149,7 @@ def test_the_configuration_file_has_the_options_of_the_resume(tmp_path: Path) ->
     train(dataclasses.replace(BASE, total_steps=4 * 32 * 2, lr_schedule="constant", run_dir=str(run_dir)))
     before = json.loads((run_dir / "config.json").read_text())
     whole = resume(run_dir, total_steps=4 * 32 * 4)
-    again = parse_config(["--config", str(run_dir / "config.json"), "--run-dir", str(tmp_path / "again")])
+    again, _ = parse_start(["--config", str(run_dir / "config.json"), "--run-dir", str(tmp_path / "again")])
     assert train(again)["weights_sha256"] == whole["weights_sha256"]
     after = json.loads((run_dir / "config.json").read_text())
     assert after == before | {"config": whole["config"]}

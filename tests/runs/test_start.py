@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import summary_of
+from helpers import parse_config
 from rank_processes import directories, output_of, start
 
 from shmppo import resume, train
-from shmppo.config.flags import parse_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import weights_sha256

@@ -132,7 +132,7 @@ def test_a_value_of_python_that_no_run_can_use_is_refused_in_one_line(name: str,
 
 
 def test_a_message_is_one_line_whatever_the_value_contains() -> None:
-    from shmppo.config.flags import parse_config
+    from shmppo.config.flags import parse_start
 
     with pytest.raises(ConfigError, match=r"^--env :a\\nb names no module"):
-        parse_config(["--env", ":a\nb"])
+        parse_start(["--env", ":a\nb"])

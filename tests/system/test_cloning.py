@@ -13,7 +13,7 @@ import pytest
 from conftest import assert_no_bit_changes, summary_of
 from helpers import Saboteur, clone_of_recording
 
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import resume, train
@@ -84,6 +84,6 @@ def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(t
     assert {float(row["return_mean_100"]) for row in rows[5:]} == {500.0}
     assert 0 <= float(rows[-1]["approx_kl"]) < 0.1
     words = ["--init-from", str(clone), "--total-steps", "2048", "--workers", "0", "--run-dir", str(tmp_path / "ppo")]
-    continued = parse_config([*words, "--quiet"])
+    continued, _ = parse_start([*words, "--quiet"])
     assert (continued.objective, continued.demonstrations, continued.hidden_indices) == ("clip", None, ())
     assert train(continued)["return_mean_100"] != 500.0

@@ -15,7 +15,7 @@ from helpers import make_run_directory
 import shmppo
 from shmppo import cli
 from shmppo.config.command_line import field_texts
-from shmppo.config.flags import flags_type, parse_config, parse_resume, read_config_file, subjects
+from shmppo.config.flags import flags_type, parse_resume, parse_start, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.kernels import supported_variants
@@ -23,7 +23,7 @@ from shmppo.search.options import parse_search
 
 
 def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:
-    return parse_config([str(a) for a in arguments], default=default)
+    return parse_start([str(a) for a in arguments], default=default)[0]
 
 
 def test_flags_override_the_file_and_the_file_overrides_the_default(tmp_path: Path) -> None:

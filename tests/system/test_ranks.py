@@ -130,7 +130,7 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
 SAVES_AND_IS_KILLED = """
 import os, signal, sys
 from shmppo import train
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 
 def callback(row, run):
     if row["iteration"] in (5, 6):
@@ -138,7 +138,7 @@ def callback(row, run):
     if row["iteration"] == 6:
         os.kill(os.getpid(), signal.SIGKILL)
 
-train(parse_config(sys.argv[1:]), callback=callback)
+train(parse_start(sys.argv[1:])[0], callback=callback)
 """
 
 

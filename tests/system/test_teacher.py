@@ -17,7 +17,7 @@ from helpers import KERNELS, assert_refused
 from rank_processes import directories, output_of, start
 
 from shmppo import load_policy
-from shmppo.config.flags import parse_config
+from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
@@ -143,7 +143,7 @@ def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path:
         assert verify_run(name, from_iteration=0).equal
     exported = export_policy(run_dir)
     assert str(tmp_path) not in (exported / "config.json").read_text()
-    assert parse_config(["--init-from", str(exported)]).teacher == str(exported / "teacher")
+    assert parse_start(["--init-from", str(exported)])[0].teacher == str(exported / "teacher")
     shutil.rmtree(run_dir / "teacher")
     assert verify_run(exported).equal
     with pytest.raises(ConfigError, match=r"teacher does not exist"):
