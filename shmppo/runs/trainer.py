@@ -66,7 +66,8 @@ def train(
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
-            request = ResumeRequest(Path(str(config.run_dir)), {}, trust=trusted)
+            changes = {"stop_at_iteration": config.stop_at_iteration}  # a checkpoint does not keep it
+            request = ResumeRequest(Path(str(config.run_dir)), changes, trust=trusted)
             return _resume(process_group, request, receivers, make_learner)
         config = agree_on_config(process_group, config)
         if process_group.size > 1:

@@ -260,3 +260,12 @@ def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
     output = output_of(third)
     assert third.returncode != 0
     assert "is one file, but each of the 2 ranks needs its own; name last, best, or an iteration" in output
+
+
+def test_ranks_that_torchrun_restarts_stop_where_the_command_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
+    train(dataclasses.replace(config, stop_at_iteration=1))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(dataclasses.replace(config, stop_at_iteration=2))["iterations"] == 2
