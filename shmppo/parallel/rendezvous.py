@@ -21,7 +21,7 @@ from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.utils import machine
 from shmppo.utils.machine import integer_variable, usable_cores
 
-PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track")
+PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track", "eval_videos")
 """Fields of the configuration that may differ between ranks, because they do not change the weights."""
 _connections = itertools.count()  # number of the next connection of this process; it is the same on all ranks
 

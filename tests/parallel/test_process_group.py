@@ -1,13 +1,19 @@
-"""Sums over ranks, which are processes of their own here."""
+"""Sums over ranks, which are processes of their own here, and the configurations of ranks."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
+import pytest
 from rank_processes import free_port
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.parallel.process_group import ProcessGroup
+from shmppo.parallel.rendezvous import agree_on_config
 
 SUMS = """
 import os
@@ -37,3 +43,15 @@ def test_a_sum_has_the_same_bits_on_one_machine_and_on_several() -> None:
     for other in numbers[1:]:
         expected = expected + other
     assert {total for output in outputs for total in output[1::2]} == {expected.tobytes().hex()}
+
+
+def test_only_rank_0_records_videos_and_a_resumed_run_accepts_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [ProcessGroup(rank, 2) for rank in range(2)]
+    configs = [TrainConfig(eval_every=1, eval_videos=True)] * 2
+    for _ in ("train", "resume"):
+        shared: list[dict[str, Any]] = []
+        for group, config in zip(groups, configs, strict=True):
+            monkeypatch.setattr(group, "gather_objects", lambda mine, shared=shared: [shared.append(mine), *shared][1:])
+            agreed = agree_on_config(group, config)
+            configs[group.rank] = agreed
+        assert [config.eval_videos for config in configs] == [True, False]
