@@ -25,6 +25,7 @@ from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.ppo.device_gradients import check_device
 from shmppo.ppo.learner import Learner
+from shmppo.runs.decisions import Decisions
 from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
@@ -145,6 +146,7 @@ def _run(
             task = inspect_task(config)
             config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
+            Decisions(config)  # only to check its options
             if config.self_play is not None:
                 FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
             if config.demonstrations is not None:

@@ -269,3 +269,15 @@ def test_ranks_that_torchrun_restarts_stop_where_the_command_says(
     train(dataclasses.replace(config, stop_at_iteration=1))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(dataclasses.replace(config, stop_at_iteration=2))["iterations"] == 2
+
+
+def test_wrong_options_of_decisions_are_refused_before_a_file_is_written(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--best-by foo is not a metric of this run"):
+        train(dataclasses.replace(BASE, best_by="foo", run_dir=str(tmp_path / "new")))
+    assert not (tmp_path / "new").exists()
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    before = (run_dir / "config.json").read_text()
+    with pytest.raises(ConfigError, match="--stop-when foo is not a metric of this run"):
+        resume(run_dir, total_steps=2000, anneal_steps=2000, stop_when=("foo>=1",))
+    assert (run_dir / "config.json").read_text() == before
