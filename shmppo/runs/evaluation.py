@@ -6,7 +6,6 @@ The episodes have the same seeds in every evaluation, and their results do not d
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +58,7 @@ class Evaluations:
             RankError: if a rank fails.
             ConfigError: if a video cannot be recorded.
         """
-        began, self.evaluated_at = time.monotonic(), iteration
+        began, self.evaluated_at = pool.timer.switch("evaluation"), iteration
         learner.publish_statistics()
         pool.evaluate(iteration)
         results = self._buffers.evaluation
@@ -67,7 +66,6 @@ class Evaluations:
         played = np.concatenate(self._process_group.gather_rows(own))
         returns, lengths, *info = played[played[:, 1] > 0].T
         means = info_means(self._config.reported_info, np.transpose(info).tolist())
-        seconds = time.monotonic() - began
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
             with evaluation_errors(iteration):
@@ -78,6 +76,7 @@ class Evaluations:
                         raise
                     log.warning("the video of iteration %d was not recorded: %s", iteration, error.message)
         known = len(returns) > 0
+        seconds = pool.timer.switch("other") - began
         return {
             "iteration": iteration,
             "eval/return": float(returns.mean()) if known else np.nan,

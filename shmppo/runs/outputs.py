@@ -67,7 +67,7 @@ class Outputs:
                 remove_later(run_dir, iteration)
                 of_agents = AGENT_GLOSSARY if config.agents else ()
                 self.metrics = MetricsFile(run_dir / METRICS, (*GLOSSARY, *of_agents))
-                if config.eval_every is not None:
+                if config.eval_every is not None and config.rank == 0:
                     self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
             self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
             stack.callback(loggers.finish, None)

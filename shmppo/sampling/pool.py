@@ -155,10 +155,8 @@ class Pool:
             WorkerError: if a worker fails and has been replaced too often.
         """
         assert self._evaluation is not None
-        self.timer.switch("evaluation")
         with torch_threads(1):
             self._evaluation.play(iteration)
-        self.timer.switch("other")
 
     def compute_gradients(self, epoch: int, minibatch: int) -> float:
         """Write the gradients and loss terms of all shards of a minibatch to `ShardResults`.

@@ -175,9 +175,7 @@ class WorkerPool(Pool):
 
     def evaluate(self, iteration: int) -> None:
         """Let all workers play their episodes, and wait for them."""
-        self.timer.switch("evaluation")
         self._send_and_wait(self._workers, Evaluate(iteration))
-        self.timer.switch("other")
 
     def compute_gradients(self, epoch: int, minibatch: int) -> float:
         """Compute the learner's shards while all workers but worker 0 compute theirs, and wait for them."""

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,15 @@ def test_a_video_of_each_evaluation(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "run" / "videos").iterdir()] == ["000005.mp4"]
 
 
+def test_a_video_is_a_part_of_the_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shmppo.runs.evaluation.record_episode", lambda *_, **__: time.sleep(0.2))
+    seen: list[dict[str, float]] = []
+    config = dataclasses.replace(SMALL, eval_videos=True, run_dir=str(tmp_path / "run"))
+    train(config, callback=lambda row: seen.append(row))
+    evaluated = [row for row in seen if "eval/return" in row]
+    assert min(row[name] for row in evaluated for name in ("evaluation_seconds", "eval/seconds")) >= 0.2
+
+
 @pytest.mark.long
 def test_ranks_play_their_shares(tmp_path: Path) -> None:
     """Together they have the episodes of one process."""
@@ -260,6 +270,7 @@ def test_ranks_play_their_shares(tmp_path: Path) -> None:
     output = rank_processes.output_of(process)
     assert process.returncode == 0, output
     rows = rows_of(run_dir)
+    assert not (run_dir / "rank-1" / "eval.csv").exists()
     assert [row["iteration"] for row in rows] == [2, 3]
     result = evaluate(run_dir, checkpoint=2, episodes=7, seed=1)
     assert rows[0]["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
