@@ -111,6 +111,7 @@ class Session:
                 raise
             self._open = stack.pop_all()
         self.pool.timer.reset()
+        process_group.allreduce_seconds = 0.0  # the start does not count
 
     def _start(
         self, stack: ExitStack, task: Task, start: Start, loggers: LoggerList, make_learner: LearnerType

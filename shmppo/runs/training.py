@@ -245,6 +245,8 @@ class TrainState:
             phase_seconds: [phases], of the iteration.
         """
         group = self._process_group
+        # What follows counts for the next iteration, as in `phase_seconds`.
+        allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         self.iteration += 1
         self.episodes.add_rollout(rollout, self._config.first_row, group)
         if self.opponents is not None:
@@ -255,7 +257,6 @@ class TrainState:
         self.phase_seconds += phase_seconds
         sync_seconds = times.sync_seconds + statistics.sync_seconds
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
-        allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         return {
             **statistics.columns(),
             "iteration": self.iteration,

@@ -88,6 +88,10 @@ def test_all_ranks_end_with_the_same_weights_and_counters(undisturbed: Path) -> 
         assert first[name] == second[name], name
     assert (first["ranks"], first["num_envs"], first["env_steps"], first["iterations"]) == (2, 4, 1024, 8)
     assert (first["exact"], second["exact"]) in ((True, True), (None, True))  # rank 0 may end before its check
+    for path in directories(undisturbed):
+        with open(path / "metrics.csv") as file:
+            row = next(csv.DictReader(file))
+        assert float(row["allreduce_seconds"]) < float(row["wall_seconds"])
 
 
 @pytest.mark.long
