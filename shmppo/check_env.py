@@ -38,7 +38,7 @@ def main() -> int:
 def _check_env() -> int:
     options = parse(
         CheckEnvConfig, sys.argv[1:], program("check-env"),
-        "Check that an environment follows Gymnasium's API and is a function of its seed and its actions.",
+        "Check that an environment follows Gymnasium's API and is reproducible.",
         example="my_module:make --env-kwargs size=9 --steps 5000",
         common=("env", "env_kwargs", "wrappers", "env_backend", "steps"),
     )  # fmt: skip

@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _evaluate() -> None:
-    text = "Evaluate the policy of a run over some episodes. The normalization statistics of the checkpoint stay fixed."
+    text = "Evaluate the policy of a run. The normalizer of the checkpoint stays fixed."
     options = parse(
         EvaluateConfig, sys.argv[1:], program("evaluate"), text, example="runs/pendulum --video pendulum.mp4"
     )

@@ -17,7 +17,7 @@ from shmppo.utils.commands import program
 
 @dataclass(frozen=True)
 class Plot:
-    """Plot the learning curves of one or more runs. Runs that differ only in their seed become one curve."""
+    """Plot learning curves. Runs that differ only in their seed become one curve."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories."""
@@ -36,7 +36,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class KLPlot:
-    """Plot the KL profiles of one or more runs: sequential and reference KL against the fraction of data processed."""
+    """Plot the KL profiles of runs: sequential and reference KL against the data."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Directories of runs with --kl-profile-every."""

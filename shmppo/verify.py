@@ -41,7 +41,7 @@ def main() -> int:
 
 def _verify() -> int:
     """Print what was found. Return 0 if everything is equal, else 1."""
-    text = "Check the files of a run, and execute a part of it again. With two runs, find the first difference."
+    text = "Check a run by executing a part of it again, or find where two runs differ."
     example = "runs/pendulum --from-iteration 100 --iterations 20"
     options = parse(VerifyConfig, sys.argv[1:], program("verify"), text, example=example)
     if len(options.run_dirs) not in (1, 2):

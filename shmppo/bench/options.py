@@ -44,7 +44,7 @@ class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptio
 
 @dataclass(frozen=True)
 class Throughput:
-    """Measure the steps per second of a configuration, the time of each phase, and the share of the roofline."""
+    """Measure steps per second, phases, and the share of the roofline."""
 
     train: Annotated[TrainConfig, tyro.conf.arg(name="")]
     """The configuration to measure."""
@@ -58,7 +58,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Scaling(JobOptions):
-    """Measure speed-up and efficiency over worker counts, with a fixed batch and with fixed work per worker."""
+    """Measure speed-up and efficiency over numbers of workers."""
 
     workers: tuple[int, ...] = (1, 2, 4)
     """Numbers of workers to measure. The speed-up is relative to the first."""

@@ -106,7 +106,7 @@ def parse_start(
         env = option_value(arguments, "--env") or from_file.get("env", base["env"])
         base = TrainConfig().fields() | preset_fields(name, env)
     base |= from_file
-    text = "Train recurrent PPO. Without flags: the default job, CartPole-v1 with hidden velocities."
+    text = "Train recurrent PPO. Without flags: CartPole-v1 with hidden velocities."
     parsed = parse(
         flags_type(base), arguments, script or program("train"), text if default is None else DEFAULTS_OF_SCRIPT,
         example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=COMMON,
@@ -295,7 +295,7 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
                 values.append(word)
         changes = [shlex.join([name, *by_flag[name]]) for name in sorted(by_flag) if given_fields([name]) & fixed]
         raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes, prog))
-    text = "Resume a run from its newest checkpoint. Flags replace values of its configuration; the others stay."
+    text = "Resume a run from its newest checkpoint. Flags replace its options."
     options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, "quiet": options.quiet}
