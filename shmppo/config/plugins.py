@@ -45,6 +45,9 @@ def import_module(name: str, where: str) -> types.ModuleType:
     Raises:
         ConfigError: if there is no such module, or if it raises.
     """
+    if name.startswith(".") or "/" in name:
+        module = Path(name).name.removesuffix(".py")
+        raise ConfigError(f"{where} is a path; name the module, {module}, and run in the directory that contains it")
     try:
         return importlib.import_module(name)
     except FAILURES as error:
