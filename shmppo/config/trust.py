@@ -120,7 +120,7 @@ def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None
         modules = sorted({code.module for code in unknown})
         raise ConfigError(
             f"{source} names code to import: {', '.join(map(str, unknown))}; if you trust it, add"
-            f"{trust_flags(modules)} (in Python: trust={modules})"
+            f"{trust_flags(modules)} (in Python: trust={sorted({*trusted, *modules})})"
         )
 
 

@@ -48,7 +48,7 @@ def test_a_trusted_module_includes_the_modules_below_it() -> None:
         check_trust(fields, Path("run"), ("maze", "mazes.smal", "nets.x"))
     assert str(raised.value) == (
         "run names code to import: --env mazes.small:Maze, --network nets:make; if you trust it, add "
-        "--trust mazes.small --trust nets (in Python: trust=['mazes.small', 'nets'])"
+        "--trust mazes.small --trust nets (in Python: trust=['maze', 'mazes.smal', 'mazes.small', 'nets', 'nets.x'])"
     )
 
 
