@@ -44,7 +44,7 @@ def test_a_hint_says_how_to_compute_a_value_that_means_something_else() -> None:
         "use --minibatches; M = --num-envs * --rollout-steps / B gives minibatches of B steps"
     )
     assert "twice the vf_coef of Stable-Baselines3" in remedy_for("--vf-coef", TRAIN)
-    assert "does not depend on the state" in remedy_for("--gSDE", TRAIN)
+    assert remedy_for("--gSDE", TRAIN).startswith("use --std state, ")
     assert remedy_for("--use_sde", TRAIN) == remedy_for("--gSDE", TRAIN)
     assert "WANDB_MODE=offline" in remedy_for("--wandb-mode", TRAIN)
     assert remedy_for("--features_extractor", TRAIN) == "use --encoder, or --network for a network of your own"
