@@ -60,7 +60,8 @@ class EvaluateConfig:
     seat: str | None = None
     """With --opponent, the agent that the policy plays. None: the seed chooses it for each episode."""
     round_robin: bool = False
-    """Let all runs play against each other, --episodes games per pair, and print their scores."""
+    """Let all runs play against each other, --episodes games per pair with seats that the seed draws, and print their
+    scores."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()

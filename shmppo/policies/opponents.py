@@ -65,7 +65,7 @@ def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted, *, stochast
         (run.task.observation, run.task.agents, run.task.spaces["action_space"], {*run.config.hidden_indices})
         for run in (trained, other)
     )
-    require(one == two, f"--opponent {name} was trained with other agents, spaces, or --hide-obs; choose another run")
+    require(one == two, f"the opponent {name} was trained with other agents, spaces, or --hide-obs; choose another run")
     return PolicyOpponent(other, stochastic=stochastic)
 
 
