@@ -212,8 +212,11 @@ def _film(handle: GymnasiumHandle | AgentHandle, video: VideoRecorder, env_id: s
         frame = handle.render()
     except Exception as error:  # drivers and libraries raise many types
         reason = " ".join(str(error).split()) or repr(error)
-        raise ConfigError(
-            f"--video: {env_id} cannot be rendered here ({reason}); pip install 'shmppo[video]', and without a display "
-            "MuJoCo needs EGL (apt-get install libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
-        ) from error
+        advice = (
+            "write its method render"
+            if isinstance(error, NotImplementedError)
+            else "pip install 'shmppo[video]', and without a display MuJoCo needs EGL (apt-get install libegl1) or "
+            "MUJOCO_GL=osmesa (libosmesa6)"
+        )
+        raise ConfigError(f"--video: {env_id} cannot be rendered here ({reason}); {advice}") from error
     video.add(frame, handle.frames_per_second / stride)

@@ -234,6 +234,9 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
         ConfigError, match=r"cannot be rendered here \(division by zero\); pip install 'shmppo\[video\]'"
     ):
         evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
+    monkeypatch.setattr("shmppo.envs.sync_vector_env.GymnasiumHandle.render", gymnasium.Env.render)
+    with pytest.raises(ConfigError, match=r"rendered here \(NotImplementedError\(\)\); write its method render$"):
+        evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"--video: a\.mp4 needs imageio and imageio_ffmpeg; pip install 'shmppo\[v"):
         evaluate(run_dir, video=tmp_path / "a.mp4")
