@@ -46,6 +46,8 @@ class RunStatus:
     """Bytes used by all processes. 0: unknown."""
     notes: list[str] = field(default_factory=list)
     """Sentences about the run that displays show as warnings."""
+    evaluating: bool = False
+    """Whether an evaluation (--eval-every) is running."""
     ended: bool = False
     """Whether no further iteration follows."""
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -72,6 +74,8 @@ class RunStatus:
             if not config.num_workers:
                 return "creating the environments"
             return f"starting {count(config.num_workers, 'worker')} and their environments"
+        if self.evaluating:
+            return f"evaluating the weights in {count(config.eval_episodes, 'episode')}"
         if self.iteration >= config.last_iteration:
             return "finished"
         if int(self.control.finished_rollouts.min()) > self.iteration:

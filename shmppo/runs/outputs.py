@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,13 @@ class Outputs:
         self._status.evaluation = evaluation or self._status.evaluation
         if evaluation and self._config.rank == 0:
             self._evaluations.write({"env_steps": row["env_steps"], **evaluation})
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let the console show that an evaluation is running."""
+        self._status.evaluating = True
+        yield
+        self._status.evaluating = False
 
     @property
     def evaluation(self) -> Row:

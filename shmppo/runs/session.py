@@ -209,7 +209,8 @@ class Session:
 
     def evaluate(self) -> Row:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
-        return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
+        with self.outputs.evaluating():
+            return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
 
     def after_iteration(self, row: Row, times: CollectTimes, evaluation: Row) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.

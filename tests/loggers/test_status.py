@@ -38,6 +38,9 @@ def test_the_activity_follows_the_counters_of_the_workers() -> None:
     status.control.progress[:, 0] = 16
     status.control.finished_rollouts[:] = 1
     assert status.activity == "updating the weights"
+    status.evaluating = True
+    assert status.activity == "evaluating the weights in 10 episodes"
+    status.evaluating = False
     status.add(row(1), [], 0)
     assert status.activity == "sampling 0 of 128 steps"
     assert status.steps == 128
