@@ -46,7 +46,7 @@ class Logger(Protocol):
         """
 
     def log(self, row: Row) -> None:
-        """Called after each iteration, and after an evaluation at the end of the run."""
+        """Called after each iteration, with its evaluation if it had one, and with an evaluation at the end alone."""
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """Called once at the end, with the content of summary.json, or with None if the run failed."""
