@@ -130,8 +130,10 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
 
 
 def _key(run: Run, ignored: Collection[str]) -> str:
-    """Return the configuration of a run without ignored fields, as JSON."""
+    """Return the configuration of a run as JSON, without ignored fields and an `anneal_steps` of all steps."""
     fields = {name: value for name, value in run.config.items() if name not in ignored}
+    if fields.get("anneal_steps") == fields.get("total_steps"):
+        fields.pop("anneal_steps", None)
     return json.dumps(fields or {"run": str(run.directory)}, sort_keys=True)
 
 

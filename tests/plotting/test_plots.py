@@ -109,6 +109,12 @@ def test_labels_have_rounded_numbers_unless_they_would_be_equal(tmp_path: Path) 
     assert list(group_runs(runs)) == ["gamma 0.123456", "gamma 0.9", "gamma 0.5", "gamma 0.123457"]
 
 
+def test_labels_name_the_annealing_only_if_it_does_not_end_with_the_run(tmp_path: Path) -> None:
+    steps = [(100, 100), (200, 200), (200, 300)]
+    runs = [read_run(written_run(tmp_path / f"{a}-{b}", total_steps=a, anneal_steps=b)) for a, b in steps]
+    assert list(group_runs(runs)) == ["total_steps 100", "total_steps 200", "anneal_steps 300, total_steps 200"]
+
+
 def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_group(tmp_path: Path) -> None:
     runs = [
         read_run(written_run(tmp_path / f"{core}{seed}", core=core, seed=seed))
