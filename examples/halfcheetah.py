@@ -1,10 +1,7 @@
-"""HalfCheetah-v5 without memory, with the tuned hyperparameters of RL Baselines3 Zoo.
+"""HalfCheetah-v5 without memory, with the hyperparameters of `walker2d.py`.
 
-Actor and critic have separate networks with two layers of 256 units. Each iteration has 512 steps and 20 epochs, and
-the learning rate is small and constant. The initialization of the weights is that of shmppo.
-
-Five seeds reached returns of 3209 to 5331 (mean of the last 100 episodes) within 1,000,000 steps. Training takes about
-half an hour on one core.
+Five seeds reached returns of 4673 to 5678 (mean of the last 100 episodes) within 1,000,000 steps. Their policies
+evaluate to returns of 4606 to 6813. Training takes about 5 minutes on one core.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Walker2d-v5 without memory, with common hyperparameters for MuJoCo tasks.
+"""Walker2d-v5 without memory, with the hyperparameters of all MuJoCo presets but Swimmer's.
 
 Actor and critic have separate networks with two layers of 64 units. Each iteration has 2048 steps and 10 epochs. The
 initial standard deviation of the actions is 0.5, and the value loss is not clipped. Both are recommendations of

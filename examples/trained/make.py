@@ -27,7 +27,12 @@ POLICIES = {
     "mountaincar-memory": "--preset MountainCarContinuous-v0-memory",
     "inverted-double-pendulum-memory": "--preset InvertedDoublePendulum-v5-memory",
     "lunarlander": "--preset LunarLander-v3",
-    "halfcheetah": "--preset HalfCheetah-v5",
+    "halfcheetah": (
+        "--env HalfCheetah-v5 --core none --encoder-sizes 256 256 --activation relu --separate-critic all "
+        "--log-std-init -2.0 --num-envs 1 --rollout-steps 512 --minibatches 8 --epochs 20 --gamma 0.98 "
+        "--gae-lambda 0.92 --learning-rate 2.0633e-05 --lr-schedule constant --clip 0.1 --entropy-coef 0.000401762 "
+        "--value-coef 1.16192 --max-grad-norm 0.8 --total-steps 1000000"
+    ),
     "hopper": "--preset Hopper-v5",
     "walker2d": "--preset Walker2d-v5",
     "swimmer": "--preset Swimmer-v5",
