@@ -39,11 +39,12 @@ def make_parent_directory(path: Path, flag: str) -> None:
         flag: the flag that names the file, for the error message.
 
     Raises:
-        ConfigError: if the directory cannot be made, if no file can be made in it, or if the file is a directory.
+        ConfigError: if the directory cannot be made, if no file can be made in it, or if the file is a directory or has
+            too long a name.
     """
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path} is a directory; name a file in it")
     try:
+        if path.is_dir():
+            raise ConfigError(f"{flag} {path} is a directory; name a file in it")
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()  # /proc and /sys let root write, but contain no new files
     except OSError as error:
