@@ -109,10 +109,10 @@ class RunProcess:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended at its last iteration, or with a condition of --stop-when."""
+        """Whether the run has ended without an error after its last iteration, or with a condition of --stop-when."""
         with contextlib.suppress(ConfigError):  # it has no summary yet
             summary = read_object(self.run_dir / SUMMARY, "")
-            ended = summary["iterations"] >= self.config.last_iteration
+            ended = summary["iterations"] >= self.config.last_iteration and summary["error"] is None
             return ended or summary["stop_reason"] in self.config.stop_when
         return False
 

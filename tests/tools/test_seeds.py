@@ -20,7 +20,9 @@ from public_helpers import NO_CHECK, long_after
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
-from shmppo.runs.trainer import train
+from shmppo.runs.evaluation import Evaluations
+from shmppo.runs.trainer import resume, train
+from shmppo.tools.run_process import RunProcess
 from shmppo.tools.seeds import train_seeds
 
 SMALL = TrainConfig(
@@ -126,6 +128,24 @@ def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continu
     train_seeds(config, (1,), 1, trust=("environments",))
     assert summary_of(tmp_path / "run-s1")["iterations"] == 8
     assert summary_of(tmp_path / "run-s1")["evaluation"]["iteration"] == 8
+
+
+def test_a_run_that_failed_in_its_last_evaluation_has_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ShmppoError("no display")
+
+    run_dir = tmp_path / "run"
+    config = replace(SMALL, quiet=True, workers=0, eval_every=9, run_dir=str(run_dir))
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluations, "evaluate", fail)
+        with pytest.raises(ShmppoError, match="no display"):
+            train(config)
+    assert summary_of(run_dir)["iterations"] == 8
+    assert not RunProcess(config, run_dir).finished
+    resume(run_dir)
+    assert RunProcess(config, run_dir).finished
 
 
 def test_options_of_init_from_do_not_replace_those_of_the_runs_and_its_path_may_be_relative(
