@@ -294,7 +294,6 @@ class Session:
         ]
         summary = RunSummary(self._summary(inexact, stop_reason))
         self.outputs.finish(summary)
-        summary.interrupted = self.stop.signal is not None
         return summary
 
     def _summary(self, inexact_reasons: list[str], stop_reason: str, error: str | None = None) -> dict[str, Any]:

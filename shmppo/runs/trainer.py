@@ -172,7 +172,9 @@ def _run(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)
         )
         train_iterations(session)
-        return session.finish()
+        summary = session.finish()
+    summary.interrupted = session.stop.signal is not None  # a signal may come while the processes end
+    return summary
 
 
 def refuse_imported_script() -> None:

@@ -19,6 +19,7 @@ from shmppo import TrainConfig, load_policy, resume, train
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
 from shmppo.sampling.evaluation import FIRST_INDEX
+from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.utils.rng import episode_seed
 
 SMALL = TrainConfig(
@@ -125,11 +126,11 @@ def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_p
     assert (rest["stop_reason"], rest["weights_sha256"]) == ("finished", whole["weights_sha256"])
 
 
-@pytest.mark.parametrize("when", ["last iteration", "last evaluation"])
+@pytest.mark.parametrize("when", ["last iteration", "last evaluation", "end of the workers"])
 def test_a_signal_that_comes_too_late_to_stop_a_run_ends_a_loop_too(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = Evaluations.evaluate
+    played, close = Evaluations.evaluate, WorkerPool.close
 
     def callback(row: dict[str, float]) -> None:
         if row["iteration"] == 6 and when == "last iteration":
@@ -140,7 +141,13 @@ def test_a_signal_that_comes_too_late_to_stop_a_run_ends_a_loop_too(
             os.kill(os.getpid(), signal.SIGINT)
         return played(*arguments)
 
+    def closed(*arguments: Any) -> None:
+        if when == "end of the workers":
+            os.kill(os.getpid(), signal.SIGINT)
+        close(*arguments)
+
     monkeypatch.setattr(Evaluations, "evaluate", interrupted)
+    monkeypatch.setattr(WorkerPool, "close", closed)
     config = dataclasses.replace(SMALL, eval_every=9, eval_episodes=2, run_dir=str(tmp_path / "run"))
     with pytest.raises(KeyboardInterrupt, match="run was stopped after iteration 6 and saved"):
         train(config, callback=callback)
