@@ -46,8 +46,11 @@ def import_module(name: str, where: str) -> types.ModuleType:
         ConfigError: if there is no such module, or if it raises.
     """
     if name.startswith(".") or "/" in name:
-        module = Path(name).name.removesuffix(".py")
-        raise ConfigError(f"{where} is a path; name the module, {module}, and run in the directory that contains it")
+        module = Path(name).name.removesuffix(".py").strip(".")
+        example = f", {module}," if module else ""
+        raise ConfigError(
+            f"{where} is a path or a relative name; name the module{example} and run in the directory that contains it"
+        )
     try:
         return importlib.import_module(name)
     except FAILURES as error:
