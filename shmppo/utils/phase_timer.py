@@ -15,7 +15,7 @@ PHASE_GLOSSARY: dict[str, str] = {
     "gradient": "forward and backward passes of the update",
     "reduce": "gradients of shards and ranks are added",
     "optimizer": "gradient norm, clipping, optimizer step",
-    "evaluation": "episodes of `--eval-every` are played",
+    "evaluation": "episodes of `--eval-every` are played, and recorded with `--eval-videos`",
     "other": "everything else",
 }
 """What happens in each phase."""
