@@ -118,11 +118,12 @@ class Learner:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
             rewards = self.reward_normalizer.normalize(rewards, rollout.first, valid_steps, self._process_group)
-        if config.skip_bad_episodes and not config.gamma:  # no bootstrap can give a failed step a δ of 0
-            rewards = np.where(ended & (rollout.ended_length == 0), rollout.value, rewards)
+        if config.skip_bad_episodes:
+            # The result of a failed step, which has a length of 0, is unknown. Its δ must be 0.
+            failed = ended & (rollout.ended_length == 0)
+            rewards, terminated = np.where(failed, rollout.value, rewards), terminated | failed
         if config.truncation_is_termination:
-            # An episode that failed (length 0) has no last state. Environments with several agents do not fail.
-            terminated = ended & ((rollout.ended_length > 0) | bool(config.agents))
+            terminated = ended
         return generalized_advantages(
             rewards=rewards,
             values=rollout.value,

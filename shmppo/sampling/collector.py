@@ -330,9 +330,6 @@ class Collector:
             rollout.ended_info[t, end.i] = info_row(self._config.reported_info, end.info)
         for end in ended:
             self._first[end.i] = True
-            if end.failed and self._config.gamma > 0:
-                # The result of a failed step is unknown. With this bootstrap and a reward of 0, its δ is 0.
-                rollout.bootstrap[t, end.i] = rollout.value[t, end.i] / self._config.gamma
         truncated = [end for end in ended if not end.terminated and not end.failed]
         if truncated:
             timer.switch("inference")

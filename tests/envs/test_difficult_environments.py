@@ -18,7 +18,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
-from shmppo.ppo.gae import generalized_advantages
 from shmppo.runs.trainer import resume, train
 
 BASE = TrainConfig(
@@ -152,14 +151,11 @@ def test_the_learner_gives_a_failed_step_no_advantage(natural_end: bool, gamma: 
 
 def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
     config = configuration("FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False)
-    buffers, _, _ = sampled(config)
+    buffers, learner, _ = sampled(config)
     rollout = buffers.rollout
     failed = (rollout.terminated | rollout.truncated) & (rollout.ended_length == 0)
     assert failed.sum() >= 2
-    advantages = generalized_advantages(
-        rewards=rollout.reward, values=rollout.value, bootstraps=rollout.bootstrap, terminated=rollout.terminated,
-        truncated=rollout.truncated, gamma=config.gamma, gae_lambda=config.gae_lambda,
-    )  # fmt: skip
+    advantages = learner.advantages(rollout)
     assert np.abs(advantages[failed]).max() < 1e-6
     t, n = np.argwhere(failed & (np.arange(32)[:, None] > 0))[0]
     before = rollout.reward[t - 1, n] + config.gamma * rollout.value[t, n] - rollout.value[t - 1, n]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,12 +123,10 @@ def test_the_gradient_is_clipped_after_its_norm_is_measured() -> None:
     assert change == pytest.approx(0.1 * config.learning_rate, rel=1e-3)
 
 
-def advantages_of(
-    truncation_is_termination: bool = False, clip_reward: float | None = None, ended_length: int = 2
-) -> np.ndarray:
+def advantages_of(ended_length: int = 2, value: float = 0.0, gamma: float = 0.5, **changes: Any) -> np.ndarray:
     config = dataclasses.replace(
-        CONFIG, num_envs=1, rollout_steps=3, minibatches=1, grad_shards=1, core="none", gamma=0.5, gae_lambda=0.0,
-        truncation_is_termination=truncation_is_termination, clip_reward=clip_reward,
+        CONFIG, num_envs=1, rollout_steps=3, minibatches=1, grad_shards=1, core="none", gamma=gamma, gae_lambda=0.0,
+        **changes,
     )  # fmt: skip
     buffers, learner = published(config, inspect_task(config))
     rollout = buffers.rollout
@@ -135,7 +134,7 @@ def advantages_of(
     rollout.reward[:, 0] = [1.0, 30.0, -30.0]
     rollout.bootstrap[:, 0] = [0.0, 8.0, 16.0]
     rollout.truncated[:, 0] = [False, True, False]
-    rollout.ended_length[1, 0] = ended_length
+    rollout.ended_length[1, 0], rollout.value[1, 0] = ended_length, value
     return learner.advantages(rollout)[:, 0]
 
 
@@ -145,8 +144,12 @@ def test_a_truncation_bootstraps_unless_it_counts_as_termination() -> None:
     np.testing.assert_array_equal(advantages_of(truncation_is_termination=True), [1.0, 30.0, -22.0])
 
 
-def test_a_failed_step_bootstraps_even_if_truncations_count_as_terminations() -> None:
-    np.testing.assert_array_equal(advantages_of(truncation_is_termination=True, ended_length=0), [1.0, 34.0, -22.0])
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+@pytest.mark.parametrize("truncation_is_termination", [False, True])
+def test_a_failed_step_has_no_advantage(truncation_is_termination: bool, gamma: float) -> None:
+    options = {"skip_bad_episodes": True, "truncation_is_termination": truncation_is_termination}
+    assert advantages_of(ended_length=0, value=0.3, gamma=gamma, **options)[1] == 0
+    assert advantages_of(ended_length=2, value=0.3, gamma=gamma, **options)[1] != 0
 
 
 def test_rewards_are_clipped_before_advantages_are_computed() -> None:
