@@ -29,7 +29,7 @@ RESUMABLE: tuple[str, ...] = (
 If a change of anneal_steps alters the schedule of finished iterations, no new run gives the same weights, so the run
 becomes inexact."""
 READ_BY_SCHEDULE = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
-"""Those that cannot change in a run with --env-schedule, which may read the results of evaluations."""
+"""Fields of RESUMABLE that cannot change with --env-schedule, because the schedule may read results of evaluations."""
 
 
 def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Path) -> TrainConfig:

@@ -24,7 +24,7 @@ class RunSummary(dict[str, Any]):
     """The content of summary.json. It is a dictionary with a short text form.
 
     Attributes:
-        interrupted: whether this process has received a signal, also one that came too late to stop the run.
+        interrupted: whether this process has received a signal, even one that came too late to stop the run.
     """
 
     interrupted = False

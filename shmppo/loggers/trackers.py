@@ -46,7 +46,10 @@ class Logger(Protocol):
         """
 
     def log(self, row: Row) -> None:
-        """Called after each iteration, with its evaluation if it had one, and with an evaluation at the end alone."""
+        """Called after each iteration, with the results of its evaluation if there was one.
+
+        If the run is evaluated at its end, a last row has only these results.
+        """
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """Called once at the end, with the content of summary.json, or with None if the run failed."""

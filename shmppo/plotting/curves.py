@@ -107,7 +107,7 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
 
 
 def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict[str, list[Run]]:
-    """Group runs whose configurations differ only in IGNORED_FIELDS and, without two runs of a seed, in workers.
+    """Group runs whose configurations differ only in IGNORED_FIELDS or, unless two have the same seed, in workers.
 
     Args:
         runs: the runs.
@@ -130,7 +130,10 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
 
 
 def _key(run: Run, ignored: Collection[str]) -> str:
-    """Return the configuration of a run as JSON, without ignored fields and an `anneal_steps` of all steps."""
+    """Return the configuration of a run as JSON, without the ignored fields.
+
+    It also leaves out `anneal_steps` where they are `total_steps`, as they are by default.
+    """
     fields = {name: value for name, value in run.config.items() if name not in ignored}
     if fields.get("anneal_steps") == fields.get("total_steps"):
         fields.pop("anneal_steps", None)

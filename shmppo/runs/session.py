@@ -189,8 +189,8 @@ class Session:
     def _save_after_error(self, error: ShmppoError) -> None:
         """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""
         state, buffers = self.state, self.buffers
-        # With several ranks, only checkpoints that all ranks save at the same iteration are usable. A checkpoint of the
-        # last iteration cannot be continued, so the run would never get its last evaluation.
+        # With several ranks, only checkpoints that all ranks save at the same iteration are usable. A run cannot be
+        # resumed from a checkpoint of its last iteration, so it would never get its last evaluation.
         if not state.updating and self.process_group.size == 1 and state.iteration < self.config.iterations:
             self.save()
         error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
