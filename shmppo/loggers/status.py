@@ -14,6 +14,7 @@ from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.text import number
 from shmppo.utils.files import short_path
+from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class RunStatus:
     """Shared counters of the workers' progress."""
     iteration: int = 0
     """Number of finished iterations."""
-    ready: bool = False
-    """Whether all processes have started."""
+    timer: PhaseTimer | None = None
+    """The timer of the learner. None: not all processes have started."""
     row: dict[str, float] | None = None
     """The latest row of metrics.csv."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
@@ -46,8 +47,6 @@ class RunStatus:
     """Bytes used by all processes. 0: unknown."""
     notes: list[str] = field(default_factory=list)
     """Sentences about the run that displays show as warnings."""
-    evaluating: bool = False
-    """Whether an evaluation (--eval-every) is running."""
     ended: bool = False
     """Whether no further iteration follows."""
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -70,11 +69,11 @@ class RunStatus:
     def activity(self) -> str:
         """What the run does at the moment."""
         config = self.config
-        if not self.ready:
+        if self.timer is None:
             if not config.num_workers:
                 return "creating the environments"
             return f"starting {count(config.num_workers, 'worker')} and their environments"
-        if self.evaluating:
+        if self.timer.phase == "evaluation":
             return f"evaluating the weights in {count(config.eval_episodes, 'episode')}"
         if self.iteration >= config.last_iteration:
             return "finished"

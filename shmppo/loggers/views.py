@@ -68,7 +68,7 @@ class LineView:
             self._shown = status.iteration
             news.append(row_line(status))
         elif not news and not status.ended:
-            where = f"iteration {status.iteration + 1:,}: " if status.ready else ""
+            where = f"iteration {status.iteration + 1:,}: " if status.timer else ""
             news.append(where + status.activity)
         if news:
             print("\n".join(news), flush=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from shmppo.storage.history import remove_later
 from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving
 from shmppo.utils import machine
 from shmppo.utils.files import write_json
+from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -73,9 +74,12 @@ class Outputs:
             stack.callback(loggers.finish, None)
             self._open = stack.pop_all()
 
-    def start(self, iteration: int, check: BackgroundCheck) -> None:
-        """Start the loggers and the check of the environment. Call this after everything else."""
-        self._status.ready = True
+    def start(self, iteration: int, check: BackgroundCheck, timer: PhaseTimer) -> None:
+        """Start the loggers and the check of the environment. Call this after everything else.
+
+        timer: of the learner; the console shows what the learner does.
+        """
+        self._status.timer = timer
         self._loggers.start(self._run_dir, self._config, iteration)
         self._check = check
         self._open.callback(check.close)
@@ -115,13 +119,6 @@ class Outputs:
         self._status.evaluation = evaluation or self._status.evaluation
         if evaluation and self._config.rank == 0:
             self._evaluations.write({"env_steps": row["env_steps"], **evaluation})
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Let the console show that an evaluation is running."""
-        self._status.evaluating = True
-        yield
-        self._status.evaluating = False
 
     @property
     def evaluation(self) -> Row:

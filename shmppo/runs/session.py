@@ -141,7 +141,7 @@ class Session:
             self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self._agree()
         self.save()  # so that the run can be resumed from now on
-        self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state))
+        self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state), self.pool.timer)
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""
@@ -210,8 +210,7 @@ class Session:
 
     def evaluate(self) -> Row:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
-        with self.outputs.evaluating():
-            return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
+        return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
 
     def after_iteration(self, row: Row, times: CollectTimes, evaluation: Row) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.

@@ -35,6 +35,11 @@ class PhaseTimer:
         self._phase = _INDEX["other"]
         self._since = monotonic()
 
+    @property
+    def phase(self) -> str:
+        """The current phase."""
+        return PHASES[self._phase]
+
     def switch(self, phase: str) -> float:
         """Start `phase` and end the phase before. Return the current time of the monotonic clock, in seconds."""
         now = monotonic()

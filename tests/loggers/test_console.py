@@ -23,6 +23,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.loggers import views
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.status import RunStatus
+from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 RUN = (
@@ -145,7 +146,7 @@ def test_lines_show_progress_before_the_first_iteration_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ConsoleDisplay, "TICK_SECONDS", 60.0)
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), ready=True)
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), timer=PhaseTimer())
     display = ConsoleDisplay(status)
     display._next_progress = 0.0
     for _ in range(2):
@@ -166,7 +167,7 @@ def test_a_due_line_shows_the_last_finished_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(views, "row_line", lambda status: f"row {status.iteration}")
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), ready=True)
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), timer=PhaseTimer())
     view = views.LineView(status)
     for iteration in (1, 2):
         status.add({"iteration": iteration, "return_mean_100": 0.0, "env_steps": 0}, [], 0)

@@ -16,7 +16,7 @@ from shmppo.loggers.metrics import GLOSSARY
 from shmppo.loggers.panel import RunPanel, phase_bar, worker_line
 from shmppo.loggers.status import RunStatus, evaluation_text
 from shmppo.loggers.views import row_line
-from shmppo.utils.phase_timer import PHASES
+from shmppo.utils.phase_timer import PHASES, PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 NAMES = (
@@ -50,7 +50,7 @@ UNKNOWN |= {"steps_per_second": 1.0, "learning_rate": 1e-3}
 @pytest.mark.parametrize("row", [LARGE, UNKNOWN])
 def test_everything_fits_the_width_of_the_terminal(row: dict[str, float], workers: int, width: int) -> None:
     status = status_of(workers, "a_module_of_my_own:MyVeryOwnEnvironmentWithALongName-v10")
-    status.ready = True
+    status.timer = PhaseTimer()
     status.add(row, [0.5] * workers, 2**30)
     lines = lines_of(status, width)
     assert {len(line) for line in lines} == {width}

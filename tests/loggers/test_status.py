@@ -13,6 +13,7 @@ from helpers import idle_control
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers import status as status_module
 from shmppo.loggers.status import RunStatus
+from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 CONFIG = TrainConfig(num_envs=8, rollout_steps=16, workers=2, total_steps=8 * 16 * 4)
@@ -30,7 +31,7 @@ def new_status(config: TrainConfig = CONFIG, iteration: int = 0) -> Any:
 def test_the_activity_follows_the_counters_of_the_workers() -> None:
     status = new_status()
     assert status.activity == "starting 2 workers and their environments"
-    status.ready = True
+    status.timer = PhaseTimer()
     assert status.activity == "sampling 0 of 128 steps"
     status.control.progress[:, 0] = 8, 4
     assert status.activity == "sampling 48 of 128 steps"
@@ -38,9 +39,9 @@ def test_the_activity_follows_the_counters_of_the_workers() -> None:
     status.control.progress[:, 0] = 16
     status.control.finished_rollouts[:] = 1
     assert status.activity == "updating the weights"
-    status.evaluating = True
+    status.timer.switch("evaluation")
     assert status.activity == "evaluating the weights in 10 episodes"
-    status.evaluating = False
+    status.timer.switch("other")
     status.add(row(1), [], 0)
     assert status.activity == "sampling 0 of 128 steps"
     assert status.steps == 128
@@ -50,7 +51,7 @@ def test_the_activity_follows_the_counters_of_the_workers() -> None:
 
 def test_a_resumed_run_counts_from_its_iteration() -> None:
     status = new_status(iteration=2)
-    status.ready = True
+    status.timer = PhaseTimer()
     status.control.progress[:, 0] = 2 * 16 + 4
     assert status.activity == "sampling 32 of 128 steps"
     assert status.steps == 2 * 128 + 32
@@ -58,7 +59,7 @@ def test_a_resumed_run_counts_from_its_iteration() -> None:
 
 def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> None:
     status = new_status()
-    status.ready = True
+    status.timer = PhaseTimer()
     status.stop._on_signal(signal.SIGINT, None)
     status.add(row(1), [], 0)
     assert status.stopping == "stopping after this iteration (press Ctrl-C again to stop at once)"

@@ -24,6 +24,7 @@ from shmppo.loggers.status import RunStatus
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
+from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.phase_timer import PHASES
 
@@ -248,7 +249,7 @@ def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: P
 
 
 def test_the_console_shows_that_an_evaluation_is_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made, shown, play = list[RunStatus](), set[str](), Evaluations.evaluate
+    made, shown, play = list[RunStatus](), set[str](), Pool.evaluate
 
     def make(*given: Any) -> RunStatus:
         made.append(RunStatus(*given))
@@ -259,7 +260,7 @@ def test_the_console_shows_that_an_evaluation_is_running(monkeypatch: pytest.Mon
         return play(*given)
 
     monkeypatch.setattr("shmppo.runs.outputs.RunStatus", make)
-    monkeypatch.setattr(Evaluations, "evaluate", watched)
+    monkeypatch.setattr(Pool, "evaluate", watched)
     trained(tmp_path / "run")
     assert shown == {"evaluating the weights in 7 episodes"}
     assert made[0].activity == "finished"
