@@ -11,6 +11,7 @@ from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.checks import require, shown
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.demonstrations import load_demonstrations
@@ -58,6 +59,7 @@ def train(
 
     make_learner: makes the learner; with it `shmppo.verify` records an iteration.
     """
+    require(isinstance(config, TrainConfig), f"train got {shown(config)}; pass a TrainConfig: TrainConfig(env=…)")
     refuse_imported_script()
     if config.run_dir is not None:
         config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from public_helpers import summary_of
 
-from shmppo import TrainConfig, load_policy, resume, train
+from shmppo import ConfigError, TrainConfig, load_policy, resume, train
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
 from shmppo.sampling.evaluation import FIRST_INDEX
@@ -76,6 +76,11 @@ def test_a_script_with_the_guard_trains_and_one_without_gets_an_error(tmp_path: 
     result = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
     assert result.returncode == 1
     assert 'put the call under `if __name__ == "__main__":`' in result.stderr
+
+
+def test_a_dictionary_is_refused_with_the_class_to_use() -> None:
+    with pytest.raises(ConfigError, match=r"train got \{'env': 'Pendulum-v1'\}; pass a TrainConfig"):
+        train({"env": "Pendulum-v1"})  # type: ignore[arg-type]
 
 
 @pytest.mark.long
