@@ -19,7 +19,8 @@ from shmppo.utils.files import make_parent_directory
 from shmppo.utils.machine import usable_cores
 
 LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
-"""Phases in which the workers are idle. With central learning, "gradient" is another one."""
+"""Phases in which the workers are idle, except that they share "reduce" and "optimizer" in large networks. With central
+learning, "gradient" is another one."""
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",
     "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction", "learner_share",
@@ -184,6 +185,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         if row["mode"] == "strong" and row["speedup"] == 1:
             lines.append(
                 f"{row['learning']}: Amdahl's serial fraction is {row['serial_fraction']:.2f}. "
-                f"At W = {row['workers']:.0f}, only the learner works for {row['learner_share']:.0%} of the iteration."
+                f"At W = {row['workers']:.0f}, the learner works alone for at most {row['learner_share']:.0%} of the "
+                "iteration."
             )
     return "\n".join(lines)

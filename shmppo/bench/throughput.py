@@ -61,6 +61,8 @@ def utilization(
 ) -> dict[str, float]:
     """Return the share of the cores' time that is used, while sampling and in the rest of the iteration.
 
+    The phases "reduce" and "optimizer" count for one core, although the workers share them in large networks.
+
     Args:
         phases: seconds of an iteration in each phase; if several processes are in a phase, their mean.
         collect_seconds: seconds of an iteration until all workers have sampled.
@@ -188,7 +190,7 @@ def text(result: dict[str, Any]) -> str:
     lines += [
         f"signals to workers    {result['sync_seconds'] * 1e3:10.2f} ms {result['sync_seconds'] / whole:6.1%}",
         f"wait for slowest worker {result['straggler_wait']:8.1%} of the sampling time",
-        f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} while learning",
+        f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} or more while learning",
         f"peak memory           {result['peak_memory_bytes'] / 2**20:10.0f} MiB, all processes together",
     ]
     if "roofline" in result:
