@@ -140,7 +140,7 @@ class NetworkOptions:
     layer_norm: bool = False
     """Apply layer normalization before each activation of the encoder's linear layers."""
     network: str | None = None
-    """`module:factory` of a custom network that replaces encoders and core (see shmppo/models/custom.py).
+    """`module:factory` of a custom network that replaces encoders and core (docs/tutorials/your-network.md).
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
     init_from: str | None = None
     """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
@@ -299,8 +299,8 @@ class ObjectiveOptions:
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
     --separate-critic all, and neither --weight-decay nor --auxiliary."""
     auxiliary: str | None = None
-    """`module:factory` of a module that computes an auxiliary loss from the actor's features (see
-    shmppo/models/auxiliary.py). The trained policy does not need it. None: no auxiliary loss."""
+    """`module:factory` of a module that computes an auxiliary loss from the actor's features
+    (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
     auxiliary_coef: float = 1.0
     """Weight of the loss of --auxiliary."""
 
