@@ -30,26 +30,3 @@ class LossTerms(NamedTuple):
     clip_fraction: float
     teacher_kl: float
     auxiliary_loss: float
-
-
-class Progress(NamedTuple):
-    """Columns of `Control.progress`. A change shows that the worker is not stalled."""
-
-    steps: int
-    """Number of steps that were begun since iteration 0. It shows at which step an environment failed."""
-    replayed: int
-    """A counter of all other work: restored environments and the steps replayed for them, steps of a state refresh, a
-    teacher, or an evaluation, and batches of gradient shards."""
-
-
-class Sequence(NamedTuple):
-    """Columns of `Minibatches.sequences`."""
-
-    start: int
-    """First step, t."""
-    env: int
-    """Index of the environment, n."""
-    length: int
-    """Number of steps."""
-    slot: int
-    """Index c of the stored initial state. −1 if the sequence begins an episode, because its initial state is zero."""

@@ -144,7 +144,9 @@ class Minibatches:
     step_targets: np.ndarray = _shared(
         LEARNER, "PLAN", "f4", "T*N 3+Q", "advantage, value target, old value, and old log_prob of each step"
     )
-    sequences: np.ndarray = _shared(LEARNER, "PLAN", "i4", "N*T 4", "sequences of the rollout (columns: `Sequence`)")
+    sequences: np.ndarray = _shared(
+        LEARNER, "PLAN", "i4", "N*T 4", "of each sequence: first step, row, steps, slot of the stored state or −1"
+    )
     order: np.ndarray = _shared(LEARNER, "PLAN", "i4", "K N*T", "indices of the sequences in the order of each epoch")
     bounds: np.ndarray = _shared(
         LEARNER, "PLAN", "i4", "K M G+1", "shard g is order[k, bounds[k, m, g]:bounds[k, m, g + 1]]"
@@ -220,8 +222,10 @@ class Control:
         "START, COLLECT, REFRESH, LEARN, EVALUATE; read at any time",
         "i8",
         "W 2",
-        "counters that change while a worker is not stalled (columns: `Progress`)",
+        "steps that were begun since iteration 0, and a counter of all other work",
     )
+    """A change shows that the worker is not stalled. Other work: restored environments and the steps replayed for them,
+    steps of a state refresh, a teacher, or an evaluation, and batches of gradient shards."""
 
 
 GROUPS: dict[str, type] = {

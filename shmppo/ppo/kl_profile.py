@@ -109,7 +109,7 @@ def probe_sequences(sequences: np.ndarray) -> np.ndarray:
     """Choose evenly spaced sequences with about PROBE_STEPS steps in total.
 
     Args:
-        sequences: [sequences, 4], with the columns of `columns.Sequence`.
+        sequences: [sequences, 4], from `cut_sequences`.
     """
     wanted = min(len(sequences), max(1, round(PROBE_STEPS * len(sequences) / int(sequences[:, 2].sum()))))
     return sequences[np.arange(wanted) * len(sequences) // wanted]

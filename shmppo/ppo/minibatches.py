@@ -104,8 +104,9 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
         valid_steps: [N], number of valid steps of each environment. Sequences contain only valid steps. None: all T.
 
     Returns:
-        int32 [sequences, 4], with the columns of `columns.Sequence`. Rows are in the order of (environment,
-        start).
+        int32 [sequences, 4], in the order of (environment, first step): the first step t, the index n of the
+        environment, the number of steps, and the slot c of the stored initial state. The slot is −1 if the sequence
+        begins an episode, because its initial state is zero.
     """
     T, N = first.shape
     valid_steps = np.full(N, T) if valid_steps is None else valid_steps
