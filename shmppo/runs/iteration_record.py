@@ -43,8 +43,6 @@ def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
     learner = checkpoint["learner"]
     parts = {name: learner[name] for name in _START_FIELDS if name in learner}
     parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes") if name in checkpoint}
-    if "optimizer" in learner:
-        parts["optimizer"] = learner["optimizer"]["state"]
     return {name: _digest(_leaves(part)) for name, part in parts.items()}
 
 
@@ -75,7 +73,6 @@ class RecordingLearner(Learner):
         self._active = iteration == self._record.iteration
         if self._active:
             state, carry = self.state(), self._buffers.carries[iteration % 2]
-            state["optimizer"] = state["optimizer"]["state"]  # without the options, which take effect later
             self._record.start = {title: _digest(_leaves(state[name])) for name, title in _START_FIELDS.items()} | {
                 "recurrent state at the start": _digest([carry.state]),
                 "episodes at the start": _digest([carry.first, carry.episode, carry.episode_length]),
