@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from shmppo.models.encoders import CLIP
-from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout
 
 _EPSILON = 1e-8
@@ -79,24 +79,18 @@ def discounted_returns(rewards: np.ndarray, first: np.ndarray, start: np.ndarray
     return returns
 
 
-def explained_variance(
-    values: np.ndarray,
-    targets: np.ndarray,
-    valid_steps: np.ndarray | None = None,
-    group: ProcessGroup = SINGLE_PROCESS,
-) -> float:
+def explained_variance(values: np.ndarray, targets: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup) -> float:
     """Compute the explained variance of the critic over all ranks: 1 − Var(target − value) / Var(target).
 
     Args:
         values: [T, N].
         targets: [T, N], value targets.
-        valid_steps: [N], number of valid steps of each environment. None: all T.
+        valid_steps: [N], number of valid steps of each environment.
 
     Returns:
         1 for a perfect critic; NaN if the targets do not vary.
     """
-    valid = np.arange(len(values))[:, None] < (len(values) if valid_steps is None else valid_steps)
-    valid = np.broadcast_to(valid, values.shape)
+    valid = np.arange(len(values))[:, None] < valid_steps
     moments = [
         (np.var(array[valid], dtype=np.float64), np.mean(array[valid], dtype=np.float64), valid.sum())
         for array in (targets, targets - values)
@@ -183,9 +177,7 @@ def column_moments(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.square(samples - mean[:, None]).sum(axis=-1)
 
 
-def merge_moments(
-    moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
-) -> None:
+def merge_moments(moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup) -> None:
     """Merge the moments of every environment of all ranks into running moments, in the order of environments.
 
     Args:
@@ -213,7 +205,7 @@ class RewardNormalizer:
         self.discounted_return = np.zeros(num_envs)
 
     def normalize(
-        self, rewards: np.ndarray, first: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup = SINGLE_PROCESS
+        self, rewards: np.ndarray, first: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup
     ) -> np.ndarray:
         """Update the statistics with a rollout, and normalize its rewards.
 

@@ -14,7 +14,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.parallel.columns import LossCoefficients
-from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
+from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
 from shmppo.utils.rng import minibatch_generator
 
@@ -30,7 +30,7 @@ def build_minibatches(
     iteration: int,
     advantages: np.ndarray,
     coefficients: LossCoefficients,
-    process_group: ProcessGroup = SINGLE_PROCESS,
+    process_group: ProcessGroup,
 ) -> Minibatches:
     """Divide a rollout into K epochs of M minibatches of G shards.
 

@@ -77,7 +77,7 @@ class Session:
         start: Start,
         loggers: LoggerList,
         process_group: ProcessGroup,
-        make_learner: LearnerType = Learner,
+        make_learner: LearnerType,
     ) -> None:
         """Start the run, and save its first checkpoint.
 

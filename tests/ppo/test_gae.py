@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.ppo.gae import RewardNormalizer, discounted_returns, generalized_advantages
+from shmppo.parallel.process_group import SINGLE_PROCESS
+from shmppo.ppo.gae import RewardNormalizer, discounted_returns, explained_variance, generalized_advantages
 
 
 def column(*values: float) -> np.ndarray:
@@ -81,21 +82,33 @@ def test_discounted_return_starts_again_with_an_episode() -> None:
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_returns_so_far() -> None:
     normalizer, steps = RewardNormalizer(1, 0.5), np.array([3])
-    scaled = normalizer.normalize(column(1, 1, 1), begins(1, 0, 1), steps)
+    scaled = normalizer.normalize(column(1, 1, 1), begins(1, 0, 1), steps, SINGLE_PROCESS)
     returns = [1.0, 1.5, 1.0]
     assert scaled[:, 0] == pytest.approx(np.ones(3) / np.std(returns), rel=1e-6)
-    normalizer.normalize(column(4), begins(0), np.array([1]))  # 4 + 0.5 · 1
-    scaled = normalizer.normalize(column(2), begins(1), np.array([1]))
+    normalizer.normalize(column(4), begins(0), np.array([1]), SINGLE_PROCESS)  # 4 + 0.5 · 1
+    scaled = normalizer.normalize(column(2), begins(1), np.array([1]), SINGLE_PROCESS)
     assert scaled[0, 0] == pytest.approx(2 / np.std([*returns, 4.5, 2.0]), rel=1e-6)
     normalizer.moments.count = 1e12  # the next rewards hardly change the deviation
     for reward, clipped in ((1e6, 10.0), (-1e6, -10.0)):
-        assert normalizer.normalize(column(reward), begins(0), np.array([1])).item() == clipped
+        assert normalizer.normalize(column(reward), begins(0), np.array([1]), SINGLE_PROCESS).item() == clipped
 
 
 def test_a_return_does_not_reach_into_an_episode_that_begins_after_idle_steps() -> None:
     """An agent is idle for a whole rollout, in which its episode ends. Its next action begins another episode."""
     normalizer = RewardNormalizer(1, 0.5)
-    normalizer.normalize(column(8), begins(1), np.array([1]))
-    normalizer.normalize(column(9), begins(0), np.array([0]))
-    normalizer.normalize(column(2), begins(1), np.array([1]))
+    normalizer.normalize(column(8), begins(1), np.array([1]), SINGLE_PROCESS)
+    normalizer.normalize(column(9), begins(0), np.array([0]), SINGLE_PROCESS)
+    normalizer.normalize(column(2), begins(1), np.array([1]), SINGLE_PROCESS)
     assert normalizer.discounted_return.tolist() == [2.0]
+
+
+def test_explained_variance_by_hand() -> None:
+    targets, all_steps = np.array([[1.0, 2.0, 3.0, 4.0]]), np.ones(4)
+
+    def of(values: np.ndarray) -> float:
+        return explained_variance(values, targets, all_steps, SINGLE_PROCESS)
+
+    assert of(targets) == 1
+    assert of(np.full((1, 4), 2.5)) == 0
+    assert of(-targets) == -3
+    assert np.isnan(explained_variance(targets, np.ones((1, 4)), all_steps, SINGLE_PROCESS))

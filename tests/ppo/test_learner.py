@@ -16,7 +16,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import TrainingError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.parallel.columns import LossTerms
-from shmppo.ppo.gae import explained_variance
 from shmppo.runs.trainer import train
 from shmppo.utils.phase_timer import PHASES
 
@@ -169,11 +168,3 @@ def test_the_log_standard_deviation_stays_above_its_minimum_and_can_rise_from_it
         learner._step(pool)
         seen.append(float(log_std.detach()))
     assert seen == pytest.approx([-0.01, 0.09])
-
-
-def test_explained_variance_by_hand() -> None:
-    targets = np.array([[1.0, 2.0, 3.0, 4.0]])
-    assert explained_variance(targets, targets) == 1
-    assert explained_variance(np.full((1, 4), 2.5), targets) == 0
-    assert explained_variance(-targets, targets) == -3
-    assert np.isnan(explained_variance(targets, np.ones((1, 4))))

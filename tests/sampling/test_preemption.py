@@ -17,6 +17,7 @@ from rank_processes import directories, output_of, start
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.ppo.gae import explained_variance
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import resume, train
@@ -90,7 +91,8 @@ def test_explained_variance_ignores_steps_that_are_not_valid() -> None:
     targets = np.array([[1.0, 3.0], [2.0, 99.0]])
     values = np.array([[1.0, 2.0], [2.0, -99.0]])
     # Targets 1, 2, 3: variance 2/3; errors 0, 0, 1: variance 2/9.
-    assert explained_variance(values, targets, np.array([2, 1])) == pytest.approx(1 - (2 / 9) / (2 / 3))
+    found = explained_variance(values, targets, np.array([2, 1]), SINGLE_PROCESS)
+    assert found == pytest.approx(1 - (2 / 9) / (2 / 3))
 
 
 def test_options_that_need_complete_rollouts_are_refused() -> None:
