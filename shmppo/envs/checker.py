@@ -46,7 +46,7 @@ def check_contract(
     env: gymnasium.Env,
     where: str,
     seeding: Literal["episode", "once"],
-    action: Callable[[Any], Any] | None = None,
+    choose_action: Callable[[Any], Any],
 ) -> Contract:
     """Reset and step an environment, reset it again with the same seed, and check what it returns.
 
@@ -54,7 +54,7 @@ def check_contract(
         env: the environment.
         where: name of the environment for error messages.
         seeding: the seeding that the configuration asks for.
-        action: maps an observation to an action; a random action if None.
+        choose_action: maps an observation to an action.
 
     Raises:
         ConfigError: if a rule is broken. The message names the rule.
@@ -78,8 +78,8 @@ def check_contract(
     _check_observation(where, "reset", env.observation_space, returned[0])
     first = copy.deepcopy(returned[0])  # the environment may reuse its arrays
     env.action_space.seed(0)
-    chosen = env.action_space.sample() if action is None else action(returned[0])
-    stepped = _call(where, "step(action)", lambda: env.step(chosen))
+    action = choose_action(returned[0])
+    stepped = _call(where, "step(action)", lambda: env.step(action))
     if not (isinstance(stepped, tuple) and len(stepped) == 5):
         raise ConfigError(f"{where}: step returned {result_of(stepped)}; {STEP_RULE}")
     observation, reward, terminated, truncated, info = stepped

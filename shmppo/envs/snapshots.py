@@ -48,7 +48,7 @@ class SnapshotSpec:
         return self.state_bytes + self.time_limits * _COUNT.itemsize
 
 
-def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None = None) -> SnapshotSpec | None:
+def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
     """Check an environment's snapshots and describe their format.
 
     The check takes a snapshot, steps twice, restores the snapshot, and repeats the first step. The repeated step must
@@ -56,7 +56,7 @@ def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None
 
     Args:
         env: the environment. It is reset and stepped three times.
-        choose_action: maps an observation to an action; random actions if None.
+        choose_action: maps an observation to an action.
 
     Returns:
         The format, or None if the environment has no snapshots or the check fails.
@@ -68,11 +68,11 @@ def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any] | None
         state = np.array(env.get_wrapper_attr("get_state")())
         spec = SnapshotSpec(state.shape, state.dtype.str, len(_time_limits(env)))
         wrappers = _wrapper_states(env)
-        action = env.action_space.sample() if choose_action is None else choose_action(observation)
+        action = choose_action(observation)
         # Copies: environments may reuse the arrays that they return, and change their action in place.
         before = copy.deepcopy(env.step(copy.deepcopy(action))[:4])
         wrapper_changed = _wrapper_states(env) != wrappers
-        env.step(env.action_space.sample() if choose_action is None else choose_action(before[0]))
+        env.step(choose_action(before[0]))
         env.get_wrapper_attr("set_state")(state)
         same = data_equivalence(before, env.step(action)[:4], exact=True)
     except FAILURES as error:  # methods with these names may have another purpose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import check_contract, values_outside
+from shmppo.envs.checker import Contract, check_contract, values_outside
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.wrappers import random_action
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.trainer import train
 
@@ -132,6 +134,10 @@ def test_a_later_reward_that_is_no_number_is_named(reward: Any) -> None:
         del gymnasium.registry["TurnsToText-v0"]
 
 
+def contract_of(env: gymnasium.Env) -> Contract:
+    return check_contract(env, "--env X", "episode", partial(random_action, env.action_space))
+
+
 def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
     class Explodes(Returns):
         def step(self, action: int) -> Any:
@@ -140,7 +146,7 @@ def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
     with pytest.raises(
         ConfigError, match=r"step\(action\) raised ValueError\('boom'\) at .*test_checker.py:\d+ in a check .*; correct"
     ):
-        check_contract(Explodes(), "--env X", "episode")
+        contract_of(Explodes())
 
 
 BOX, BYTES = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(0, 255, (2,), np.uint8)
@@ -165,7 +171,7 @@ def test_a_violation_names_the_part_the_cause_and_the_remedy(space: Any, observa
     env = Returns((observation, {}))
     env.observation_space = space
     with pytest.raises(ConfigError) as raised:
-        check_contract(env, "--env X", "episode")
+        contract_of(env)
     remedy = "correct the observation or observation_space"
     assert str(raised.value) == f"--env X: reset returned an observation {clause}; {remedy}"
 
@@ -176,7 +182,7 @@ def test_a_violation_names_the_part_the_cause_and_the_remedy(space: Any, observa
 def test_valid_observations(space: Any, observation: Any) -> None:
     env = Returns((observation, {}), (observation, *STEPPED[1:]))
     env.observation_space = space
-    assert check_contract(env, "--env X", "episode") == ("episode", True)
+    assert contract_of(env) == ("episode", True)
 
 
 def test_values_outside_the_bounds() -> None:
@@ -199,9 +205,9 @@ class OutOfBounds(Returns):
 def test_values_outside_the_bounds_are_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     seen = {"arm": np.array([0.0, 1.5])}
     env = OutOfBounds((seen, {}), (seen, 0.0, False, False, {}))
-    assert check_contract(env, "--env X", "episode").seeding == "episode"
+    assert contract_of(env).seeding == "episode"
     outside = "returned an observation outside its space: part 'arm': [1] is 1.5 (bounds -1 … 1)"
     assert [record.message for record in caplog.records] == [f"--env X: {call} {outside}" for call in ("reset", "step")]
     wrong = {"arm": np.zeros(3)}
     with pytest.raises(ConfigError, match=r"whose part 'arm' has shape \(3,\), but its space has shape \(2,\)"):
-        check_contract(OutOfBounds((wrong, {})), "--env X", "episode")
+        contract_of(OutOfBounds((wrong, {})))

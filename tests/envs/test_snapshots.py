@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
+from shmppo.envs.wrappers import random_action
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
@@ -23,6 +25,10 @@ BASE = TrainConfig(
     env="environments:PutsBack-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
 )  # fmt: skip
+
+
+def spec_of(env: gymnasium.Env) -> SnapshotSpec | None:
+    return snapshot_spec(env, partial(random_action, env.action_space))
 
 
 def test_an_environment_with_snapshots_is_not_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -43,7 +49,7 @@ def test_an_environment_with_snapshots_is_not_replayed(monkeypatch: pytest.Monke
 
 def test_a_snapshot_restores_the_time_limit_too() -> None:
     env, other = (gymnasium.make("environments:PutsBack-v0", disable_env_checker=True) for _ in range(2))
-    spec = snapshot_spec(env)
+    spec = spec_of(env)
     assert spec == SnapshotSpec((2,), "<f8", time_limits=1)
     env.reset(seed=3)
     for _ in range(48):
@@ -76,7 +82,7 @@ class Twice(gymnasium.Wrapper):
 
 def test_a_snapshot_restores_a_time_limit_below_another_wrapper_but_no_other_state() -> None:
     env, other = (Twice(gymnasium.make("environments:PutsBack-v0", disable_env_checker=True)) for _ in range(2))
-    spec = snapshot_spec(env)
+    spec = spec_of(env)
     assert spec is not None
     env.reset(seed=3)
     for _ in range(24):
@@ -86,7 +92,7 @@ def test_a_snapshot_restores_a_time_limit_below_another_wrapper_but_no_other_sta
     other.reset(seed=99)
     restore_snapshot(other, spec, snapshot)
     assert (env.step(0)[3], other.step(0)[3]) == (True, True)
-    assert snapshot_spec(Twice(gymnasium.make("environments:PutsBack-v0"), counts=True)) is None
+    assert spec_of(Twice(gymnasium.make("environments:PutsBack-v0"), counts=True)) is None
 
 
 def test_methods_of_the_same_names_that_restore_nothing_are_not_used() -> None:
@@ -104,7 +110,7 @@ def test_methods_of_the_same_names_that_restore_nothing_are_not_used() -> None:
             self.position += 1e-12
 
     for kind in (Forgets, Needs, NearlyPutsBack):
-        assert snapshot_spec(kind()) is None
+        assert spec_of(kind()) is None
 
 
 def test_an_environment_that_changes_its_action_in_place_has_snapshots() -> None:
@@ -115,4 +121,4 @@ def test_an_environment_that_changes_its_action_in_place_has_snapshots() -> None
             action *= 2
             return super().step(action.item())
 
-    assert snapshot_spec(Doubles()) == SnapshotSpec((2,), "<f8")
+    assert spec_of(Doubles()) == SnapshotSpec((2,), "<f8")
