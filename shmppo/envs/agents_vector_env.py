@@ -16,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import RenderedHandle, creation_errors
+from shmppo.envs.handles import RenderedHandle, as_env_error
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
@@ -62,7 +62,7 @@ class AgentsVectorEnv(VectorEnv):
         self._config, self._seeding = config, task.seeding
         views: list[AgentsView] = []
         for n in range(low // self._size, high // self._size):
-            with creation_errors(n):
+            with as_env_error(n):
                 views.append(cast(AgentsView, make_environment(config, render_mode)))
         self._envs: list[AgentsEnv] = [view.agents for view in views]
         handles = [AgentHandle(low + i, views[i // self._size]) for i in range(high - low)]

@@ -15,7 +15,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
 from shmppo.envs.factory import close_environment
-from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.handles import EnvHandle, as_env_error
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
@@ -42,7 +42,7 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
         streams = range(config.first_env + low, config.first_env + high)
         seeds = [episode_seed(config.seed, n, episode) for n, episode in zip(streams, episodes, strict=True)]
-        with creation_errors(low):
+        with as_env_error(low):
             self._pool = open_pool(config, seeds)
 
     def _step_all(

@@ -14,7 +14,7 @@ from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, use
 
 
 @contextmanager
-def creation_errors(env_index: int) -> Iterator[None]:
+def as_env_error(env_index: int) -> Iterator[None]:
     """Raise EnvError, with this index, for what the code of an environment raises while it is created."""
     try:
         yield

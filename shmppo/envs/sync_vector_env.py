@@ -18,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import STEP_RULE, result_of
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import RenderedHandle, creation_errors
+from shmppo.envs.handles import RenderedHandle, as_env_error
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
@@ -56,7 +56,7 @@ class GymnasiumHandle(RenderedHandle):
             ConfigError: if the configuration does not name an environment.
             EnvError: if the environment's own code raises.
         """
-        with creation_errors(self.index):
+        with as_env_error(self.index):
             self._env = make_environment(self._config, self._render_mode)
         self.step = self._env.step
         self._spaces = spaces_of(self._env)

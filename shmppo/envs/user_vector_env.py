@@ -13,7 +13,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.factory import close_environment
-from shmppo.envs.handles import EnvHandle, creation_errors
+from shmppo.envs.handles import EnvHandle, as_env_error
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
@@ -47,7 +47,7 @@ class UserVectorEnv(BatchVectorEnv):
         """
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
         self._config, self._seeding = config, task.seeding
-        with creation_errors(low):
+        with as_env_error(low):
             self._envs = open_vector_env(config, high - low)
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
