@@ -80,21 +80,6 @@ def _write_step_targets(rollout: Rollout, out: Minibatches, advantages: np.ndarr
     targets[..., 3:] = rollout.log_prob
 
 
-def sequence_starts(first: np.ndarray, sequence_steps: int) -> np.ndarray:
-    """Find the steps at which sequences begin.
-
-    Args:
-        first: bool [T, N], whether obs[t] begins an episode.
-        sequence_steps: maximum length of a sequence.
-
-    Returns:
-        Bool [T, N].
-    """
-    steps = np.arange(len(first))[:, None]
-    begin = np.maximum.accumulate(np.where(first, steps, 0), axis=0)  # last start of an episode up to t, or 0
-    return (steps - begin) % sequence_steps == 0
-
-
 def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarray | None = None) -> np.ndarray:
     """Split a rollout into sequences.
 
@@ -110,7 +95,9 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
     """
     T, N = first.shape
     valid_steps = np.full(N, T) if valid_steps is None else valid_steps
-    starts = sequence_starts(first, sequence_steps).T & (np.arange(T) < valid_steps[:, None])  # [N, T]
+    steps = np.arange(T)
+    begin = np.maximum.accumulate(np.where(first.T, steps, 0), axis=1)  # last start of an episode up to t, or 0
+    starts = ((steps - begin) % sequence_steps == 0) & (steps < valid_steps[:, None])  # [N, T]
     env, start = np.nonzero(starts)
     position = env * T + start  # index of the first step in a flattened [N, T] array
     length = np.minimum(np.diff(position, append=N * T), valid_steps[env] - start)

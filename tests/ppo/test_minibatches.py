@@ -14,7 +14,6 @@ from shmppo.ppo.minibatches import (
     cut_sequences,
     equal_cuts,
     pack_steps,
-    sequence_starts,
     shuffle_sequences,
 )
 
@@ -134,12 +133,6 @@ def test_sequences_end_with_the_valid_steps_by_hand() -> None:
     # L = 4. Environment 0 has 7 valid steps and an episode that begins at 6, environment 1 has 4.
     sequences = cut_sequences(first_steps(10, [6], [0, 9]), 4, np.array([7, 4]))
     assert sequences.tolist() == [[0, 0, 4, 0], [4, 0, 2, 1], [6, 0, 1, -1], [0, 1, 4, -1]]
-
-
-def test_sequence_starts_by_hand() -> None:
-    starts = sequence_starts(first_steps(10, [6], [0, 9]), 4)
-    assert np.flatnonzero(starts[:, 0]).tolist() == [0, 4, 6]
-    assert np.flatnonzero(starts[:, 1]).tolist() == [0, 4, 8, 9]
 
 
 def test_shards_of_each_minibatch_have_the_longest_sequences_first() -> None:
