@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, shared_fields, total_bytes
+from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, total_bytes
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -66,13 +65,6 @@ def test_shapes_by_hand(buffers: SharedBuffers) -> None:
     assert shapes["control.commands"] == (2, 4)
 
 
-def test_the_two_carries_are_separate(buffers: SharedBuffers) -> None:
-    even, odd = buffers.carries
-    assert even.episode is buffers.arrays["carry_even.episode"]
-    assert odd.episode is buffers.arrays["carry_odd.episode"]
-    assert not np.shares_memory(even.state, odd.state)
-
-
 def test_each_leaf_of_a_nested_observation_is_an_array_of_its_type() -> None:
     config = dataclasses.replace(CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"})
     task = inspect_task(config)
@@ -90,16 +82,3 @@ def test_two_views_of_one_memory_see_the_same_numbers(buffers: SharedBuffers) ->
     buffers.rollout.reward[3, 2] = 7.5
     assert other.rollout.reward[3, 2] == 7.5
     assert np.count_nonzero(other.memory.numpy()) == np.count_nonzero(np.array([7.5]).view(np.uint8))
-
-
-def test_lengths_of_axes_are_computed() -> None:
-    sizes = dict(zip("TNXFWKMGCDAIPSQOEUV", itertools.count(2), strict=False)) | {
-        "snapshot": 0,
-        "options": 0,
-        "phases": 3,
-    }
-    shapes = {field.path: field.shape for field in shared_fields(sizes, [])}
-    T, N, K, M, G, Q = (sizes[axis] for axis in "TNKMGQ")
-    assert shapes["minibatches.step_targets"] == (T * N, 3 + Q)
-    assert shapes["minibatches.bounds"] == (K, M, G + 1)
-    assert shapes["timings.phase_seconds"] == (sizes["W"], 3)

@@ -112,3 +112,11 @@ def test_explained_variance_by_hand() -> None:
     assert of(np.full((1, 4), 2.5)) == 0
     assert of(-targets) == -3
     assert np.isnan(explained_variance(targets, np.ones((1, 4)), all_steps, SINGLE_PROCESS))
+
+
+def test_explained_variance_ignores_steps_that_are_not_valid() -> None:
+    targets = np.array([[1.0, 3.0], [2.0, 99.0]])
+    values = np.array([[1.0, 2.0], [2.0, -99.0]])
+    # Targets 1, 2, 3: variance 2/3; errors 0, 0, 1: variance 2/9.
+    found = explained_variance(values, targets, np.array([2, 1]), SINGLE_PROCESS)
+    assert found == pytest.approx(1 - (2 / 9) / (2 / 3))

@@ -17,9 +17,6 @@ from rank_processes import directories, output_of, start
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.parallel.process_group import SINGLE_PROCESS
-from shmppo.ppo.gae import explained_variance
-from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.preemption import Preemption
 
@@ -78,21 +75,6 @@ def test_a_rollout_ends_when_half_of_the_workers_or_ranks_have_finished(workers:
     rollout: Any = SimpleNamespace(wait=lambda pause: next(waits))
     Preemption(0.5, control, group, [0, 1, 2, 3])._poll(7, rollout)
     assert control.stop_early.tolist() == [ended]
-
-
-def test_sequences_end_at_the_last_valid_step() -> None:
-    first = np.zeros((6, 3), bool)
-    first[3, 1] = True
-    sequences = cut_sequences(first, 4, np.array([6, 5, 2]))
-    assert sequences[:, :3].tolist() == [[0, 0, 4], [4, 0, 2], [0, 1, 3], [3, 1, 2], [0, 2, 2]]
-
-
-def test_explained_variance_ignores_steps_that_are_not_valid() -> None:
-    targets = np.array([[1.0, 3.0], [2.0, 99.0]])
-    values = np.array([[1.0, 2.0], [2.0, -99.0]])
-    # Targets 1, 2, 3: variance 2/3; errors 0, 0, 1: variance 2/9.
-    found = explained_variance(values, targets, np.array([2, 1]), SINGLE_PROCESS)
-    assert found == pytest.approx(1 - (2 / 9) / (2 / 3))
 
 
 def test_options_that_need_complete_rollouts_are_refused() -> None:

@@ -39,21 +39,6 @@ def test_importing_the_package_imports_no_large_library() -> None:
     assert not {"torch", "gymnasium", "numpy", "mujoco"} & set(result.stdout.split())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("first", ["import shmppo", "import shmppo.train", "from shmppo.train import main"])
-def test_train_is_the_function_for_any_order_of_imports(first: str, tmp_path: Path) -> None:
-    code = f"""
-import sys
-{first}
-from shmppo import TrainConfig, train
-summary = train(TrainConfig(num_envs=2, rollout_steps=8, minibatches=1, workers=0, total_steps=16, quiet=True,
-                            run_dir=sys.argv[1]))
-print(summary["iterations"])
-"""
-    result = run_python(code, tmp_path / "run")
-    assert result.stdout == "1\n", result.stderr
-
-
 SCRIPT = """
 import sys
 from shmppo import TrainConfig, train

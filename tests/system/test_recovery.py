@@ -168,17 +168,6 @@ def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(undisturbed: Undi
         assert [int(row["iteration"]) for row in csv.DictReader(file)] == list(range(1, 11))
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "garbage"])
-def test_a_damaged_checkpoint_is_replaced_by_the_one_before(
-    damage: str, undisturbed: Undisturbed, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(CASES["cartpole-central"], stop_at_iteration=6, checkpoint_every=3, run_dir=str(run_dir)))
-    whole = (run_dir / NAME).read_bytes()
-    (run_dir / NAME).write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "garbage": b"x" * 999}[damage])
-    assert resume(run_dir)["weights_sha256"] == undisturbed("cartpole-central")
-
-
 def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with pytest.raises(ConfigError, match=f"^{run_dir} does not exist; name the directory of a run$"):
