@@ -28,7 +28,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.kernels import kernels, supported_variants
-from shmppo.parallel.shared_buffers import Field, SharedBuffers, allocate, run_fields
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import Pool
@@ -52,18 +52,11 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
     """Shared buffers, and a learner that has begun iteration 0."""
-    fields = fields_of(config, task)
+    fields = run_fields(config, task)
     buffers = SharedBuffers(fields, allocate(fields))
     learner = Learner(config, task, buffers)
     learner.begin(0)
     return buffers, learner
-
-
-def fields_of(config: TrainConfig, task: Task) -> tuple[Field, ...]:
-    """The layout table of the shared memory of a run."""
-    snapshot, teacher = task.snapshot, task.teacher
-    sizes = {"snapshot": snapshot.bytes if snapshot else 0, "U": teacher.state_size if teacher else 0}
-    return run_fields(config, task.observation, task.distribution, **sizes)
 
 
 def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Learner, Pool]:

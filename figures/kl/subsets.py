@@ -39,8 +39,7 @@ ORDERS = 4
 
 def new_buffers(config: TrainConfig, task: Task) -> SharedBuffers:
     """Allocate the shared buffers of a run."""
-    snapshot_bytes = 0 if task.snapshot is None else task.snapshot.bytes
-    fields = run_fields(config, task.observation, task.distribution, snapshot=snapshot_bytes)
+    fields = run_fields(config, task)
     return SharedBuffers(fields, allocate(fields))
 
 

@@ -27,7 +27,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,10 +36,12 @@ from torch import Tensor
 from shmppo.config.bounds import MAX_OPTION_BYTES
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
-from shmppo.spaces.distributions import Distribution
-from shmppo.spaces.observations import Leaf, ObservationSpec
+from shmppo.spaces.observations import Leaf
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.torch_utils import ALIGNMENT
+
+if TYPE_CHECKING:
+    from shmppo.envs.spec import Task
 
 LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the shard"
 PART_OWNER = "process, own part of the parameters"
@@ -268,13 +270,9 @@ class Field:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def axis_sizes(
-    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, **known: int
-) -> dict[str, int]:
-    """Return the length of each axis of a run, by name.
-
-    known: of the axes "snapshot" and "U", which are 0 by default.
-    """
+def _axis_sizes(config: TrainConfig, task: Task) -> dict[str, int]:
+    """Return the length of each axis of a run, by name."""
+    observation, distribution = task.observation, task.distribution
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
     return {
@@ -296,11 +294,11 @@ def axis_sizes(
         "O": distribution.num_params if config.objective != "clip" else 0,
         "E": len(config.own_eval_episodes),
         "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
-        "snapshot": 0,
-        "U": 0,
+        "snapshot": 0 if task.snapshot is None else task.snapshot.bytes,
+        "U": 0 if task.teacher is None else task.teacher.state_size,
         "V": 0 if config.teacher is None else distribution.num_params,
         "phases": len(PHASES),
-    } | known
+    }
 
 
 def _length(axis: str, sizes: dict[str, int]) -> int:
@@ -312,9 +310,9 @@ def _length(axis: str, sizes: dict[str, int]) -> int:
     return sum(math.prod(number(name) for name in term.split("*")) for term in axis.split("+"))
 
 
-def shared_fields(sizes: dict[str, int], leaves: Iterable[Leaf]) -> tuple[Field, ...]:
+def run_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
     """Return the layout table of a run: all fields in the order of their memory."""
-    leaves = tuple(leaves)
+    sizes, leaves = _axis_sizes(config, task), task.observation.leaves
     return tuple(field for group, view in GROUPS.items() for field in _group_fields(group, view, sizes, leaves))
 
 
@@ -328,13 +326,6 @@ def _group_fields(group: str, view: type, sizes: dict[str, int], leaves: tuple[L
             continue
         for leaf in leaves:
             yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), *texts)
-
-
-def run_fields(
-    config: TrainConfig, observation: ObservationSpec, distribution: Distribution, **known: int
-) -> tuple[Field, ...]:
-    """Return the layout table of a run with this configuration and these spaces. known: as for `axis_sizes`."""
-    return shared_fields(axis_sizes(config, observation, distribution, **known), observation.leaves)
 
 
 def aligned(size: int) -> int:

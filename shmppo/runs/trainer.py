@@ -157,9 +157,7 @@ def _run(
             model = build_meta_model(config, task.observation, task.distribution)
             config = dataclasses.replace(config, kernel=resolve_kernel(config, model))
             task = task if start.teacher is None else with_teacher(config, task, start.teacher)
-            snapshot, teacher = task.snapshot, task.teacher
-            sizes = {"snapshot": snapshot.bytes if snapshot else 0, "U": teacher.state_size if teacher else 0}
-            fields = run_fields(config, task.observation, task.distribution, **sizes)
+            fields = run_fields(config, task)
             check_shared_memory(fields)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -28,7 +27,7 @@ from shmppo.parallel.mailbox import (
     WakeUp,
     WorkerMailbox,
 )
-from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
+from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate, run_fields
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 COMMANDS: list[Command] = [
@@ -38,7 +37,7 @@ COMMANDS: list[Command] = [
 
 @pytest.fixture
 def control() -> Control:
-    fields = fields_of(CONFIG, inspect_task(CONFIG))
+    fields = run_fields(CONFIG, inspect_task(CONFIG))
     return SharedBuffers(fields, allocate(fields)).control
 
 

@@ -6,11 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, total_bytes
+from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, run_fields, total_bytes
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -20,7 +19,7 @@ CONFIG = TrainConfig(
 
 @pytest.fixture
 def buffers() -> SharedBuffers:
-    fields = fields_of(CONFIG, inspect_task(CONFIG))
+    fields = run_fields(CONFIG, inspect_task(CONFIG))
     return SharedBuffers(fields, allocate(fields))
 
 
@@ -68,7 +67,7 @@ def test_shapes_by_hand(buffers: SharedBuffers) -> None:
 def test_each_leaf_of_a_nested_observation_is_an_array_of_its_type() -> None:
     config = dataclasses.replace(CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"})
     task = inspect_task(config)
-    fields = fields_of(config, task)
+    fields = run_fields(config, task)
     buffers, leaves = SharedBuffers(fields, allocate(fields)), task.observation.leaves
     assert len(leaves) > 3
     for leaf, array, carried in zip(leaves, buffers.rollout.obs, buffers.carries[0].obs, strict=True):

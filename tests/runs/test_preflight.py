@@ -7,17 +7,17 @@ import resource
 from pathlib import Path
 
 import pytest
-from conftest import fields_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.parallel.shared_buffers import run_fields
 from shmppo.runs import preflight
 from shmppo.runs.preflight import allocate_shared, check_shared_memory
 
 
 def check(config: TrainConfig) -> None:
-    check_shared_memory(fields_of(config, inspect_task(config)))
+    check_shared_memory(run_fields(config, inspect_task(config)))
 
 
 def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_shared_memory_that_cannot_be_allocated_is_refused_and_leaves_no_file() -> None:
-    fields = fields_of(TrainConfig(), inspect_task(TrainConfig()))
+    fields = run_fields(TrainConfig(), inspect_task(TrainConfig()))
     before = set(os.listdir("/dev/shm"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
