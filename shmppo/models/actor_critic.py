@@ -121,6 +121,7 @@ class ActorCritic(nn.Module):
     Parameters of the policy that do not depend on the observation (log standard deviations) are in `log_std`.
 
     Attributes:
+        params_size: P, number of policy parameters.
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
         shares_encoder: whether both trunks use the encoders of the first one.
         value_head: None after `remove_critic`.
@@ -129,7 +130,7 @@ class ActorCritic(nn.Module):
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
         super().__init__()
-        self.observation = observation
+        self.observation, self.params_size = observation, distribution.num_params
         self.has_mask = observation.has_mask
         self.inputs = trunk_inputs(config, observation)
         trunk_type = Trunk if config.network is None else CustomNetwork

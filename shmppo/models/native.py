@@ -97,9 +97,7 @@ class NativeNetwork:
         self._model, self._obs, self._gradients = model, obs, gradients
         self._kernels = kernels(variant)
         self.state = np.zeros((sequences, model.state_size), np.float32) if state is None else state
-        free = 0 if model.log_std is None else len(model.log_std)
-        outputs = model.policy_head.out_features
-        self.params = np.zeros((row_count, outputs + free), np.float32)
+        self.params = np.zeros((row_count, model.params_size), np.float32)
         self.values = np.zeros((row_count, 1), np.float32)
         self.by_params, self.by_values = np.zeros_like(self.params), np.zeros_like(self.values)
         self._one_step = np.array([sequences], np.int32)

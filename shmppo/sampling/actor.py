@@ -59,9 +59,8 @@ class TorchActing:
             else aligned_zeros(*shape, *leaf.shape, dtype=getattr(torch, leaf.dtype))
             for leaf in model.observation.leaves
         ]
-        free = 0 if model.log_std is None else len(model.log_std)
         self._states, self._values = aligned_rows(*shape, model.state_size), aligned_rows(*shape, 1)
-        self._params = aligned_rows(*shape, model.policy_head.out_features + free)
+        self._params = aligned_rows(*shape, model.params_size)
         # Batches are adjacent in memory, so the rows of this range are contiguous.
         self._targets = [leaf.flatten(0, 1)[first : first + own].numpy() for leaf in self._obs]
         self.state, self.params, self.values = (
