@@ -6,7 +6,6 @@ A machine that slows down for a minute then slows all of them down alike, so the
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ import numpy as np
 from figures.common.jobs import rank_variables
 from figures.common.paths import ROOT
 from shmppo.plotting.curves import read_columns
+from shmppo.utils.files import complete_rows
 
 START_TIMEOUT = 120.0  # seconds within which every run must write its first rows
 SLICE_TIMEOUT = 60.0  # seconds by which a time slice may be longer than intended
@@ -105,8 +105,7 @@ class RunGroup:
 
     def _rate(self, run_dir: Path, first: int) -> float:
         """Steps per second after row `first`, the row of the iteration that was in progress when the slice began."""
-        with open(run_dir / "metrics.csv", newline="") as file:  # older commits have other columns of text
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        rows = complete_rows(run_dir / "metrics.csv")  # older commits have other columns of text
         begin, end = ([float(row[name]) for name in ("env_steps", "wall_seconds")] for row in (rows[first], rows[-1]))
         return (end[0] - begin[0]) / (end[1] - begin[1])
 

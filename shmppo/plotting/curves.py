@@ -14,7 +14,7 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
-from shmppo.utils.files import read_object
+from shmppo.utils.files import complete_rows, read_object
 
 POINTS = 200
 """Points of the common grid of an aggregate."""
@@ -66,8 +66,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         ConfigError: if the file has no complete row, or if it is damaged.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        rows = complete_rows(path)
         if not rows:
             raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
         names = [name for name in rows[0] if name != WEIGHTS_HASH]

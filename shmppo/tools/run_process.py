@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import SUMMARY
-from shmppo.utils.files import read_object
+from shmppo.utils.files import complete_rows, read_object
 from shmppo.utils.signals import kill_with_parent
 
 POLL_SECONDS = 0.1
@@ -124,8 +123,7 @@ class RunProcess:
     def rows(self, table: str = "metrics.csv") -> list[dict[str, str]]:
         """Return the complete rows of metrics.csv or eval.csv."""
         try:
-            with open(self.run_dir / table, newline="") as file:
-                return [row for row in csv.DictReader(file) if None not in row.values()]
+            return complete_rows(self.run_dir / table)
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -27,7 +27,7 @@ from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint
 from shmppo.storage.run_directory import METRICS, TEACHER
-from shmppo.utils.files import short_path
+from shmppo.utils.files import complete_rows, short_path
 
 COMPARED = tuple(name for name in GLOSSARY if name in (*DECISIVE, WEIGHTS_HASH))
 """Columns of metrics.csv that are the same in two runs of one configuration."""
@@ -98,8 +98,7 @@ def read_run(run_dir: Path) -> RunFiles:
         raise no_checkpoint(run_dir)
     path = run_dir / METRICS
     try:
-        with open(path, newline="") as file:
-            rows = {int(row["iteration"]): row for row in csv.DictReader(file) if None not in row.values()}
+        rows = {int(row["iteration"]): row for row in complete_rows(path)}
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
     for checkpoint in checkpoints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import tempfile
@@ -92,6 +93,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """
     with replaced_file(path) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def complete_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file with a header. A last row that was written only in part is left out.
+
+    Raises:
+        OSError, ValueError, csv.Error: if the file cannot be read, or is damaged.
+    """
+    with open(path, newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if None not in row.values()]
 
 
 def short_path(path: str | os.PathLike[str]) -> str:
