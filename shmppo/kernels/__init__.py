@@ -118,6 +118,6 @@ def kernels(variant: str | None = None) -> Kernels:
 
 
 @functools.cache
-def float64_function(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of float64.c. result, arguments: its types."""
-    return _function(ctypes.CDLL(str(_library_path())), name, result, *arguments)
+def float64_function(name: str, *arguments: Any) -> Any:
+    """Return a function of float64.c, which returns nothing. arguments: its types."""
+    return _function(ctypes.CDLL(str(_library_path())), name, None, *arguments)

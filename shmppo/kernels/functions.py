@@ -49,7 +49,7 @@ def orthonormalize(matrix: np.ndarray) -> None:
     """
     size, address = ctypes.c_int64, ctypes.c_void_p
     products = np.empty(matrix.shape[1])
-    function = float64_function("orthonormalize", None, address, size, size, address)
+    function = float64_function("orthonormalize", address, size, size, address)
     function(matrix.ctypes.data, *matrix.shape, products.ctypes.data)
 
 
@@ -63,6 +63,6 @@ def lru_factors(log_decay: np.ndarray, log_phase: np.ndarray, factors: np.ndarra
         derivatives: [5, H], an output; float64.c says of what.
     """
     address = ctypes.c_void_p
-    function = float64_function("lru_factors", None, address, address, ctypes.c_int64, address, address)
+    function = float64_function("lru_factors", address, address, ctypes.c_int64, address, address)
     addresses = [array.ctypes.data for array in (log_decay, log_phase, factors, derivatives)]
     function(*addresses[:2], len(log_decay), *addresses[2:])
