@@ -159,7 +159,7 @@ class WorkerPool(Pool):
         """Let all workers collect the rollout of their environments, and wait for them."""
         timings = self._buffers.timings
         sent = self.timer.switch("wait")
-        self._send_and_wait(self._workers, Collect(iteration))
+        self._send_and_wait(Collect(iteration))
         now = self.timer.switch("other")
         self.timer.add_blocked(now - sent, timings.phase_seconds)
         starts, ends = timings.command_interval.T
@@ -169,13 +169,13 @@ class WorkerPool(Pool):
     def refresh_states(self) -> float:
         """Let all workers recompute the stored states of their environments, and wait for them."""
         sent = self.timer.switch("wait")
-        self._send_and_wait(self._workers, RefreshStates())
+        self._send_and_wait(RefreshStates())
         self.timer.add_blocked(self.timer.switch("other") - sent, self._buffers.timings.phase_seconds)
         return self._state_drift()
 
     def evaluate(self, iteration: int) -> None:
         """Let all workers play their episodes, and wait for them."""
-        self._send_and_wait(self._workers, Evaluate(iteration))
+        self._send_and_wait(Evaluate(iteration))
 
     def compute_gradients(self, epoch: int, minibatch: int) -> float:
         """Compute the learner's shards while all workers but worker 0 compute theirs, and wait for them."""
@@ -215,9 +215,9 @@ class WorkerPool(Pool):
         for worker in workers:
             self._mailbox.send(worker.index, command)
 
-    def _send_and_wait(self, workers: list[WorkerProcess], command: Command) -> None:
-        self._send(workers, command)
-        self._wait(workers, command)
+    def _send_and_wait(self, command: Command) -> None:
+        self._send(self._workers, command)
+        self._wait(self._workers, command)
 
     def _wait(self, workers: list[WorkerProcess], command: Command) -> None:
         """Wait until every worker has acknowledged the command. Replace workers that fail, and send it to them again.
