@@ -74,13 +74,13 @@ class Outputs:
             stack.callback(loggers.finish, None)
             self._open = stack.pop_all()
 
-    def start(self, iteration: int, check: BackgroundCheck, timer: PhaseTimer) -> None:
+    def start(self, check: BackgroundCheck, timer: PhaseTimer) -> None:
         """Start the loggers and the check of the environment. Call this after everything else.
 
         timer: of the learner; the console shows what the learner does.
         """
         self._status.timer = timer
-        self._loggers.start(self._run_dir, self._config, iteration)
+        self._loggers.start(self._run_dir, self._config, self._status.iteration)
         self._check = check
         self._open.callback(check.close)
         check.start()

@@ -141,7 +141,7 @@ class Session:
             self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self._agree()
         self.save()  # so that the run can be resumed from now on
-        self.outputs.start(self.state.iteration, BackgroundCheck(config, task, self.state), self.pool.timer)
+        self.outputs.start(BackgroundCheck(config, task, self.state), self.pool.timer)
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""
