@@ -281,7 +281,7 @@ class TrainConfig(
 
 
 def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert fields from a file to the types of `TrainConfig`. The result may be part of a configuration.
+    """Convert fields to the types of `TrainConfig`, for example those from a file. They need not be all fields.
 
     Raises:
         ConfigError: if a field does not exist in this version, or if a value has the wrong type.
