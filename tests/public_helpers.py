@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import gc
@@ -32,6 +33,12 @@ NO_CHECK = tuple(
     if field.name == "check_determinism"
 )
 """Flags of a run without the check of its environment, whose processes end while tests look at the processes."""
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file with a header."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def worker_processes() -> list[psutil.Process]:

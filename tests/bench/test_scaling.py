@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import subprocess
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from public_helpers import csv_rows
 
 from shmppo.bench.measured_run import PARTS, MeasuredRun
 from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, plan, serial_fraction, table
@@ -78,8 +78,7 @@ def test_the_scaling_command_measures_prints_and_writes(run_command: Run, tmp_pa
     )  # fmt: skip
     done = run_command("shmppo.bench", "scaling", *flags, "--out", tmp_path / "new" / "scaling.csv")
     assert done.returncode == 0, done.stderr
-    with open(tmp_path / "new" / "scaling.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(tmp_path / "new" / "scaling.csv")
     assert tuple(rows[0]) == COLUMNS
     assert len({row["weights_sha256"] for row in rows if row["mode"] == "strong"}) == 1
     for row in rows:

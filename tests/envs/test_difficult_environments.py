@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import signal
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import sampled
 from helpers import Saboteur
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -106,8 +106,7 @@ def skipping(env: str, error: str, root: Path) -> tuple[dict[str, Any], dict[str
         train(configuration(env, root / str(workers), skip_bad_episodes=True, workers=workers)) for workers in (0, 3)
     ]
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
-    with open(root / "0" / "metrics.csv") as file:
-        return runs[0], list(csv.DictReader(file))[-1]
+    return runs[0], csv_rows(root / "0" / "metrics.csv")[-1]
 
 
 @pytest.mark.parametrize("how", ["exit", "interrupt"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import vector_environments
 from conftest import assert_no_bit_changes
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from helpers import long_after
+from public_helpers import csv_rows
 
 from shmppo import load_policy, train
 from shmppo.config.train_config import TrainConfig
@@ -223,8 +223,7 @@ def test_training_and_evaluation_read_the_same_info(final_info: bool, tmp_path: 
     config = changed("Informed", env_kwargs={"final_info": final_info}, info_keys=("bumps:mean",), stop_at_iteration=1)
     train(dataclasses.replace(config, eval_every=1, eval_episodes=2, run_dir=str(tmp_path / "run")))
     for file, prefix in (("metrics.csv", ""), ("eval.csv", "eval/")):
-        with open(tmp_path / "run" / file, newline="") as opened:
-            (row,) = csv.DictReader(opened)
+        (row,) = csv_rows(tmp_path / "run" / file)
         assert (float(row[f"{prefix}info/success"]), float(row[f"{prefix}info/bumps"])) == (1, 7), file
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
@@ -25,8 +25,7 @@ SMALL = TrainConfig(
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
-    with open(run_dir / "metrics.csv") as file:
-        numbers = [{k: v for k, v in row.items() if k != WEIGHTS_HASH} for row in csv.DictReader(file)]
+    numbers = [{k: v for k, v in row.items() if k != WEIGHTS_HASH} for row in csv_rows(run_dir / "metrics.csv")]
     return [{name: float(value) for name, value in row.items()} for row in numbers]
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 from conftest import assert_no_bit_changes, planned, sampled
 from helpers import KERNELS, assert_refused
+from public_helpers import csv_rows
 
 from shmppo import load_policy
 from shmppo.config import trust
@@ -51,8 +51,7 @@ MASKED: dict[str, Any] = {
 )
 def test_workers_learning_mode_stop_and_resume_change_no_bit(fields: Any, kernel: Any, tmp_path: Path) -> None:
     assert_no_bit_changes(dataclasses.replace(BASE, kernel=kernel, **fields), tmp_path, stop=2)
-    with open(tmp_path / "0-central" / "metrics.csv") as file:
-        assert all(float(row["auxiliary_loss"]) > 0 for row in csv.DictReader(file))
+    assert all(float(row["auxiliary_loss"]) > 0 for row in csv_rows(tmp_path / "0-central" / "metrics.csv"))
 
 
 @KERNELS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from conftest import planned, sampled
 from helpers import assert_refused, long_after
+from public_helpers import csv_rows
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
@@ -42,8 +42,7 @@ def test_stop_resume_and_workers_change_no_bit_with_a_custom_network(case: str, 
     assert straight["exact"]
     train(dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r")))
     assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == straight["weights_sha256"]
-    with open(tmp_path / "straight" / "metrics.csv") as file:
-        assert max(float(row["first_log_ratio"]) for row in csv.DictReader(file)) < 1e-5
+    assert max(float(row["first_log_ratio"]) for row in csv_rows(tmp_path / "straight" / "metrics.csv")) < 1e-5
     assert len(evaluate(tmp_path / "r", episodes=2).returns) == 2
     policy = load_policy(tmp_path / "r")
     assert policy.initial_state().shape == ({"vector": 6, "dict": 12}.get(case, 0),)

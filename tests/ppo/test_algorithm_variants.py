@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import assert_no_bit_changes
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.trainer import train
@@ -29,8 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def column(run_dir: Path, name: str) -> list[float]:
-    with open(run_dir / "metrics.csv") as file:
-        return [float(row[name]) for row in csv.DictReader(file)]
+    return [float(row[name]) for row in csv_rows(run_dir / "metrics.csv")]
 
 
 @pytest.mark.long

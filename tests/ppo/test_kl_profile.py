@@ -16,6 +16,7 @@ import torch
 from conftest import summary_of
 from gymnasium import spaces
 from helpers import KERNELS
+from public_helpers import csv_rows
 from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
@@ -155,8 +156,7 @@ def test_a_resumed_run_writes_the_table_of_an_uninterrupted_run(tmp_path: Path) 
     assert summary_of(stopped)["weights_sha256"] == summary_of(whole)["weights_sha256"]
 
     def table(run_dir: Path) -> list[dict[str, Any]]:
-        with open(run_dir / "kl.csv") as file:
-            return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv_rows(run_dir / "kl.csv")]
 
     assert table(stopped) == table(whole)
     assert [row["iteration"] for row in table(whole)] == ["1", "3", "5"]

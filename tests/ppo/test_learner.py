@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import planned, published, sampled
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -34,8 +34,7 @@ def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: P
         run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     train(config)
-    with open(tmp_path / "run" / "metrics.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(tmp_path / "run" / "metrics.csv")
     assert len(rows) == 6
     assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
     assert max(float(row["approx_kl"]) for row in rows) > 1e-5, (
@@ -89,8 +88,7 @@ def test_a_target_kl_ends_the_update_before_the_next_step(tmp_path: Path) -> Non
     for kl in (None, 0.01):
         run_dir = tmp_path / str(kl)
         train(dataclasses.replace(base, target_kl=kl, run_dir=str(run_dir)))
-        with open(run_dir / "metrics.csv") as file:
-            steps[kl] = [float(row["optimizer_steps"]) for row in csv.DictReader(file)]
+        steps[kl] = [float(row["optimizer_steps"]) for row in csv_rows(run_dir / "metrics.csv")]
     assert steps[None] == [18.0] * 3
     assert all(1 <= s < 18 for s in steps[0.01])
 

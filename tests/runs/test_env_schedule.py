@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import worker_processes
+from public_helpers import csv_rows
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.evaluate import EvaluateConfig, as_text
@@ -59,8 +59,7 @@ def test_a_resume_keeps_the_options_of_iterations_in_which_no_episode_began(stop
 def test_episodes_get_the_options_of_the_iteration_in_which_they_begin(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, run_dir=str(run_dir)))
-    with open(run_dir / "metrics.csv") as file:
-        lengths = [float(row["length_mean_100"]) for row in csv.DictReader(file)]
+    lengths = [float(row["length_mean_100"]) for row in csv_rows(run_dir / "metrics.csv")]
     # Iterations have 16 steps. Episodes of 6 steps end at steps 6, 12, and 18, and episodes of 7 steps at 25 and 32.
     assert lengths[0] == 6
     assert lengths[1] == pytest.approx((6 * 3 + 7 * 2) / 5)
@@ -155,12 +154,12 @@ def test_decisions_from_metrics_are_the_same_for_any_workers_kills_and_resumes(t
     assert len(results) == 1, results
     ((_, iterations, reason, best_by, best, exact),) = results
     assert (reason, best_by, exact) == ("info/is_success>=0.75", "eval/info/is_success", True)
-    with open(tmp_path / "0" / "metrics.csv") as file:
-        successes = [float(row["info/is_success"]) for row in csv.DictReader(file)]
+    successes = [float(row["info/is_success"]) for row in csv_rows(tmp_path / "0" / "metrics.csv")]
     assert [success >= 0.75 for success in successes] == [False] * (iterations - 1) + [True]
     saved = [load_selected_checkpoint(tmp_path / name, "best") for name in summaries]
-    with open(tmp_path / "0" / "eval.csv") as file:
-        evaluated = {int(row["iteration"]): float(row["eval/info/is_success"]) for row in csv.DictReader(file)}
+    evaluated = {
+        int(row["iteration"]): float(row["eval/info/is_success"]) for row in csv_rows(tmp_path / "0" / "eval.csv")
+    }
     last_best = max(evaluated, key=lambda iteration: (evaluated[iteration], iteration))
     assert min(evaluated) < last_best, "the metric decides, not the last evaluation"
     assert {checkpoint["iteration"] for checkpoint in saved} == {last_best}

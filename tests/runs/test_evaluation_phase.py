@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import signal
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import rank_processes
 from conftest import worker_processes
-from public_helpers import long_after
+from public_helpers import csv_rows, long_after
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, ShmppoError, WorkerError
@@ -36,8 +35,7 @@ SMALL = TrainConfig(
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
     """The rows of eval.csv, without the duration."""
-    with open(run_dir / "eval.csv") as file:
-        return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv.DictReader(file)]
+    return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv_rows(run_dir / "eval.csv")]
 
 
 def trained(directory: Path, **changes: Any) -> tuple[str, list[dict[str, float]]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 
 import pytest
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
@@ -38,8 +38,7 @@ def test_profiles_of_iterations_that_are_trained_again_are_removed(tmp_path: Pat
     (run_dir / "kl" / "000008.npz").write_bytes(b"of a later iteration")
     with pytest.raises(ZeroDivisionError):
         resume(run_dir, callback=refuse)
-    with open(run_dir / "kl.csv") as file:
-        assert [row["iteration"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+    assert [row["iteration"] for row in csv_rows(run_dir / "kl.csv")] == ["1", "2", "3"]
 
 
 def test_snapshots_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import summary_of
+from public_helpers import csv_rows
 from rank_processes import directories, output_of, start
 
 from shmppo import resume, train
@@ -59,8 +59,7 @@ def copy_of(run_dir: Path, target: Path) -> Path:
 
 def rows_of(path: Path) -> list[dict[str, str]]:
     """The rows of a table without measured times."""
-    with open(path, newline="") as file:
-        return [{k: v for k, v in row.items() if "second" not in k and "wait" not in k} for row in csv.DictReader(file)]
+    return [{k: v for k, v in row.items() if "second" not in k and "wait" not in k} for row in csv_rows(path)]
 
 
 def contents(run_dir: Path) -> dict[str, bytes]:

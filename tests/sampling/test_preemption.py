@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import summary_of
+from public_helpers import csv_rows
 from rank_processes import directories, output_of, start
 
 from shmppo.config.train_config import TrainConfig
@@ -45,8 +45,7 @@ def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
     summary = train(dataclasses.replace(long, run_dir=str(tmp_path / "long")))
     for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100"):
         assert summary[name] == expected[name], name
-    with open(tmp_path / "long" / "metrics.csv") as file:
-        assert [float(row["preempted_steps"]) for row in csv.DictReader(file)] == [64.0] * 4
+    assert [float(row["preempted_steps"]) for row in csv_rows(tmp_path / "long" / "metrics.csv")] == [64.0] * 4
 
 
 @pytest.mark.long
@@ -57,8 +56,7 @@ def test_the_run_does_not_wait_for_a_slow_worker_and_can_resume(tmp_path: Path) 
     run_dir = tmp_path / "run"
     summary = train(dataclasses.replace(config, run_dir=str(run_dir)))
     assert summary["inexact_reasons"] == ["--preempt-fraction ends rollouts by the clock"]
-    with open(run_dir / "metrics.csv") as file:
-        missing = [float(row["preempted_steps"]) for row in csv.DictReader(file)]
+    missing = [float(row["preempted_steps"]) for row in csv_rows(run_dir / "metrics.csv")]
     assert summary["env_steps"] == 4 * 4 * 200 - sum(missing)
     assert max(missing) > 0
     assert max(missing) <= 150, "only one worker is slow, and it has at least a quarter of its steps"

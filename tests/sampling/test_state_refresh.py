@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import signal
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from conftest import sampled
 from helpers import KERNELS, Saboteur, long_after, make_collectors, memory_digest
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -182,8 +182,7 @@ def test_stopping_resuming_and_workers_do_not_change_the_weights(case: str, tmp_
     assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == uninterrupted["weights_sha256"]
     off = dataclasses.replace(config, burn_in=0, refresh_states=False, run_dir=str(tmp_path / "off"))
     assert train(off)["weights_sha256"] != uninterrupted["weights_sha256"]
-    with open(tmp_path / "uninterrupted" / "metrics.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(tmp_path / "uninterrupted" / "metrics.csv")
     assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
     assert all((float(row["state_drift"]) > 0) == config.refresh_states for row in rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from public_helpers import csv_rows
 
 from shmppo import TrainConfig
 from shmppo.search.trial_run import RunResult, TrialRun
@@ -39,8 +39,7 @@ def search(directory: Path, *flags: str, job: tuple[str, ...] = ()) -> subproces
 
 
 def table(directory: Path) -> list[dict[str, str]]:
-    with open(directory / "trials.csv", newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(directory / "trials.csv")
 
 
 @pytest.fixture(scope="module")

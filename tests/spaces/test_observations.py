@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from conftest import published
 from gymnasium import spaces
 from helpers import assert_acting_agrees, long_after
+from public_helpers import csv_rows
 from space_environments import SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
@@ -145,8 +145,7 @@ def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path:
     resumed = resume(tmp_path / "r", workers=2, learning="central")
     assert resumed["exact"]
     assert resumed["weights_sha256"] == straight["weights_sha256"]
-    with open(tmp_path / "straight" / "metrics.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(tmp_path / "straight" / "metrics.csv")
     assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
     assert len(evaluate(tmp_path / "r", episodes=3).returns) == 3
 

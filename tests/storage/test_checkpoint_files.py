@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import os
 import shutil
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from public_helpers import csv_rows
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
@@ -41,8 +41,7 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     # Iteration 6 is due and is the last one. It is saved once.
     assert [load_checkpoint(run_dir / name)["iteration"] for name in (NAME, BEFORE)] == [6, 5]
     assert {path.name for path in run_dir.glob("checkpoint*")} == {NAME, BEFORE, BEST}
-    with open(run_dir / "metrics.csv") as file:
-        returns = [float(row["return_mean_100"]) for row in csv.DictReader(file)]
+    returns = [float(row["return_mean_100"]) for row in csv_rows(run_dir / "metrics.csv")]
     best = load_checkpoint(run_dir / BEST)
     assert best["iteration"] == 1 + int(np.nanargmax(returns))
     assert best["best_value"] == pytest.approx(np.nanmax(returns), rel=1e-6)

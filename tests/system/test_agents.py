@@ -16,7 +16,7 @@ import rank_processes
 from agent_environments import Crowd
 from conftest import assert_no_bit_changes, sampled, summary_of
 from helpers import Saboteur, long_after
-from public_helpers import wait_for_the_check
+from public_helpers import csv_rows, wait_for_the_check
 
 from shmppo import check_env, load_policy, resume
 from shmppo.config import trust
@@ -85,8 +85,7 @@ def test_one_agent_gives_the_hash_of_gymnasium(tmp_path: Path) -> None:
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
     """The rows of eval.csv, without the duration."""
-    with open(run_dir / "eval.csv") as file:
-        return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv.DictReader(file)]
+    return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv_rows(run_dir / "eval.csv")]
 
 
 class Recorder:

@@ -20,6 +20,7 @@ from conftest import summary_of
 from environments import Reach
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from helpers import Saboteur
+from public_helpers import csv_rows
 from rank_processes import directories, output_of, start
 
 import shmppo.evaluate as command
@@ -43,8 +44,7 @@ RUN = TrainConfig(
 
 def columns_of(run_dir: Path) -> list[dict[str, str]]:
     """The rows of metrics.csv without measured times."""
-    with open(run_dir / "metrics.csv", newline="") as file:
-        return [{k: v for k, v in row.items() if k not in TIMED_COLUMNS} for row in csv.DictReader(file)]
+    return [{k: v for k, v in row.items() if k not in TIMED_COLUMNS} for row in csv_rows(run_dir / "metrics.csv")]
 
 
 class Recorder:
@@ -194,8 +194,7 @@ def test_trackers_and_evaluations_have_the_metrics(
     for tag in ("info/is_success", "info/success", "info/reward/distance"):
         expected = [float(row[tag]) for row in rows if row[tag] != "nan"]
         assert [scalar.value for scalar in events.Scalars(tag)] == pytest.approx(expected)
-    with open(trained / "eval.csv", newline="") as file:
-        last = list(csv.DictReader(file))[-1]
+    last = csv_rows(trained / "eval.csv")[-1]
     assert last["iteration"] == "10"
     metrics = {f"eval/{name}" for name in rows[0] if name.startswith("info/")}
     assert set(last) - set(EVALUATION_GLOSSARY) == metrics - {"eval/info/success"}, "none of the 5 episodes has success"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from public_helpers import NO_CHECK, long_after, summary_of, worker_processes
+from public_helpers import NO_CHECK, csv_rows, long_after, summary_of, worker_processes
 from rank_processes import start, wait_for_training
 
 pytestmark = pytest.mark.usefixtures("environments_importable")
@@ -216,8 +215,7 @@ def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path
     learner.send_signal(number)
     assert learner.wait(timeout=60) == 0
     summary = summary_of(tmp_path / "run")
-    with open(tmp_path / "run" / "metrics.csv") as file:
-        assert len(list(csv.DictReader(file))) == summary["iterations"]
+    assert len(csv_rows(tmp_path / "run" / "metrics.csv")) == summary["iterations"]
     assert summary["stop_reason"] == "signal"
     assert (tmp_path / "run" / "checkpoint.pt").is_file()
     assert gone(learner)

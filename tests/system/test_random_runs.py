@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import random
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import worker_processes
 from helpers import long_after
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import TIMED_COLUMNS
@@ -84,8 +84,9 @@ def draw_run(draw: random.Random) -> TrainConfig:
 def numbers_of(run_dir: Path) -> list[dict[str, str]]:
     """The rows of metrics.csv, without what depends on the clock or on replaced workers."""
     others = (*TIMED_COLUMNS, "eval/seconds", "state_drift")
-    with open(run_dir / "metrics.csv") as file:
-        return [{name: value for name, value in row.items() if name not in others} for row in csv.DictReader(file)]
+    return [
+        {name: value for name, value in row.items() if name not in others} for row in csv_rows(run_dir / "metrics.csv")
+    ]
 
 
 @pytest.mark.parametrize("case", long_after(6, range(40)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import os
@@ -20,6 +19,7 @@ import psutil
 import pytest
 import torch
 from conftest import summary_of
+from public_helpers import csv_rows
 from rank_processes import FLAGS, directories, free_port, output_of, start, wait_for_training
 
 from shmppo.config.train_config import TrainConfig
@@ -89,8 +89,7 @@ def test_all_ranks_end_with_the_same_weights_and_counters(undisturbed: Path) -> 
     assert (first["ranks"], first["num_envs"], first["env_steps"], first["iterations"]) == (2, 4, 1024, 8)
     assert (first["exact"], second["exact"]) in ((True, True), (None, True))  # rank 0 may end before its check
     for path in directories(undisturbed):
-        with open(path / "metrics.csv") as file:
-            row = next(csv.DictReader(file))
+        row = csv_rows(path / "metrics.csv")[0]
         assert float(row["allreduce_seconds"]) < float(row["wall_seconds"])
 
 
@@ -127,8 +126,7 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
     for path in directories(run_dir):
         assert summary_of(path)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
         assert "resumed at iteration 3" in (path / "run.log").read_text()
-        with open(path / "metrics.csv") as file:
-            assert [int(row["iteration"]) for row in csv.DictReader(file)] == list(range(1, 9))
+        assert [int(row["iteration"]) for row in csv_rows(path / "metrics.csv")] == list(range(1, 9))
 
 
 SAVES_AND_IS_KILLED = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import signal
@@ -19,6 +18,7 @@ import psutil
 import pytest
 from conftest import summary_of
 from helpers import Saboteur, long_after
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
@@ -153,8 +153,7 @@ def test_stop_and_resume_changes_no_bit(
     assert summary["iterations"] == 10
     assert summary["exact"]
     assert summary["weights_sha256"] == undisturbed(case)
-    with open(run_dir / "metrics.csv") as file:
-        assert [int(row["iteration"]) for row in csv.DictReader(file)] == list(range(1, 11))
+    assert [int(row["iteration"]) for row in csv_rows(run_dir / "metrics.csv")] == list(range(1, 11))
 
 
 def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(undisturbed: Undisturbed, tmp_path: Path) -> None:
@@ -164,8 +163,7 @@ def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(undisturbed: Undi
     os.replace(run_dir / BEFORE, run_dir / NAME)  # iteration 8; the rows go up to 9
     summary = resume(run_dir)
     assert summary["weights_sha256"] == undisturbed("cartpole-central")
-    with open(run_dir / "metrics.csv") as file:
-        assert [int(row["iteration"]) for row in csv.DictReader(file)] == list(range(1, 11))
+    assert [int(row["iteration"]) for row in csv_rows(run_dir / "metrics.csv")] == list(range(1, 11))
 
 
 def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:

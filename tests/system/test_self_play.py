@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import signal
@@ -17,6 +16,7 @@ import pytest
 import torch
 from conftest import TESTS, sampled
 from helpers import Saboteur, assert_refused, long_after
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
@@ -48,8 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def rows_of(summary: dict[str, Any]) -> list[dict[str, str]]:
-    with open(Path(summary["run_dir"]) / "metrics.csv") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(Path(summary["run_dir"]) / "metrics.csv")
 
 
 @pytest.mark.parametrize("workers", long_after(1, [3, 1, 6]))
@@ -258,8 +257,7 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
 def test_evaluate_repeats_an_evaluation_of_training_with_the_seat_of_the_policy(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, self_play=("two",), eval_every=1, eval_episodes=9, total_steps=1, workers=0)
     summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    with open(tmp_path / "run" / "eval.csv") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = csv_rows(tmp_path / "run" / "eval.csv")
     again = evaluate(summary["run_dir"], opponent="random", seat="one", episodes=9, seed=BASE.seed, trust=TRUST)
     assert {name: float(row[f"eval/{name}"]) for name in again.info_means} == pytest.approx(again.info_means)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 import shutil
@@ -14,6 +13,7 @@ import pytest
 import torch
 from conftest import published, summary_of
 from helpers import KERNELS, assert_refused
+from public_helpers import csv_rows
 from rank_processes import directories, output_of, start
 
 from shmppo import load_policy
@@ -42,8 +42,7 @@ BASE = TrainConfig(
 
 def rows_of(run_dir: Path, *columns: str) -> list[list[float]]:
     """Some columns of metrics.csv."""
-    with open(run_dir / "metrics.csv", newline="") as file:
-        return [[float(row[name]) for name in columns] for row in csv.DictReader(file)]
+    return [[float(row[name]) for name in columns] for row in csv_rows(run_dir / "metrics.csv")]
 
 
 @KERNELS
