@@ -6,7 +6,8 @@ import copy
 import logging
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -23,7 +24,7 @@ from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
-from shmppo.errors import EnvError
+from shmppo.errors import EnvError, ShmppoError
 from shmppo.spaces.observations import NUMBERS, ObservationError
 from shmppo.utils.rng import episode_seed, seed_spaces
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
@@ -104,12 +105,24 @@ class GymnasiumHandle(RenderedHandle):
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if self._task.snapshot is not None:
-            take_snapshot(self._env, self._task.snapshot, snapshot)
+            with self._snapshot_errors("get_state"):
+                take_snapshot(self._env, self._task.snapshot, snapshot)
 
     def restore_snapshot(self, snapshot: np.ndarray) -> None:
         """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
         assert self._task.snapshot is not None
-        restore_snapshot(self._env, self._task.snapshot, snapshot)
+        with self._snapshot_errors("set_state"):
+            restore_snapshot(self._env, self._task.snapshot, snapshot)
+
+    @contextmanager
+    def _snapshot_errors(self, method: str) -> Iterator[None]:
+        """Name the environment if a method of its snapshots fails. No EnvError: not the episode has failed."""
+        try:
+            yield
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            text = f"environment {self.index}: {method} failed: {describe_error(error)}; correct or remove this method"
+            raise ShmppoError(text, details=user_traceback(error)) from error
 
     def close(self) -> None:
         close_environment(self._env, f"environment {self.index}")

@@ -18,6 +18,7 @@ from helpers import Saboteur
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
 from shmppo.envs.wrappers import random_action
+from shmppo.errors import ShmppoError
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
@@ -122,3 +123,13 @@ def test_an_environment_that_changes_its_action_in_place_has_snapshots() -> None
             return super().step(action.item())
 
     assert spec_of(Doubles()) == SnapshotSpec((2,), "<f8")
+
+
+def test_a_state_whose_shape_changes_is_an_error_that_names_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The length of a pickled generator changes, for example."""
+    get_state = PutsBack.get_state
+    monkeypatch.setattr(PutsBack, "get_state", lambda env: np.resize(get_state(env), 2 + (env.draws > 0)))
+    with pytest.raises(ShmppoError, match=r"^environment 0: get_state failed: .*it returned float64 \(3,\), but first"):
+        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
