@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import math
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -134,12 +134,15 @@ class WeightsAndBiases:
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
         import wandb
 
-        # Derive the id from the directory, so that a resumed run continues the same tracked run.
-        identity = hashlib.sha256(str(run_dir).encode()).hexdigest()[:16]
+        # The directory keeps the id, so that a resumed run continues the same tracked run, and a new one does not.
+        identity = run_dir / "wandb" / "id"
+        if not identity.exists():
+            identity.parent.mkdir(parents=True, exist_ok=True)
+            identity.write_text(secrets.token_hex(8))
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "shmppo"),
             name=os.environ.get("WANDB_NAME", run_dir.name),
-            id=identity,
+            id=identity.read_text(),
             resume="allow",
             dir=str(run_dir),
             config=dict(config),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,15 @@ def test_wandb_gets_a_project_and_a_name_that_its_variables_override(
     fake = tracked(monkeypatch, tmp_path / "run", None)
     assert (fake.options["project"], fake.options["name"]) == ("p", "n")
     assert fake.exit_code == 1, "the run has failed"
+
+
+def test_a_resumed_run_continues_its_run_of_wandb_and_a_new_run_in_the_same_directory_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, resumed = (tracked(monkeypatch, tmp_path / "run", None).options["id"] for _ in range(2))
+    assert resumed == first
+    shutil.rmtree(tmp_path / "run")
+    assert tracked(monkeypatch, tmp_path / "run", None).options["id"] != first
 
 
 def test_wandb_works_without_a_network(tmp_path: Path) -> None:
