@@ -380,6 +380,16 @@ class FaultyStream(Counter):
         return super().step(action)
 
 
+class StartsProcess(Counter):
+    """Starts a process of multiprocessing, as an environment with a simulator may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        process = multiprocessing.get_context("spawn").Process(target=abs, args=(1,))
+        process.start()
+        process.join()
+
+
 class MultiAgentEnv(gymnasium.Env):
     """The attributes of RLlib's class of this name, which is a gymnasium.Env."""
 

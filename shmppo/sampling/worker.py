@@ -8,6 +8,7 @@ schedulers send these signals to every process of a run.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import signal
 import sys
 import traceback
@@ -81,6 +82,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_fork_server()
+    multiprocessing.current_process().daemon = False  # so that environments may start processes
     open_standard_streams()
     torch.set_num_threads(1)
     with log_to(setup.log_file):

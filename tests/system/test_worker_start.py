@@ -119,3 +119,8 @@ def test_an_environment_that_raises_at_resume_is_started_again(undisturbed: str,
     with no_error():
         summary = resume(tmp_path / "run")
     assert (summary["worker_restarts"], summary["weights_sha256"]) == (1, undisturbed)
+
+
+def test_an_environment_in_a_worker_may_start_a_process(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="environments:StartsProcess", stop_at_iteration=1)
+    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["iterations"] == 1
