@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import time
 from typing import Any
 
@@ -180,7 +181,7 @@ class RaisesAfterHistory(LateHistory):
 
 
 class FailsElsewhere(Hidden):
-    """Raises, exits, hangs, or prints in every process but `owner`."""
+    """Raises, exits, hangs, prints, or waits for another process in every process but `owner`."""
 
     def __init__(self, how: str, owner: int) -> None:
         super().__init__()
@@ -196,6 +197,8 @@ class FailsElsewhere(Hidden):
                 time.sleep(1000)
             if self.how == "print":
                 print("x" * 100_000, flush=True)
+            if self.how == "simulator":
+                subprocess.run(["sleep", "1000"], check=False)
         return 0.0
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +107,7 @@ class _Side:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
+            start_new_session=True,  # so that `close` also kills what the environment has started
         )
         self.lines: list[bytes] = []
         self._rest = b""
@@ -122,7 +124,8 @@ class _Side:
         return code
 
     def close(self) -> None:
-        self._process.kill()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         cast(IO[bytes], self._process.stdout).close()
 

@@ -18,6 +18,7 @@ from public_helpers import checking, wait_for_the_check, worker_processes
 
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.check_process import CheckProcesses
+from shmppo.envs.inspection import inspect_task
 
 pytestmark = pytest.mark.usefixtures("background_check")
 SMALL = TrainConfig(
@@ -112,6 +113,18 @@ def test_a_check_that_hangs_ends_with_the_run(tmp_path: Path) -> None:
     assert train(config, callback=both_run)["exact"] is None
     assert not worker_processes()
     assert "the run ended before the check" in log_of(tmp_path / "run")
+
+
+def test_the_check_ends_with_the_processes_that_its_environments_have_started() -> None:
+    env_kwargs = {"how": "simulator", "owner": os.getpid()}
+    config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", env_kwargs=env_kwargs)
+    deadline = time.monotonic() + 200
+    with contextlib.closing(CheckProcesses(config, inspect_task(config), 10, background=False)):
+        while len(found := [p for one in checking() for p in one.children() if p.name() == "sleep"]) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    _, alive = psutil.wait_procs(found, timeout=20)
+    assert not alive
 
 
 def test_a_check_that_cannot_start_does_not_harm_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
