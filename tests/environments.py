@@ -381,13 +381,16 @@ class FaultyStream(Counter):
 
 
 class StartsProcess(Counter):
-    """Starts a process of multiprocessing, as an environment with a simulator may."""
+    """Has a process of multiprocessing, as an environment with a simulator may."""
 
     def __init__(self) -> None:
         super().__init__()
-        process = multiprocessing.get_context("spawn").Process(target=abs, args=(1,))
-        process.start()
-        process.join()
+        self.process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,), daemon=True)
+        self.process.start()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join()
 
 
 class MultiAgentEnv(gymnasium.Env):

@@ -63,10 +63,15 @@ def kill_fork_server() -> None:
     pid = server._forkserver_pid
     if pid is not None:
         # The import of glfw, which mujoco needs, starts processes. Without a reader, they would print an error.
-        for each in [pid, *_children(pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+        kill_with_children(pid)
         server._stop()
+
+
+def kill_with_children(pid: int) -> None:
+    """Kill a process, and those that its main thread has started, such as the simulators of environments."""
+    for each in [pid, *_children(pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

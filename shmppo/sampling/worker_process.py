@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from shmppo.parallel.fork_server import start_fork_server, started_process
+from shmppo.parallel.fork_server import kill_with_children, start_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
@@ -61,7 +61,7 @@ class WorkerProcess:
             return
         self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.exitcode is None:
-            self.process.kill()
+            kill_with_children(self.process.pid)
             self.process.join()
         self._ended = True
         self.process.close()

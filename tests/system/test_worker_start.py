@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from public_helpers import long_after, no_error, raises
 
@@ -121,6 +122,18 @@ def test_an_environment_that_raises_at_resume_is_started_again(undisturbed: str,
     assert (summary["worker_restarts"], summary["weights_sha256"]) == (1, undisturbed)
 
 
-def test_an_environment_in_a_worker_may_start_a_process(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="environments:StartsProcess", stop_at_iteration=1)
-    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["iterations"] == 1
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_environment_in_a_worker_may_start_a_process_which_ends_with_it(killed: bool, tmp_path: Path) -> None:
+    """A worker that does not stop is killed, so it does not close its environments."""
+    config = dataclasses.replace(BASE, env="environments:StartsProcess", num_envs=2, stop_at_iteration=1)
+    found: list[psutil.Process] = []
+
+    def callback(row: dict[str, float]) -> None:
+        found.extend(p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline()))
+        for process in found if killed else ():
+            process.parent().suspend()  # type: ignore[union-attr]
+
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
+    assert len(found) == 2
+    _, alive = psutil.wait_procs(found, timeout=20)
+    assert not alive
