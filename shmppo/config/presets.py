@@ -186,7 +186,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hidden_size": 128,
         "encoder_sizes": (128,),
         "separate_critic": "all",
-        "epochs": 5,
+        "epochs": 10,
         "learning_rate": 3e-4,
         "log_std_init": -0.7,
         "gae_lambda": 0.9,

@@ -37,7 +37,7 @@ DIGESTS = {
     "ALE/Pong-v5": "14bd4851fb91",
     "tictactoe_v3": "3e3a11c8208d",
     "connect_four_v3": "cdc411f03bae",
-    "pybullet-occluded": "ef784cf1335f",
+    "pybullet-occluded": "3a18cdefeb7a",
     "popgym": "2c6d47808dc8",
 }
 """Beginning of the SHA-256 of each preset's fields. The published results were measured with these options."""
