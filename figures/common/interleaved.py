@@ -105,7 +105,7 @@ class RunGroup:
 
     def _rate(self, run_dir: Path, first: int) -> float:
         """Steps per second after row `first`, the row of the iteration that was in progress when the slice began."""
-        rows = complete_rows(run_dir / "metrics.csv")  # older commits have other columns of text
+        rows = complete_rows(run_dir / "metrics.csv")  # not read_columns: older commits have other columns of text
         begin, end = ([float(row[name]) for name in ("env_steps", "wall_seconds")] for row in (rows[first], rows[-1]))
         return (end[0] - begin[0]) / (end[1] - begin[1])
 

@@ -35,7 +35,7 @@ def occluded(robot: str, seen: str, core: str) -> list[object]:
     """Return the program that trains a robot that sees positions (P) or velocities (V), and its flags.
 
     The observation has 8 numbers of the body, of which 3 to 5 are velocities, then the position and the velocity of
-    each joint, then the contacts of the feet, which count as positions. Ant learns more with half of the epochs.
+    each joint, then the contacts of the feet, which count as positions. Ant has 5 epochs, not 10 (docs/results.md).
     """
     name, joints, size = ROBOTS[robot]
     velocities = {3, 4, 5, *range(9, 8 + 2 * joints, 2)}

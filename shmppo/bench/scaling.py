@@ -19,7 +19,7 @@ from shmppo.utils.files import make_parent_directory
 from shmppo.utils.machine import usable_cores
 
 LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
-"""Phases in which the workers are idle, except that they share "reduce" and "optimizer" in large networks. With central
+"""Phases in which only the learner works. In large networks, workers share "reduce" and "optimizer". With central
 learning, "gradient" is another one."""
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",

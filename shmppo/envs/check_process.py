@@ -94,20 +94,21 @@ class _Side:
     """One process, and the lines that it has printed and nobody has compared."""
 
     def __init__(self, request: bytes, *, hash_seed: int, background: bool) -> None:
-        # The process first makes sure that it ends with its parent, and lowers its priority. Imports take time.
+        # The process first makes sure that it ends with its parent, and lowers its priority. Imports take time. It
+        # has its own process group, so that `close` also kills what the environment has started. With its own session,
+        # Linux (autogroup) would give it as much time as the run.
         end = (
             f"runpy.run_path({signals.__file__!r})['kill_with_parent'](); os.getppid() == {os.getpid()} or os._exit(1)"
         )
         lower = LOWEST_PRIORITY if background else ""
         run = "from shmppo.envs.determinism_check import main; main()"
-        code = f"import os, runpy, sys; {end}; {lower}sys.path[:] = {sys.path!r}; {run}"
+        code = f"import os; os.setpgrp(); import runpy, sys; {end}; {lower}sys.path[:] = {sys.path!r}; {run}"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
-            start_new_session=True,  # so that `close` also kills what the environment has started
         )
         self.lines: list[bytes] = []
         self._rest = b""
@@ -124,8 +125,10 @@ class _Side:
         return code
 
     def close(self) -> None:
-        if self._process.poll() is None:
+        """Kill the process, unless it has ended, and what its environment has started."""
+        with contextlib.suppress(ProcessLookupError):  # nothing is left, or the group does not exist yet
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         cast(IO[bytes], self._process.stdout).close()
 

@@ -116,7 +116,10 @@ class GymnasiumHandle(RenderedHandle):
 
     @contextmanager
     def _snapshot_errors(self, method: str) -> Iterator[None]:
-        """Name the environment if a method of its snapshots fails. No EnvError: not the episode has failed."""
+        """Raise ShmppoError, with the environment's index, if `method` fails.
+
+        It is no EnvError, because the episode has not failed, so --skip-bad-episodes must not end it.
+        """
         try:
             yield
         except FAILURES as error:

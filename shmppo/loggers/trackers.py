@@ -134,7 +134,7 @@ class WeightsAndBiases:
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
         import wandb
 
-        # The directory keeps the id, so that a resumed run continues the same tracked run, and a new one does not.
+        # In the directory: a resumed run continues its tracked run, and a new run at the same path begins another one.
         identity = run_dir / "wandb" / "id"
         if not identity.exists():
             identity.parent.mkdir(parents=True, exist_ok=True)

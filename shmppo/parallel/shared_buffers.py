@@ -147,7 +147,7 @@ class Minibatches:
         LEARNER, "PLAN", "f4", "T*N 3+Q", "advantage, value target, old value, and old log_prob of each step"
     )
     sequences: np.ndarray = _shared(
-        LEARNER, "PLAN", "i4", "N*T 4", "of each sequence: first step, row, steps, slot of the stored state or −1"
+        LEARNER, "PLAN", "i4", "N*T 4", "of each sequence: first step, environment, steps, slot of its state or −1"
     )
     order: np.ndarray = _shared(LEARNER, "PLAN", "i4", "K N*T", "indices of the sequences in the order of each epoch")
     bounds: np.ndarray = _shared(

@@ -10,7 +10,7 @@ PHASE_GLOSSARY: dict[str, str] = {
     "environment": "environments are stepped and reset",
     "inference": "the policy computes actions",
     "advantage": "rewards are scaled, advantages computed, sequences and minibatches formed",
-    "wait": "the learner waits for the slowest worker of a rollout or an update, and for signals",
+    "wait": "the learner sends commands, and waits for the slowest worker of a rollout or an update",
     "publish": "the statistics that normalize observations are copied to shared memory",
     "gradient": "forward and backward passes of the update",
     "reduce": "gradients of shards and ranks are added",
