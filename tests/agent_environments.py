@@ -9,6 +9,12 @@ import numpy as np
 from gymnasium import spaces
 
 
+class MultiAgentEnv(gymnasium.Env):
+    """The attributes of RLlib's class of this name, which is a gymnasium.Env."""
+
+    possible_agents = ("left", "right")
+
+
 class Crowd:
     """Agents that join late, end early, skip turns, and come back; `state` is the sum of all numbers.
 

@@ -37,7 +37,7 @@ from shmppo.sampling.worker import ActionLog
 torch.set_num_threads(1)  # faster for small tensors
 trust.SAFE_MODULES += (
     "environments", "networks", "schedules", "space_environments", "vector_environments", "hidden_state",
-    "agent_environments", "mpe2.simple_spread_v3", "pettingzoo.sisl.pursuit_v5",
+    "agent_environments", "faulty_environments", "mpe2.simple_spread_v3", "pettingzoo.sisl.pursuit_v5",
     "pettingzoo.classic.tictactoe_v3",
 )  # fmt: skip
 """Most tests resume their own runs. Those of --trust use other modules, and commands that tests start name modules."""

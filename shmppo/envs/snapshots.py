@@ -96,7 +96,7 @@ def take_snapshot(env: gymnasium.Env, spec: SnapshotSpec, target: np.ndarray) ->
     """
     state = np.asarray(env.get_wrapper_attr("get_state")())
     if state.shape != spec.shape or state.dtype.str != spec.dtype:
-        raise ValueError(f"it returned {state.dtype} {state.shape}, but first {np.dtype(spec.dtype)} {spec.shape}")
+        raise ValueError(f"it returned {state.dtype} {state.shape}, but {np.dtype(spec.dtype)} {spec.shape} at first")
     elapsed = np.array([vars(limit)["_elapsed_steps"] for limit in _time_limits(env)], _COUNT)
     target[:] = np.frombuffer(np.ascontiguousarray(state).tobytes() + elapsed.tobytes(), np.uint8)
 

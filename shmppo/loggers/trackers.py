@@ -134,7 +134,7 @@ class WeightsAndBiases:
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
         import wandb
 
-        # In the directory: a resumed run continues its tracked run, and a new run at the same path begins another one.
+        # The run directory keeps the id: a resumed run continues its tracked run, and a new run there begins another.
         identity = run_dir / "wandb" / "id"
         if not identity.exists():
             identity.parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,11 @@ def test_a_module_in_a_name_with_dots_is_not_imported(tmp_path: Path, monkeypatc
 TAKES = [
     ("environments:Counter", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
     ("environments:Counter-v0", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
-    ("environments:Faulty", {}, r"missing 1 required .* 'how'.*; correct --env-kwargs \(Faulty takes how, at\)$"),
+    (
+        "faulty_environments:Faulty",
+        {},
+        r"missing 1 required .* 'how'.*; correct --env-kwargs \(Faulty takes how, at\)$",
+    ),
     ("CartPole-v1", {"sise": 1}, r"; correct --env-kwargs \(CartPoleEnv takes sutton_barto_reward, render_mode\)$"),
     ("space_environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+; it was given --env-kwargs"),
 ]
@@ -75,7 +79,7 @@ def test_wrong_arguments_of_the_constructor_get_the_right_ones(
 
 
 def test_a_name_is_checked_without_creating_an_environment() -> None:
-    for name in ("environments:Faulty", "environments:Counter-v0", "CartPole-v1", "environments:Counter"):
+    for name in ("faulty_environments:Faulty", "environments:Counter-v0", "CartPole-v1", "environments:Counter"):
         check_env_name(name)
     for name in ("environments:Countre", "environments:Nothing-v7", "environment:Counter", "CartPol-v1"):
         with pytest.raises(ConfigError, match=MESSAGES[name]):

@@ -110,8 +110,8 @@ SEEDED: list[dict[str, Any]] = [
         {"env": "space_environments:Masked", "env_kwargs": {"sizes": sizes}, "action_masks": True}
         for sizes in ([4], [3, 5])
     ),
-    *({"env": f"environments:FailsSometimes-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),
-    *({"env": f"environments:FailsAtReset-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),
+    *({"env": f"faulty_environments:FailsSometimes-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),
+    *({"env": f"faulty_environments:FailsAtReset-{how}-v0", "skip_bad_episodes": True} for how in ("raise", "nan")),
     *({"env": f"vector_environments:{name}", "env_backend": "vector"} for name in ("Walk", "SameStep")),
 ]  # fmt: skip
 

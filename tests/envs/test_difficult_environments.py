@@ -27,11 +27,11 @@ BASE = TrainConfig(
 
 
 def configuration(env: str, run_dir: Path, **changes: Any) -> TrainConfig:
-    return dataclasses.replace(BASE, env=f"environments:{env}", run_dir=str(run_dir), **changes)
+    return dataclasses.replace(BASE, env=env, run_dir=str(run_dir), **changes)
 
 
 def test_an_environment_that_refuses_seeds_trains_and_is_not_exact(tmp_path: Path) -> None:
-    summary = train(configuration("RefusesSeeds-v0", tmp_path / "run", stop_at_iteration=3))
+    summary = train(configuration("environments:RefusesSeeds-v0", tmp_path / "run", stop_at_iteration=3))
     assert summary["iterations"] == 3
     assert summary["inexact_reasons"] == ["the environment raises on reset(seed=…), so its episodes begin at random"]
     again = resume(tmp_path / "run", stop_at_iteration=4)
@@ -112,14 +112,16 @@ def skipping(env: str, error: str, root: Path) -> tuple[dict[str, Any], dict[str
 @pytest.mark.parametrize("how", ["exit", "interrupt"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_sys_exit_in_an_environment_is_a_failed_episode(how: str, workers: int, tmp_path: Path) -> None:
-    config = configuration(f"FailsSometimes-{how}-v0", tmp_path / "run", skip_bad_episodes=True, workers=workers)
+    config = configuration(
+        f"faulty_environments:FailsSometimes-{how}-v0", tmp_path / "run", skip_bad_episodes=True, workers=workers
+    )
     assert train(config)["iterations"] == 6
     assert "skipping this episode" in (tmp_path / "run" / "run.log").read_text()
 
 
 @pytest.mark.parametrize("how", ["raise", "nan", "reward"])
 def test_failed_episodes_are_skipped_and_counted_with_any_number_of_workers(how: str, tmp_path: Path) -> None:
-    summary, last = skipping(f"FailsSometimes-{how}-v0", r"exploded|not finite", tmp_path)
+    summary, last = skipping(f"faulty_environments:FailsSometimes-{how}-v0", r"exploded|not finite", tmp_path)
     assert int(last["failed_episodes"]) > 5
     assert float(last["return_mean_100"]) == 9.0, "only complete episodes are counted"
     assert summary["exact"]
@@ -128,7 +130,7 @@ def test_failed_episodes_are_skipped_and_counted_with_any_number_of_workers(how:
 @pytest.mark.parametrize("how", ["raise", "nan"])
 def test_a_failed_reset_does_not_change_the_episode_before_it(how: str, tmp_path: Path) -> None:
     error = r"no such level|reset returned an observation that is not finite: \[\d\] is nan"
-    summary, last = skipping(f"FailsAtReset-{how}-v0", error, tmp_path)
+    summary, last = skipping(f"faulty_environments:FailsAtReset-{how}-v0", error, tmp_path)
     steps = int(last["env_steps"]) // summary["num_envs"]
     assert (int(last["episodes"]), int(last["failed_episodes"])) == (steps // 9 * summary["num_envs"], 0)
     assert float(last["return_mean_100"]) == 9.0
@@ -136,7 +138,9 @@ def test_a_failed_reset_does_not_change_the_episode_before_it(how: str, tmp_path
 
 
 def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
-    config = configuration("FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False)
+    config = configuration(
+        "faulty_environments:FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False
+    )
     buffers, learner, _ = sampled(config)
     rollout = buffers.rollout
     failed = (rollout.terminated | rollout.truncated) & (rollout.ended_length == 0)
@@ -152,7 +156,7 @@ def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
 def test_an_environment_that_fails_while_it_is_restored_is_skipped(
     replayed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    config = configuration("Counter-v0", tmp_path, skip_bad_episodes=True)
+    config = configuration("environments:Counter-v0", tmp_path, skip_bad_episodes=True)
     envs = SyncVectorEnv(config, inspect_task(config), 0, 2)
     envs.reset_all(0)
     handle, reset = envs.handles[0], GymnasiumHandle.reset

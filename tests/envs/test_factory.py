@@ -77,8 +77,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"--env environments:Counter could not be made: .*unexpected keyword argument 'size'",
     ),
     (
-        {"env": "environments:MultiAgentEnv"},
-        r"^--env environments:MultiAgentEnv has several agents \(possible_agents\); give an environment of Petting",
+        {"env": "agent_environments:MultiAgentEnv"},
+        r"^--env agent_environments:MultiAgentEnv has several agents \(possible_agents\); give an environment",
     ),
     ({"env": "CartPole-v1", "wrappers": ("Nothing",)}, r"--wrappers Nothing: gymnasium.wrappers has no Nothing"),
     ({"env": "CartPole-v1", "wrappers": ("json:Nothing",)}, r"--wrappers json:Nothing: module json has no Nothing"),

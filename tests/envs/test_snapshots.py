@@ -131,5 +131,7 @@ def test_a_state_whose_shape_changes_is_an_error_that_names_the_environment(
     """The length of a pickled generator changes, for example."""
     get_state = PutsBack.get_state
     monkeypatch.setattr(PutsBack, "get_state", lambda env: np.resize(get_state(env), 2 + (env.draws > 0)))
-    with pytest.raises(ShmppoError, match=r"^environment 0: get_state failed: .*it returned float64 \(3,\), but first"):
+    with pytest.raises(
+        ShmppoError, match=r"^environment 0: get_state failed: .*it returned float64 \(3,\), but float64 \(2,\) at"
+    ):
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))

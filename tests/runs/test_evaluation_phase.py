@@ -160,7 +160,7 @@ def test_a_run_that_gets_a_signal_has_a_last_evaluation_only_if_it_has_finished(
 
 
 def test_a_worker_that_dies_in_an_evaluation_changes_nothing(tmp_path: Path) -> None:
-    faulty = {"env": "environments:FaultyInEvaluation", "workers": 2, "hide_obs": ()}
+    faulty = {"env": "faulty_environments:FaultyInEvaluation", "workers": 2, "hide_obs": ()}
     expected = trained(tmp_path / "expected", **faulty)
     token = tmp_path / "token"
     assert trained(tmp_path / "run", **faulty, eval_env_kwargs={"token": str(token)}) == expected
@@ -175,13 +175,17 @@ def test_an_environment_that_raises_ends_the_run_with_its_episode(
     message = r"the evaluation of iteration 2 failed in episode \d: step raised ValueError\('no license'\)"
     run_dir = tmp_path / "run"
     with pytest.raises(kind, match=message) as raised:
-        trained(run_dir, env="environments:FaultyInEvaluation", workers=workers, eval_env_kwargs={"fails": True})
+        trained(run_dir, env="faulty_environments:FaultyInEvaluation", workers=workers, eval_env_kwargs={"fails": True})
     assert any("To continue from the last checkpoint: " in hint for hint in raised.value.hints)
     assert not worker_processes()
 
 
 def test_failed_episodes_do_not_count_with_skip_bad_episodes(tmp_path: Path) -> None:
-    faulty = {"env": "environments:FaultyInEvaluation", "eval_env_kwargs": {"fails": True}, "skip_bad_episodes": True}
+    faulty = {
+        "env": "faulty_environments:FaultyInEvaluation",
+        "eval_env_kwargs": {"fails": True},
+        "skip_bad_episodes": True,
+    }
     _, rows = trained(tmp_path / "run", **faulty)
     assert [row["eval/episodes"] for row in rows] == [0, 0, 0]
     assert all(np.isnan(row["eval/return"]) for row in rows)

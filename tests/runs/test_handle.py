@@ -68,7 +68,7 @@ def test_an_environment_that_raises_in_an_evaluation_of_the_callback_has_no_fail
     tmp_path: Path,
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, env="environments:FaultyInEvaluation", workers=0, eval_every=100, run_dir=str(tmp_path / "run"),
+        CONFIG, env="faulty_environments:FaultyInEvaluation", workers=0, eval_every=100, run_dir=str(tmp_path / "run"),
         eval_env_kwargs={"fails": True}, hide_obs=(),
     )  # fmt: skip
     with pytest.raises(ShmppoError, match=r"^the evaluation of iteration 1 failed in episode \d: step raised"):

@@ -103,7 +103,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_the_error_names_the_environment_the_violated_rule_and_the_step(how: str) -> None:
-    config = dataclasses.replace(CONFIG, env=f"environments:Faulty-{how}-v0", rollout_steps=48)
+    config = dataclasses.replace(CONFIG, env=f"faulty_environments:Faulty-{how}-v0", rollout_steps=48)
     _, learner, collector = make_collectors(config)
     before = learner.weights_sha256()
     with pytest.raises(EnvError, match=BROKEN[how]) as raised:

@@ -90,7 +90,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
     monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
     lock = {"lock": str(tmp_path / "lock")}
     config = dataclasses.replace(
-        CONFIG, env="environments:OneHangs", env_kwargs=lock, num_envs=2, rollout_steps=100_000, seq_len=100_000,
+        CONFIG, env="faulty_environments:OneHangs", env_kwargs=lock, num_envs=2, rollout_steps=100_000, seq_len=100_000,
         minibatches=1, worker_timeout=2.0,
     )  # fmt: skip
     with (

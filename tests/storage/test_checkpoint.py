@@ -119,10 +119,10 @@ def test_an_environment_that_also_fails_to_close_does_not_hide_its_error(
     def close(env: object) -> None:
         raise OSError("the simulator is gone")
 
-    monkeypatch.setattr("environments.Faulty.close", close)
+    monkeypatch.setattr("faulty_environments.Faulty.close", close)
     run_dir = tmp_path / "run"
     with pytest.raises(EnvError, match="not finite"):
-        train(dataclasses.replace(BASE, env="environments:Faulty-nan-v0", run_dir=str(run_dir)))
+        train(dataclasses.replace(BASE, env="faulty_environments:Faulty-nan-v0", run_dir=str(run_dir)))
     assert load_selected_checkpoint(run_dir)["iteration"] == 1
     assert (run_dir / "failed_episode.json").is_file()
     assert "close raised OSError('the simulator is gone')" in (run_dir / "run.log").read_text()
@@ -134,7 +134,7 @@ def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(
 ) -> None:
     monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
     run_dir = tmp_path / "run"
-    config = dataclasses.replace(BASE, env="environments:Faulty-nan-v0", workers=workers, run_dir=str(run_dir))
+    config = dataclasses.replace(BASE, env="faulty_environments:Faulty-nan-v0", workers=workers, run_dir=str(run_dir))
     with pytest.raises((EnvError, WorkerError), match="not finite") as caught:
         train(config)
     assert load_selected_checkpoint(run_dir)["iteration"] == 1  # the error comes at step 40, in the second rollout

@@ -297,7 +297,7 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
 def test_an_interrupt_that_an_environment_raises_is_a_failure_of_the_environment(workers: int, tmp_path: Path) -> None:
     """Only signals stop a run as Ctrl-C does."""
     config = dataclasses.replace(
-        BASE, env="environments:FailsSometimes-interrupt-v0", workers=workers, rollout_steps=64,
+        BASE, env="faulty_environments:FailsSometimes-interrupt-v0", workers=workers, rollout_steps=64,
         total_steps=4 * 64, run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     with raises("WorkerError" if workers else "EnvError", r"environment \d: step raised KeyboardInterrupt\(\) at "):

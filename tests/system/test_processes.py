@@ -94,7 +94,7 @@ FAILURES = {
 @pytest.mark.parametrize("how", FAILURES)
 def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: Run, tmp_path: Path) -> None:
     result = run_command(
-        "shmppo.train", "--env", f"environments:Faulty-{how}-v0", "--workers", 2, "--run-dir", tmp_path / "run",
+        "shmppo.train", "--env", f"faulty_environments:Faulty-{how}-v0", "--workers", 2, "--run-dir", tmp_path / "run",
         "--worker-timeout", 2 if how == "hang" else 60, *SMALL,
     )  # fmt: skip
     assert result.returncode == 1
@@ -109,20 +109,20 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     from shmppo.utils.rng import episode_seed  # here, so that older versions can run the other tests
 
     run = tmp_path / "run"
-    environment = f"environments:Faulty-{how}-v0"
+    environment = f"faulty_environments:Faulty-{how}-v0"
     failed = run_command("shmppo.train", "--env", environment, "--workers", 0, "--run-dir", run, *SMALL)
-    assert failed.stderr.count("--trust environments\n") == 2, "of --resume and replay"
+    assert failed.stderr.count("--trust faulty_environments\n") == 2, "of --resume and replay"
     episode = json.loads((run / "failed_episode.json").read_text())
     # Episodes last 7 steps, and the 40th step in all fails: the 5th of the 6th episode.
     assert (episode["episode"], len(episode["actions"])) == (5, 5)
     assert episode["seed"] == episode_seed(1, episode["env_index"], 5)
     # A new environment does not fail at its 5th step, and the replay says so.
-    result = run_command("shmppo.replay", run / "failed_episode.json", "--trust", "environments")
+    result = run_command("shmppo.replay", run / "failed_episode.json", "--trust", "faulty_environments")
     assert result.returncode == 0, result.stderr
     assert "all 5 steps succeeded" in result.stdout
     episode["actions"] *= 8
     (run / "longer.json").write_text(json.dumps(episode))
-    result = run_command("shmppo.replay", run / "longer.json", "--trust", "environments")
+    result = run_command("shmppo.replay", run / "longer.json", "--trust", "faulty_environments")
     expected = {"raise": "ValueError: the simulation exploded", "shape": "has shape (3,), but its space has shape (2,)"}
     assert expected[how] in result.stderr
     files = re.findall('File "(.*?)"', result.stderr)

@@ -181,7 +181,7 @@ def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> 
 def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -> None:
     """Environment 0 of rank 1 raises at its 40th step. The error of rank 0 contains the reason."""
     run_dir = tmp_path / "run"
-    process = start(run_dir, "--total-steps", 10**6, env="environments:FaultyStream-v0")
+    process = start(run_dir, "--total-steps", 10**6, env="faulty_environments:FaultyStream-v0")
     output = output_of(process)
     assert process.returncode == 1
     assert re.search(

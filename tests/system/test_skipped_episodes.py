@@ -12,7 +12,7 @@ from shmppo import TrainConfig, resume, train
 from shmppo.train import main
 
 BASE = TrainConfig(
-    env="environments:FailsAtStart", num_envs=4, rollout_steps=48, minibatches=2, epochs=1, hidden_size=8,
+    env="faulty_environments:FailsAtStart", num_envs=4, rollout_steps=48, minibatches=2, epochs=1, hidden_size=8,
     encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 48 * 4, seq_len=8,
 )  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_an_episode_that_fails_while_it_is_restored_is_skipped(tmp_path: Path, m
 
 
 def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="environments:Faulty-huge-v0", run_dir=str(tmp_path / "strict"))
+    config = dataclasses.replace(BASE, env="faulty_environments:Faulty-huge-v0", run_dir=str(tmp_path / "strict"))
     with raises("EnvError", r"environment 0: step returned the reward 1e\+300, which is not finite in float32"):
         train(config)
     config = dataclasses.replace(config, skip_bad_episodes=True, run_dir=str(tmp_path / "skipping"))
@@ -41,7 +41,7 @@ def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_pa
 
 def test_a_resume_continues_the_count_of_failed_episodes_and_the_seconds(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        BASE, env="environments:FailsSometimes", env_kwargs={"how": "raise"}, skip_bad_episodes=True
+        BASE, env="faulty_environments:FailsSometimes", env_kwargs={"how": "raise"}, skip_bad_episodes=True
     )
     whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
     stopped = train(dataclasses.replace(config, stop_at_iteration=3, run_dir=str(tmp_path / "run")))

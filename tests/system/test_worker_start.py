@@ -15,7 +15,7 @@ from public_helpers import long_after, no_error, raises
 from shmppo import TrainConfig, resume, train
 
 BASE = TrainConfig(
-    env="environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
+    env="faulty_environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
     encoder_sizes=(8,), workers=2, quiet=True, total_steps=4 * 16 * 4, seq_len=8,
 )  # fmt: skip
 

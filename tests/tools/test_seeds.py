@@ -119,13 +119,13 @@ def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continu
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # no workers, so the environment kills the run
     config = replace(
-        SMALL, env="environments:FaultyInEvaluation", quiet=True, eval_every=9, checkpoint_every=4,
+        SMALL, env="faulty_environments:FaultyInEvaluation", quiet=True, eval_every=9, checkpoint_every=4,
         eval_env_kwargs={"token": str(tmp_path / "token")}, run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     with pytest.raises(ShmppoError, match="it was killed by SIGKILL"):
-        train_seeds(config, (1,), 1, trust=("environments",))
+        train_seeds(config, (1,), 1, trust=("faulty_environments",))
     assert not (tmp_path / "run-s1" / "summary.json").exists()
-    train_seeds(config, (1,), 1, trust=("environments",))
+    train_seeds(config, (1,), 1, trust=("faulty_environments",))
     assert summary_of(tmp_path / "run-s1")["iterations"] == 8
     assert summary_of(tmp_path / "run-s1")["evaluation"]["iteration"] == 8
 
@@ -180,7 +180,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.chdir(tmp_path)
-    config = replace(SMALL, env="environments:FaultyStream-v0", num_envs=5, run_dir=str(tmp_path / "run"))
+    config = replace(SMALL, env="faulty_environments:FaultyStream-v0", num_envs=5, run_dir=str(tmp_path / "run"))
     with pytest.raises(ShmppoError, match=r"^1 of 3 runs failed: .*run-s1: .*the simulation exploded") as raised:
         train_seeds(config, (1, 2, 3), 2)
     assert "\n" not in str(raised.value)
