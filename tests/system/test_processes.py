@@ -126,7 +126,7 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     expected = {"raise": "ValueError: the simulation exploded", "shape": "has shape (3,), but its space has shape (2,)"}
     assert expected[how] in result.stderr
     files = re.findall('File "(.*?)"', result.stderr)
-    assert [Path(file).name for file in files] == (["environments.py"] if how == "raise" else []), (
+    assert [Path(file).name for file in files] == (["faulty_environments.py"] if how == "raise" else []), (
         "only the user's frames"
     )
     assert result.stderr.splitlines()[-1].startswith("error: environment ")
