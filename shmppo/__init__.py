@@ -65,7 +65,8 @@ def train(
 
     Args:
         config: the configuration of the run.
-        callback: receives the metrics of each iteration. If it returns True, the run stops after that iteration.
+        callback: receives the metrics of each iteration, and as a second argument, if it takes two, a
+            `shmppo.runs.handle.RunHandle`. If it returns True, the run stops after that iteration.
         loggers: receive the same metrics (see `shmppo.loggers.trackers.Logger`).
         trust: modules of which code may be imported although only the run of `config.teacher` names it.
 

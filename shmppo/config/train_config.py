@@ -58,8 +58,9 @@ class TrainConfig(
 ):
     """The configuration of one training run.
 
-    The run's weights depend only on the configuration and on the installed versions of the libraries. The fields are
-    those of the base classes, from the last base class to the first. Derived sizes are computed once per object.
+    The run's weights depend only on the configuration, on the installed versions of the libraries, and, where torch
+    computes without --portable, on the type of the processor. The fields are those of the base classes, from the last
+    base class to the first. Derived sizes are computed once per object.
     """
 
     if not typing.TYPE_CHECKING:  # type checkers know the fields
