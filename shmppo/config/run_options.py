@@ -127,5 +127,5 @@ class ReportOptions:
     """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
     profiles."""
     check_determinism: int = 500
-    """Steps for which another process compares two instances of the environment during the first iterations. If they
-    differ, the run is not reproducible (exact: false). 0: no check."""
+    """Steps for which two instances of the environment are compared, in other processes, during the first iterations.
+    If they differ, the run is not reproducible (exact: false). 0: no check."""
