@@ -54,7 +54,9 @@ class RunProcess:
         self.cores = cores
         source = self._source()
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        workers = min(len(cores), self.config.num_envs) if len(cores) > 1 else 0
+        workers = self.config.workers
+        if workers is None:
+            workers = min(len(cores), self.config.num_envs) if len(cores) > 1 else 0
         learning = self.config.learning if workers else "auto"  # sharded needs workers; the weights are the same
         own = ["--workers", str(workers), "--learning", learning, "--quiet"]
         words = [sys.executable, "-m", "shmppo.train", *source, *own, *flags]

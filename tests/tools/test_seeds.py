@@ -116,10 +116,10 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
 def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It has no workers, as --workers says, so the environment kills the run."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # no workers, so the environment kills the run
     config = replace(
-        SMALL, env="faulty_environments:FaultyInEvaluation", quiet=True, eval_every=9, checkpoint_every=4,
+        SMALL, env="faulty_environments:FaultyInEvaluation", quiet=True, workers=0, eval_every=9, checkpoint_every=4,
         eval_env_kwargs={"token": str(tmp_path / "token")}, run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     with pytest.raises(ShmppoError, match="it was killed by SIGKILL"):
