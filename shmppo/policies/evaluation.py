@@ -118,7 +118,7 @@ def evaluate(
         require(not (record and trained.task.agents), "--record does not support several agents; leave it out")
         player = None
         if opponent is not None:
-            player = load_opponent(opponent, trained, trust, stochastic=stochastic)
+            player = load_opponent(opponent, trained, trust, env_kwargs, stochastic=stochastic)
             trained = with_opponent(trained, seat)
         elif trained.config.self_play is not None:
             trained = replace(trained, config=replace(trained.config, self_play=None))

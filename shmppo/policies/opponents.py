@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,8 +51,12 @@ class PolicyOpponent(EvaluationOpponent):
         self._actor.states[row] = 0.0
 
 
-def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted, *, stochastic: bool) -> EvaluationOpponent:
+def load_opponent(
+    name: str, trained: TrainedPolicy, trust: Trusted, env_kwargs: Mapping[str, Any], *, stochastic: bool
+) -> EvaluationOpponent:
     """Return the opponent that `evaluate --opponent` names: "random", `module:function`, or the directory of a run.
+
+    env_kwargs: arguments of the environment that replace or extend those of both runs.
 
     Raises:
         ConfigError: if there is no such opponent, or if it sees or does other things than the evaluated policy.
@@ -60,7 +64,7 @@ def load_opponent(name: str, trained: TrainedPolicy, trust: Trusted, *, stochast
     path = Path(name)
     if name == RANDOM or (":" in name and not path.exists()):
         return FunctionOpponent(name)
-    other = load_trained(path, trust=trust)
+    other = load_trained(path, trust=trust, env_kwargs=env_kwargs)
     one, two = (
         (run.task.observation, run.task.agents, run.task.spaces["action_space"], {*run.config.hidden_indices})
         for run in (trained, other)

@@ -270,6 +270,14 @@ def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_
             evaluate(directory, opponent=opponent, episodes=1, trust=TRUST)
 
 
+def test_an_opponent_plays_in_the_environment_with_the_arguments_of_the_evaluation(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="agent_environments:Crowd", action_masks=False, self_play=None, workers=0)
+    run = train(dataclasses.replace(config, total_steps=1, run_dir=str(tmp_path / "run")))["run_dir"]
+    result = evaluate(run, opponent=run, seat="walker_1", env_kwargs={"count": 2}, episodes=2, trust=TRUST)
+    assert "info/return/walker_1" in result.info
+    assert "info/return/walker_2" not in result.info
+
+
 def test_the_state_of_an_opponent_advances_only_in_its_turns(run: dict[str, Any]) -> None:
     trained = load_trained(Path(run["run_dir"]), trust=TRUST)
     envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
