@@ -60,8 +60,8 @@ class EvaluateConfig:
     seat: str | None = None
     """With --opponent, the agent that the policy plays. None: the seed chooses it for each episode."""
     round_robin: bool = False
-    """Let all runs play against each other, --episodes games per pair with seats that the seed draws, and print their
-    scores."""
+    """Let all runs play against each other, and print their scores. Each pair plays --episodes games with seats that
+    the seed draws, and each of them again with the seats exchanged."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()
@@ -113,8 +113,11 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     require(len(agents) <= 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
     shares = {}
     for i, j in itertools.combinations(range(len(runs)), 2):
-        result = evaluate(runs[i], **arguments | {"opponent": runs[j]})
-        shares[i, j] = game_results(result.episodes)
+        one, two = (
+            game_results(evaluate(runs[player], **arguments | {"opponent": runs[other]}).episodes)
+            for player, other in ((i, j), (j, i))
+        )
+        shares[i, j] = {own: (one[own] + two[reverse]) / 2 for own, reverse in zip(one, reversed(one), strict=True)}
     if options.json:
         return json.dumps([{"runs": [runs[i], runs[j]], **share} for (i, j), share in shares.items()])
     return round_robin_table(runs, shares)

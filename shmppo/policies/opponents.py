@@ -87,7 +87,7 @@ def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
 
 
 def game_results(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Return the share of wins, draws, and losses."""
+    """Return the share of wins, draws, and losses, in this order."""
     return {name: fmean(episode.info[PREFIX + name] for episode in episodes) for name in RESULTS}
 
 

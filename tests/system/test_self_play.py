@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -309,6 +310,22 @@ def test_a_round_robin(run: dict[str, Any], tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stderr
     assert sum(float(line.split()[-1]) for line in lines[1:]) == pytest.approx(100, abs=0.2)
+
+
+def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
+    run: dict[str, Any], tmp_path: Path
+) -> None:
+    """The seed gives one of the players the better seat more often."""
+    runs = [train(dataclasses.replace(BASE, total_steps=192, run_dir=str(tmp_path / "other")))["run_dir"]]
+    runs += [run["run_dir"], shutil.copytree(run["run_dir"], tmp_path / "copy")]
+
+    def scores(*players: int) -> dict[int, list[str]]:
+        options = EvaluateConfig(run_dir=tuple(Path(runs[k]) for k in players), round_robin=True, trust=TRUST)
+        lines = _round_robin(options, {"episodes": 9, "trust": TRUST}).splitlines()[1:]
+        return {k: sorted(line.split()[2:]) for k, line in zip(players, lines, strict=True)}
+
+    assert scores(1, 2) == {1: ["-", "50.0", "50.0"], 2: ["-", "50.0", "50.0"]}
+    assert scores(0, 1, 2) == scores(2, 0, 1)
 
 
 def test_a_round_robin_needs_a_game_of_two(tmp_path: Path) -> None:
