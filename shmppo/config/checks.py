@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import shlex
@@ -49,6 +50,16 @@ def shown(value: Any) -> str:
     except Exception:  # an integer of more than 4300 digits, or an object of the user
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def integer(text: str) -> int:
+    """Convert a text to an integer, also one like 1e6. Raises ValueError if it is none."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
+    raise ValueError(f"{text} is not an integer")
 
 
 def flag(name: str) -> str:

@@ -14,13 +14,24 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from shmppo.config.checks import flag
+from shmppo.config.checks import flag, integer
 from shmppo.config.hints import refuse_foreign_flags
 from shmppo.errors import CommandEnd
 
 HELP_FLAGS = ("-h", "--help", "--help-all")
 PARSER_SETTINGS = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName)
+PARSERS = ConstructorRegistry()
+
+
+@PARSERS.primitive_rule
+def _parser_of_integers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """Let integers be written as 1e6."""
+    return PrimitiveConstructorSpec(
+        nargs=1, metavar="INT", instance_from_str=lambda words: integer(words[0]),
+        is_instance=lambda value: isinstance(value, int), str_from_instance=lambda value: [str(value)],
+    ) if info.type is int else None  # fmt: skip
 
 
 class Flag(NamedTuple):
@@ -73,7 +84,9 @@ def parse(
         refuse_foreign_flags(words, [flag(entry.field) for entry in flags if not entry.positional], positional)
     text += f"\n\nExample: {prog} {example}" if example else ""
     try:
-        return tyro.cli(with_texts(kind), args=words, prog=prog, description=text, config=PARSER_SETTINGS)
+        return tyro.cli(
+            with_texts(kind), args=words, prog=prog, description=text, config=PARSER_SETTINGS, registry=PARSERS
+        )
     except SystemExit as error:
         raise CommandEnd(error.code) from error
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.agent_options import AgentOptions
-from shmppo.config.checks import flag, require, shown
+from shmppo.config.checks import flag, integer, require, shown
 from shmppo.config.combinations import check
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
@@ -317,6 +317,9 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
     if float in (kind, *typing.get_args(kind)) and (number or isinstance(value, str)):
         with contextlib.suppress(ValueError, OverflowError):  # YAML parses 1e-3 as text
             return float(value)
+    if int in (kind, *typing.get_args(kind)) and isinstance(value, (float, str)):
+        with contextlib.suppress(ValueError):
+            value = integer(str(value))
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
     is_name = callable(value) and str in (kind, *typing.get_args(kind))

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from helpers import make_run_directory
 
+from shmppo.config.checks import integer
+from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
@@ -125,6 +127,17 @@ def test_values_of_other_types_are_converted() -> None:
     config = TrainConfig(gamma=1, learning_rate=np.float32(0.5), **values)
     assert (config.num_envs, config.learning_rate, config.encoder_sizes) == (8, 0.5, (32, 16))
     assert [type(value) for value in (config.num_envs, config.gamma, config.run_dir)] == [int, float, str]
+
+
+def test_integers_may_be_written_as_1e6(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("total_steps: 1e6\nencoder_sizes: [32]\n")  # YAML reads a text
+    flags = ["--config", str(tmp_path / "a.yaml"), "--num-envs", "3.2e1", "--seed=1e0"]
+    (config, _) = parse_start(flags)
+    assert (config.total_steps, config.num_envs, config.seed) == (1_000_000, 32, 1)
+    assert TrainConfig(total_steps=2e6).total_steps == 2_000_000  # type: ignore[arg-type]
+    for text in ("1.5", "inf", "many"):
+        with pytest.raises(ValueError, match=f"^{text} is not an integer$"):
+            integer(text)
 
 
 def test_the_default_job_hides_indices_and_other_environments_do_not() -> None:
