@@ -83,7 +83,9 @@ def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
     require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
     require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
     opponents = () if seat is None else tuple(agent for agent in agents if agent != seat)
-    return dataclasses.replace(trained, config=dataclasses.replace(trained.config, self_play=opponents))
+    # With an opponent, the policy acts less often, so its rollouts might not fill the minibatches of the training.
+    config = dataclasses.replace(trained.config, self_play=opponents, minibatches=1, grad_shards=None)
+    return dataclasses.replace(trained, config=config)
 
 
 def game_results(episodes: Sequence[EpisodeResult]) -> dict[str, float]:

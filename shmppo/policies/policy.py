@@ -109,7 +109,9 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
         config = replace(config, kernel="auto")
     config, weights = replace(config, auxiliary=None), network_weights(state["learner"]["model"])
     task = inspect_task(config)
-    config = replace(config, agents=task.agents)  # with other arguments, the environment may have more or fewer
+    if task.agents != config.agents:  # with other arguments, the environment may have more or fewer
+        # With more agents, each acts less often, so a rollout might not fill the minibatches of the training.
+        config = replace(config, agents=task.agents, minibatches=1, grad_shards=None)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", weights, shapes)
     model = trained_model(config, task.observation, task.distribution, weights)

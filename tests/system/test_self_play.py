@@ -279,6 +279,19 @@ def test_an_opponent_plays_in_the_environment_with_the_arguments_of_the_evaluati
     assert "info/return/walker_2" not in result.info
 
 
+@pytest.mark.parametrize(("self_play", "count", "opponent"), [(None, 2, "random"), ((), 4, None), ((), 4, "random")])
+def test_an_evaluation_needs_no_sequences_for_minibatches(
+    self_play: tuple[str, ...] | None, count: int, opponent: str | None, tmp_path: Path
+) -> None:
+    """The policy acts less often against opponents, and still less often beside more agents."""
+    config = dataclasses.replace(BASE, env="agent_environments:Crowd", env_kwargs={"count": 2}, action_masks=False)
+    config = dataclasses.replace(config, self_play=self_play, minibatches=12 if self_play is None else 6, workers=0)
+    run = train(dataclasses.replace(config, num_envs=3, grad_shards=1, total_steps=1, run_dir=str(tmp_path / "run")))[
+        "run_dir"
+    ]
+    assert evaluate(run, opponent=opponent, env_kwargs={"count": count}, episodes=2, trust=TRUST).episodes
+
+
 def test_the_state_of_an_opponent_advances_only_in_its_turns(run: dict[str, Any]) -> None:
     trained = load_trained(Path(run["run_dir"]), trust=TRUST)
     envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
