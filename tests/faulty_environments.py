@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -43,6 +44,18 @@ class Faulty(Counter):
             if self.how == "infinite":
                 return np.zeros(2), float("inf"), False, False, {}
         return super().step(action)
+
+
+class FaultyWithProcess(Faulty):
+    """Raises, and has a process that only `close` ends."""
+
+    def __init__(self, seconds: str) -> None:
+        super().__init__("raise")
+        self.process = subprocess.Popen(["sleep", seconds])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class OneHangs(Counter):

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -69,17 +69,22 @@ def kill_fork_server() -> None:
 
 def kill_with_children(pid: int) -> None:
     """Kill a process, and those that its main thread has started, such as the simulators of environments."""
-    for each in [pid, *_children(pid)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+    kill([pid, *children_of(pid)])
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
     """Return the processes that the main thread of a process has started. Empty except on Linux."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes with SIGKILL, unless they have ended already."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_with_fork_server() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import traceback
@@ -23,7 +24,7 @@ from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError, ShmppoError, open_standard_streams
 from shmppo.models.actor_critic import build_model, move_parameters
-from shmppo.parallel.fork_server import end_with_fork_server
+from shmppo.parallel.fork_server import children_of, end_with_fork_server, kill
 from shmppo.parallel.mailbox import (
     Collect,
     Evaluate,
@@ -91,6 +92,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
         except FAILURES as error:
             log.error("%s", traceback.format_exc())
             reports.put(_failed(error))
+            kill(children_of(os.getpid()))  # the simulators of its environments
             sys.exit(1)
 
 

@@ -137,3 +137,11 @@ def test_an_environment_in_a_worker_may_start_a_process_which_ends_with_it(kille
     assert len(found) == 2
     _, alive = psutil.wait_procs(found, timeout=20)
     assert not alive
+
+
+def test_a_process_of_an_environment_ends_with_a_worker_that_raises(tmp_path: Path) -> None:
+    """Otherwise `train | tee` would wait for it."""
+    seconds = str(10**6 + os.getpid())
+    config = dataclasses.replace(BASE, env="faulty_environments:FaultyWithProcess", env_kwargs={"seconds": seconds})
+    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["worker_restarts"]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
