@@ -53,7 +53,7 @@ def shown(value: Any) -> str:
 
 
 def integer(text: str) -> int:
-    """Convert a text to an integer, also one like 1e6. Raises ValueError if it is none."""
+    """Return the integer that a text such as 16 or 1e6 stands for. Raises ValueError if it is none."""
     with contextlib.suppress(ValueError):
         return int(text)
     with contextlib.suppress(ValueError):

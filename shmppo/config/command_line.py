@@ -28,10 +28,12 @@ PARSERS = ConstructorRegistry()
 @PARSERS.primitive_rule
 def _parser_of_integers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
     """Let integers be written as 1e6."""
+    if info.type is not int:
+        return None
     return PrimitiveConstructorSpec(
         nargs=1, metavar="INT", instance_from_str=lambda words: integer(words[0]),
         is_instance=lambda value: isinstance(value, int), str_from_instance=lambda value: [str(value)],
-    ) if info.type is int else None  # fmt: skip
+    )  # fmt: skip
 
 
 class Flag(NamedTuple):

@@ -14,7 +14,7 @@ from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX, RESULTS
 from shmppo.config.trust import Trusted
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.policies.policy import TrainedPolicy, load_trained
+from shmppo.policies.policy import WITHOUT_MINIBATCHES, TrainedPolicy, load_trained
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import EpisodeResult
 from shmppo.sampling.evaluation_opponents import RANDOM, EvaluationOpponent, FunctionOpponent
@@ -83,8 +83,7 @@ def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
     require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
     require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
     opponents = () if seat is None else tuple(agent for agent in agents if agent != seat)
-    # With an opponent, the policy acts less often, so its rollouts might not fill the minibatches of the training.
-    config = dataclasses.replace(trained.config, self_play=opponents, minibatches=1, grad_shards=None)
+    config = dataclasses.replace(trained.config, self_play=opponents, **WITHOUT_MINIBATCHES)
     return dataclasses.replace(trained, config=config)
 
 

@@ -27,6 +27,10 @@ from shmppo.spaces.observations import NUMBERS, ObservationSpec
 from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
+WITHOUT_MINIBATCHES: dict[str, Any] = {"minibatches": 1, "grad_shards": None}
+"""For an evaluation in which the policy acts less often than in training, beside opponents or more agents: its rollouts
+need not fill the minibatches of the training."""
+
 
 @dataclass(frozen=True)
 class TrainedPolicy:
@@ -110,8 +114,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     config, weights = replace(config, auxiliary=None), network_weights(state["learner"]["model"])
     task = inspect_task(config)
     if task.agents != config.agents:  # with other arguments, the environment may have more or fewer
-        # With more agents, each acts less often, so a rollout might not fill the minibatches of the training.
-        config = replace(config, agents=task.agents, minibatches=1, grad_shards=None)
+        config = replace(config, agents=task.agents, **WITHOUT_MINIBATCHES)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_shapes("parameter", weights, shapes)
     model = trained_model(config, task.observation, task.distribution, weights)

@@ -92,7 +92,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
         except FAILURES as error:
             log.error("%s", traceback.format_exc())
             reports.put(_failed(error))
-            kill(children_of(os.getpid()))  # the simulators of its environments
+            kill(children_of(os.getpid()))  # what its environments have started, such as simulators
             sys.exit(1)
 
 
