@@ -67,6 +67,8 @@ def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.E
     arguments = dict(config.env_kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
     factory = imported_factory(config.env_id) if ":" in config.env_id else None
     if factory is not None:
+        accepted = None if render_mode is None else accepted_arguments(factory, **arguments)
+        require(accepted is None, f"--env {config.env_id} cannot be rendered: {accepted}; add the argument render_mode")
         return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
     try:
         return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)

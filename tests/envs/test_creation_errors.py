@@ -10,6 +10,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
+from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
@@ -76,6 +77,11 @@ def test_wrong_arguments_of_the_constructor_get_the_right_ones(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         inspect_task(TrainConfig(env=env, env_kwargs=arguments))
+
+
+def test_a_constructor_without_render_mode_cannot_make_videos() -> None:
+    with pytest.raises(ConfigError, match=r"^--env environments:Counter cannot be rendered: Counter takes length, tr"):
+        make_environment(TrainConfig(env="environments:Counter"), "rgb_array")
 
 
 def test_a_name_is_checked_without_creating_an_environment() -> None:
