@@ -118,9 +118,9 @@ class Learner:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
         if config.normalize_reward:
             rewards = self.reward_normalizer.normalize(rewards, rollout.first, valid_steps, self._process_group)
-        if config.skip_bad_episodes:
-            # The result of a failed step, which has a length of 0, is unknown. Its δ must be 0.
-            failed = ended & (rollout.ended_length == 0)
+        if not config.agents:
+            # The result of a failed step (length 0) is unknown, and a reset step (RESET_STEP) has none: δ must be 0.
+            failed = ended & (rollout.ended_length <= 0)
             rewards, terminated = np.where(failed, rollout.value, rewards), terminated | failed
         if config.truncation_is_termination:
             terminated = ended

@@ -13,6 +13,7 @@ from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.user_vector_env import RESET_STEP
 from shmppo.errors import TrainingError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.parallel.columns import LossTerms
@@ -147,6 +148,10 @@ def test_a_failed_step_has_no_advantage(truncation_is_termination: bool, gamma: 
     options = {"skip_bad_episodes": True, "truncation_is_termination": truncation_is_termination}
     assert advantages_of(ended_length=0, value=0.3, gamma=gamma, **options)[1] == 0
     assert advantages_of(ended_length=2, value=0.3, gamma=gamma, **options)[1] != 0
+
+
+def test_a_step_that_only_resets_has_no_advantage() -> None:
+    assert advantages_of(ended_length=RESET_STEP, value=0.3)[1] == 0
 
 
 def test_rewards_are_clipped_before_advantages_are_computed() -> None:
