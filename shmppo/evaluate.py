@@ -90,13 +90,12 @@ def _evaluate() -> None:
         arguments["progress"] = lambda ended, steps: status.update(
             f"{ended} of {options.episodes} episodes, {steps:,} steps"
         )
-        text = _round_robin(options, arguments) if several else _one_run(evaluate(runs[0], **arguments), options)
+        if several:
+            text = _round_robin(options, arguments)
+        else:
+            result = evaluate(runs[0], **arguments)
+            text = json.dumps(as_json(result, options)) if options.json else as_text(result, options)
     print(text)
-
-
-def _one_run(result: Evaluation, options: EvaluateConfig) -> str:
-    """Return what the command prints of one run."""
-    return json.dumps(as_json(result, options)) if options.json else as_text(result, options)
 
 
 def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:

@@ -94,6 +94,14 @@ class FaultyInEvaluation(Counter):
         return super().step(action)
 
 
+class SlowToMake(Counter):
+    """Is made in `seconds`. For --eval-env-kwargs."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        time.sleep(seconds)
+
+
 class FailsAtStart(Counter):
     """Goes wrong at its first reset in a worker, in the way that `how` says, as often as `tokens` has files."""
 

@@ -299,4 +299,4 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, "quiet": options.quiet}
-    return options.resume, {**where, "trust": options.trust, **changes_of_run}
+    return user_path(options.resume, "--resume"), {**where, "trust": options.trust, **changes_of_run}

@@ -79,10 +79,6 @@ class TrainConfig(
         """Return every field by name, without derived values."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what pickle stores: only the fields. A copy computes its derived values again."""
-        return self.fields()
-
     # A field keeps None, so that a copy by `dataclasses.replace` computes its default again. The properties below
     # return the default instead of None.
 

@@ -190,17 +190,14 @@ class AgentsVectorEnv(VectorEnv):
 
     def _store(self, e: int, call: str) -> None:
         """Store the new observations of environment e, continue the hashes, and set which rows are active."""
-        env, leaves = self._envs[e], self.observation.leaves
+        env = self._envs[e]
         for k, i in enumerate(self._rows(e)):
             self.active[i] = env.active[k] and not self._opponents[i]
             self.opponent_active[i] = env.active[k] and self._opponents[i]
             if not env.updated[k]:
                 continue
             try:
-                for leaf, obs in zip(leaves, self._env_obs[i], strict=True):
-                    value = leaf.extract(env.seen[k])
-                    obs[...] = leaf.to_storage(value)
-                    self.hashes[i] = zlib.crc32(np.ascontiguousarray(value).data, self.hashes[i])
+                self._store_leaves(i, env.seen[k], self.hashes[i])
             except ObservationError as error:
                 raise self._error(i, f"{call} returned an observation {error.clause}") from error
             if self._masks is not None and not env.active[k]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from shmppo.config.info_keys import InfoKey
 from shmppo.envs.episode_info import numbers_of
-from shmppo.envs.vector_env import VectorEnv
+from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import ObservationError
 from shmppo.utils.user_code import describe_error, user_traceback
@@ -27,19 +28,25 @@ class BatchVectorEnv(VectorEnv):
         Raises:
             EnvError: see `_to_storage`.
         """
-        for obs, values in zip(self.obs, self._to_storage(observation, indices), strict=True):
+        for obs, values in zip(self.obs, self._to_storage(observation, indices[0], (len(indices),)), strict=True):
             obs[indices] = values
 
-    def _to_storage(self, observation: Any, indices: Sequence[int]) -> list[np.ndarray]:
-        """Convert a batch of observations, one row per environment in `indices`, to one array per leaf.
+    def _to_storage(self, observation: Any, i: int, batch: tuple[int, ...] = ()) -> list[np.ndarray]:
+        """Convert an observation to one array per leaf.
+
+        Args:
+            observation: of one environment, or a batch with one row per environment.
+            i: the environment that an error names.
+            batch: shape of the batch.
 
         Raises:
             EnvError: if a part of the observation is missing or does not fit its space.
         """
         try:
-            return [leaf.to_storage(leaf.extract(observation), (len(indices),)) for leaf in self.observation.leaves]
+            return [leaf.to_storage(leaf.extract(observation), batch) for leaf in self.observation.leaves]
         except ObservationError as error:
-            raise self._error(indices[0], f"a call returned a batch of observations {error.clause}") from error
+            what = "a batch of observations" if batch else "an observation"
+            raise self._error(i, f"a call returned {what} {error.clause}") from error
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         return numbers_of(self._infos, key, len(self.handles))[indices]
@@ -52,6 +59,21 @@ class BatchVectorEnv(VectorEnv):
         for i in indices:
             for array in values:
                 self.hashes[i] = zlib.crc32(array[i : i + 1].data, self.hashes[i])
+
+    def reset_all(self, episode: int) -> None:
+        self._reset(range(len(self.handles)), [episode] * len(self.handles))
+
+    def reset_env(self, i: int, episode: int) -> None:
+        self._reset([i], [episode])
+
+    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
+        """Begin the next episodes instead: the library cannot repeat an episode. See `VectorEnv.restore`."""
+        self._reset(range(len(self.handles)), [episode.number + 1 for episode in episodes])
+        return [False] * len(episodes)
+
+    @abstractmethod
+    def _reset(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
+        """Start one episode in each of the given environments."""
 
     def _begin(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
         """Begin an episode in each of the environments `indices`. `obs` must contain its first observation.

@@ -18,7 +18,7 @@ from shmppo.envs.snapshots import spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec, path_name, relative_pronoun
 from shmppo.utils.rng import seed_spaces
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES, as_config_error, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +103,8 @@ def check_contract(
 
 def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
     """Call a method of the environment and turn its exception into a ConfigError."""
-    try:
+    with as_config_error(f"{where}: {what}", " in a check before the run; correct the method"):
         return function()
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise ConfigError(
-            f"{where}: {what} raised {describe_error(error)} in a check before the run; correct the method",
-            details=user_traceback(error),
-        ) from error
 
 
 def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
@@ -136,26 +130,13 @@ def _check_observation(where: str, call: str, space: spaces.Space[Any], observat
         log.warning("%s: %s returned an observation outside its space: %s", where, call, outside)
 
 
-def _parts(space: spaces.Space[Any]) -> dict[Any, spaces.Space[Any]]:
-    """Return the parts of a Dict or Tuple by key. Other spaces have none."""
-    if isinstance(space, spaces.Dict):
-        return dict(space.spaces)
-    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else {}
-
-
-def values_outside(space: spaces.Space[Any], observation: Any, keys: tuple[str | int, ...] = ()) -> str | None:
-    """Return which values of a valid observation lie outside the bounds of a Box, or None.
-
-    Args:
-        space: the space.
-        observation: the observation, or a part of it. It can be stored.
-        keys: path to this part.
-    """
-    if isinstance(space, spaces.Box):
-        outside = _outside(space, np.asarray(observation))
-        return f"part {path_name(keys)!r}: {outside}" if outside and keys else outside
-    found = (values_outside(part, observation[key], (*keys, key)) for key, part in _parts(space).items())
-    return next(filter(None, found), None)
+def values_outside(space: spaces.Space[Any], observation: Any) -> str | None:
+    """Return which values of a valid observation lie outside the bounds of a Box, or None."""
+    for leaf in observation_spec(space, "").leaves:
+        box = leaf.extract(space)
+        if isinstance(box, spaces.Box) and (outside := _outside(box, np.asarray(leaf.extract(observation)))):
+            return f"part {path_name(leaf.keys)!r}: {outside}" if leaf.keys else outside
+    return None
 
 
 def _outside(space: spaces.Box, array: np.ndarray) -> str | None:

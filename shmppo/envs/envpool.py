@@ -14,8 +14,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.single_vector_env import rows_of
 from shmppo.errors import ConfigError
 
-SEEDS = 2**31  # number of different seeds that EnvPool accepts
-
 
 def open_pool(config: TrainConfig, seeds: Sequence[int]) -> Any:
     """Create a pool with one environment per seed. One thread steps all of them.
@@ -32,7 +30,6 @@ def open_pool(config: TrainConfig, seeds: Sequence[int]) -> Any:
         raise ConfigError(
             f"--env-backend envpool has no {config.env_id}{nearest(config.env_id, known)}; use --env-backend gymnasium"
         )
-    seeds = [seed % SEEDS for seed in seeds]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of the bounds of its spaces
         pool = envpool.make(

@@ -17,7 +17,6 @@ from shmppo.envs.envpool import open_pool
 from shmppo.envs.factory import close_environment
 from shmppo.envs.handles import EnvHandle, as_env_error
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
 
@@ -58,22 +57,10 @@ class EnvPoolVectorEnv(BatchVectorEnv):
     def _begin_next(self, indices: Sequence[int]) -> None:
         self._reset(indices, [self.handles[i].episode + 1 for i in indices])
 
-    def reset_all(self, episode: int) -> None:
-        self._reset(range(len(self.handles)), [episode] * len(self.handles))
-
-    def reset_env(self, i: int, episode: int) -> None:
-        self._reset([i], [episode])
-
-    def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
-        """Begin the next episodes instead: EnvPool cannot repeat an episode."""
-        self._reset(range(len(self.handles)), [episode.number + 1 for episode in episodes])
-        return [False] * len(episodes)
-
     def close(self) -> None:
         close_environment(self._pool, "the pool of environments")
 
     def _reset(self, indices: Sequence[int], episodes: Sequence[int]) -> None:
-        """Start one episode in each of the given environments."""
         observation, _ = self._pool.reset(np.array(indices, np.int32))
         self._store(observation, indices)
         self._begin(indices, episodes)

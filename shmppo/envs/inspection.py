@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium
+import numpy as np
 
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
@@ -19,7 +19,7 @@ from shmppo.envs.row_check import check_rows
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import Task
-from shmppo.envs.wrappers import first_allowed_action, random_action
+from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import StateStd
@@ -55,7 +55,11 @@ def inspect_task(config: TrainConfig) -> Task:
         state_std = _state_std(config) if config.std == "state" else None
         squash, beta = config.squash_actions, config.distribution == "beta"
         distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
-        choose_action = partial(first_allowed_action if config.action_masks else random_action, env.action_space)
+        actions, masks = env.action_space, config.action_masks
+
+        def choose_action(seen: Any) -> Any:
+            return allowed_action(actions, seen[MASK_KEY], np.argmax) if masks else random_action(actions)
+
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
         contract = check_contract(env, where, wanted, choose_action)
         backend = _backend(config, env)

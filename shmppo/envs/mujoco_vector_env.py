@@ -25,7 +25,6 @@ from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
-from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.utils.user_code import describe_error, user_traceback
 
@@ -127,11 +126,6 @@ class MujocoVectorEnv(SyncVectorEnv):
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         super().reset_env(i, episode, options)
         self._update_position(i)
-
-    def replay(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
-        succeeded = super().replay(i, episode, progress)  # through Gymnasium's step
-        self._update_position(i)
-        return succeeded
 
     def _remake(self, i: int) -> None:
         super()._remake(i)

@@ -17,7 +17,7 @@ from shmppo.config.checks import shown
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.utils.user_code import FAILURES, accepts, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import accepts, as_config_error
 
 Options = dict[str, Any]
 """Options of `reset`: JSON values by name."""
@@ -43,14 +43,8 @@ class EnvSchedule:
         Raises:
             ConfigError: if the function raises, or if it returns something other than a dict of JSON values.
         """
-        try:
+        with as_config_error(self._where, f" for iteration {iteration}; correct it"):
             returned = self._function(*(iteration, dict(metrics), copy.deepcopy(before))[: self._arguments])
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            raise ConfigError(
-                f"{self._where} raised {describe_error(error)} for iteration {iteration}; correct it",
-                details=user_traceback(error),
-            ) from error
         where = f"{self._where} returned {shown(returned)} for iteration {iteration}"
         if not isinstance(returned, dict):
             raise ConfigError(f"{where}; return a dict of options")

@@ -112,12 +112,3 @@ def rows_of(batch: Any, rows: int | Sequence[int]) -> Any:
     if isinstance(batch, dict):
         return {key: rows_of(part, rows) for key, part in batch.items()}
     return tuple(rows_of(part, rows) for part in batch) if isinstance(batch, tuple) else np.asarray(batch)[rows]
-
-
-def batch_of_one(observation: Any) -> Any:
-    """Return an observation as a batch with one row."""
-    if isinstance(observation, dict):
-        return {key: batch_of_one(part) for key, part in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(map(batch_of_one, observation))
-    return np.asarray(observation)[None]

@@ -278,14 +278,6 @@ class SyncVectorEnv(VectorEnv):
         obs[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 
-    def _store_leaves(self, i: int, observation: Any, hashed: int) -> None:
-        """Store an observation leaf by leaf, and continue the hash `hashed` with all of them."""
-        for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
-            value = leaf.extract(observation)
-            obs[...] = leaf.to_storage(value)
-            hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
-        self.hashes[i] = hashed
-
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         """Start the episode with this number in environment i. options: of its reset. None: `self.options`."""
         self._begin_episode(i, episode)

@@ -14,7 +14,7 @@ from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.factory import close_environment
 from shmppo.envs.handles import EnvHandle, as_env_error
-from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, batch_of_one, open_vector_env, rows_of
+from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, open_vector_env, rows_of
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import EnvError
@@ -59,12 +59,6 @@ class UserVectorEnv(BatchVectorEnv):
         """The action space of one environment."""
         return cast(gymnasium.Space[Any], self._envs.single_action_space)
 
-    def reset_all(self, episode: int) -> None:
-        self._reset(self._all, [episode] * len(self._all))
-
-    def reset_env(self, i: int, episode: int) -> None:
-        self._reset([i], [episode])
-
     def step(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> list[EpisodeEnd]:
@@ -75,8 +69,7 @@ class UserVectorEnv(BatchVectorEnv):
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
         """Repeat all episodes together, so that they end at the same step. See `VectorEnv.restore`."""
         if self._seeding != "episode":
-            self._reset(self._all, [episode.number + 1 for episode in episodes])
-            return [False] * len(episodes)
+            return super().restore(episodes, progress)
         known = [episode.actions is not None for episode in episodes]
         lengths = [len(episode.actions or ()) for episode in episodes]
         steps = max(lengths)
@@ -163,8 +156,8 @@ class UserVectorEnv(BatchVectorEnv):
         except (KeyError, IndexError, TypeError) as error:
             rule = 'with the autoreset mode SAME_STEP, infos["final_obs"][i] must be the last observation'
             raise self._error(i, f"step broke a rule: {rule} of an episode") from error
-        values = self._to_storage(batch_of_one(last), [i])
-        final = tuple(value[0].astype(obs.dtype) for value, obs in zip(values, self.obs, strict=True))
+        values = self._to_storage(last, i)
+        final = tuple(value.astype(obs.dtype) for value, obs in zip(values, self.obs, strict=True))
         final[0][self._hidden] = 0.0
         self._check_finite(i, "step", final)
         return final

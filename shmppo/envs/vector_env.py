@@ -5,6 +5,7 @@ All of them share the bookkeeping of episodes. See `VectorEnv.step`.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -114,7 +115,7 @@ class VectorEnv(ABC):
         """Step every environment and write its observation to `obs`.
 
         Args:
-            actions: one action per environment. `SyncVectorEnv` does not step an environment with None.
+            actions: one action per environment. An environment with None is not stepped.
             rewards: float64 [n], written. 0 if the step failed.
             terminated: bool [n], written.
             truncated: bool [n], written. True if the step failed.
@@ -275,6 +276,14 @@ class VectorEnv(ABC):
         for k, leaf in self._float_leaves:
             if not np.isfinite(observation[k]).all():
                 raise self._nonfinite_error(i, call, leaf, observation[k])
+
+    def _store_leaves(self, i: int, observation: Any, hashed: int) -> None:
+        """Store an observation leaf by leaf, and continue the hash `hashed` with all of them."""
+        for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
+            value = leaf.extract(observation)
+            obs[...] = leaf.to_storage(value)
+            hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
+        self.hashes[i] = hashed
 
     def _error(self, i: int, message: str, details: str = "") -> EnvError:
         """Create an error that names environment i, its episode, and its complete steps."""

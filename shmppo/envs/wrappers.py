@@ -5,7 +5,7 @@
 hashed, and replayed like every other leaf.
 
 `RepeatAction`, `ResetOnce`, `FirstActions`, and `SplitObservation` are for --wrappers, for example `--wrappers
-"shmppo.envs.wrappers:RepeatAction(steps=8)"`. Presets use them.
+"shmppo.envs.wrappers:RepeatAction(steps=8)"`. Presets use some of them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,6 @@ from shmppo.errors import ConfigError
 MASK_KEY = "action_mask"
 
 
-def first_allowed_action(space: Any, observation: dict[str, Any]) -> Any:
-    """Return the action with the lowest allowed choice in each dimension.
-
-    Args:
-        space: a Discrete or MultiDiscrete action space.
-        observation: an observation of `ActionMaskWrapper`.
-    """
-    return allowed_action(space, observation[MASK_KEY], np.argmax)
-
-
 def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], Any]) -> Any:
     """Return an action that a mask allows.
 
@@ -49,11 +39,8 @@ def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], 
     return np.reshape(choices, space.nvec.shape) + space.start
 
 
-def random_action(space: Any, observation: Any = None) -> Any:
-    """Return a sample of an action space in the types of training: a Discrete action is an int, not np.int64.
-
-    observation: is ignored. `first_allowed_action` has the same arguments.
-    """
+def random_action(space: Any) -> Any:
+    """Return a sample of an action space in the types of training: a Discrete action is an int, not np.int64."""
     return _with_int(space.sample())
 
 

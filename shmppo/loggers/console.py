@@ -26,7 +26,7 @@ class ConsoleDisplay:
     def __init__(self, status: RunStatus) -> None:
         """Show that the run starts, and start the thread."""
         self._status = status
-        self._lock = threading.Lock()  # held while the view is used
+        self._lock = threading.Lock()  # held while the view is used or the status changes
         self._closed = threading.Event()
         self._view: View | None = None
         with self._output():
@@ -48,8 +48,9 @@ class ConsoleDisplay:
             memory: bytes used by all processes; 0 if unknown.
             last: whether this is the last iteration, which is always shown.
         """
-        self._status.add(row, worker_seconds, memory)
-        self._status.ended = last
+        with self._lock:  # the thread may be drawing
+            self._status.add(row, worker_seconds, memory)
+            self._status.ended = last
         self._update(finished=True, force=last)
 
     def _show_progress(self) -> None:

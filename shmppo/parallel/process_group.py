@@ -192,14 +192,14 @@ class ProcessGroup:
         if self.size == 1:
             yield
             return
-        message = ""
+        found = None
         try:
             yield
         except ConfigError as error:
-            message = str(error)
-        for rank, text in enumerate(self.gather_objects(message)):
-            if text:
-                raise ConfigError(f"rank {rank}: {text}")
+            found = str(error), error.details
+        for rank, raised in enumerate(self.gather_objects(found)):
+            if raised is not None:
+                raise ConfigError(f"rank {rank}: {raised[0]}", details=raised[1])
 
     @contextmanager
     def _collective(self) -> Iterator[None]:

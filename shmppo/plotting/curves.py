@@ -62,8 +62,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
     An incomplete last line is skipped, because a training run may still be writing it. So are columns of text.
 
     Raises:
-        FileNotFoundError: if it does not exist.
-        ConfigError: if the file has no complete row, or if it is damaged.
+        ConfigError: if the file does not exist, has no complete row, or is damaged.
     """
     try:
         rows = complete_rows(path)
@@ -71,8 +70,6 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
             raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
         names = [name for name in rows[0] if name != WEIGHTS_HASH]
         return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or name another run") from error
 
@@ -98,7 +95,7 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
     """Read eval.csv, and add the wall_seconds of each evaluated iteration. Empty if there are no evaluations."""
     try:
         evaluations = read_columns(path)
-    except (FileNotFoundError, ConfigError):  # the first evaluation has not ended
+    except ConfigError:  # the first evaluation has not ended
         return {}
     require("iteration" in evaluations, f"{path} has no column iteration; remove this file to plot without it")
     seconds = np.interp(evaluations["iteration"], columns["iteration"], columns["wall_seconds"])

@@ -189,6 +189,7 @@ class Pool:
         for part in (self._collector, self._evaluation):
             if part is not None:
                 part.close()
+        self._collector = self._evaluation = None
 
 
 def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:

@@ -226,9 +226,11 @@ class WorkerPool(Pool):
             WorkerError: if a worker has been replaced too often, or fails in an optimizer step, which cannot be
                 repeated.
         """
+        # The first evaluation makes environments, as a start does.
+        seconds = self._start_seconds if isinstance(command, Evaluate) else self._config.worker_timeout
         while workers:
             replaced = []
-            for worker, report in self._reports(workers, self._config.worker_timeout, commanded=True):
+            for worker, report in self._reports(workers, seconds, commanded=True):
                 if isinstance(report, WorkerError):
                     if isinstance(command, StepOptimizer):
                         raise report

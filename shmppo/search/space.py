@@ -30,7 +30,7 @@ from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig, check_names, field_types, typed_fields
 from shmppo.errors import ConfigError
 from shmppo.utils.files import user_path
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import as_config_error
 
 _FIXED = ("seed", "total_steps", "anneal_steps")
 SEARCHABLE = tuple(
@@ -188,14 +188,8 @@ def _stored(choice: Any) -> Any:
 
 def _call(function: Callable[[Trial], Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
     """Call the user's function and check what it returns."""
-    try:
+    with as_config_error(f"--space: {function.__qualname__}", "; correct it"):
         chosen = function(trial)
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise ConfigError(
-            f"--space: {function.__qualname__} raised {describe_error(error)}; correct it",
-            details=user_traceback(error),
-        ) from error
     require(
         isinstance(chosen, Mapping),
         f"--space: {function.__qualname__} returned {shown(chosen)}; it must return a dict of options",

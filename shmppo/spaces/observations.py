@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -168,15 +169,8 @@ class ObservationSpec:
     @property
     def normalized_slices(self) -> list[slice | None]:
         """Slice of each leaf within the D normalized numbers. None for leaves that are not normalized."""
-        slices: list[slice | None] = []
-        start = 0
-        for leaf in self.leaves:
-            if leaf.kind != "vector":
-                slices.append(None)
-            else:
-                slices.append(slice(start, start + leaf.input_size))
-                start += leaf.input_size
-        return slices
+        sizes = [leaf.input_size if leaf.kind == "vector" else 0 for leaf in self.leaves]
+        return [slice(end - size, end) if size else None for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
     @property
     def network_leaves(self) -> tuple[Leaf, ...]:

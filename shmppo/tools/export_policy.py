@@ -10,7 +10,6 @@ import csv
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
@@ -20,7 +19,7 @@ from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY, TEACHER
 from shmppo.tools.verify import read_run
-from shmppo.utils.files import read_object, user_path
+from shmppo.utils.files import read_object, user_path, write_json
 
 KEPT = ("fingerprint", "inexact_reasons", "initial_weights", "iteration", "env_steps", "reset_options")
 """What the checkpoint keeps besides the configuration, the weights, and the normalizers."""
@@ -65,8 +64,8 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
         write_checkpoint(target / NAME, content)
         if config["teacher"]:
             shutil.copytree(run_dir / TEACHER, target / TEACHER)
-        _write_json(target / CONFIG, described)
-        _write_json(target / SUMMARY, summary)
+        write_json(target / CONFIG, described)
+        write_json(target / SUMMARY, summary)
         with open(target / METRICS, "w", newline="") as file:
             hashes = csv.DictWriter(file, ["iteration", WEIGHTS_HASH], extrasaction="ignore")
             hashes.writeheader()
@@ -74,7 +73,3 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     except OSError as error:
         raise ConfigError(f"--out {target} cannot be written: {error.strerror}; name another directory") from error
     return target
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")

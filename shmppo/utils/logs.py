@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import logging
+import logging.handlers
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FORMAT = "%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"
-
-
-class _BufferHandler(logging.Handler):
-    """Appends each log record to a list."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
 
 
 class _LogFile(logging.Handler):
@@ -47,9 +37,9 @@ class _LogFile(logging.Handler):
 @contextmanager
 def buffer_records() -> Iterator[list[logging.LogRecord]]:
     """Collect log records in a list while there is no log file yet. Pass the list to `log_to` later."""
-    handler = _BufferHandler()
+    handler = logging.handlers.MemoryHandler(0)
     with _handled(handler):
-        yield handler.records
+        yield handler.buffer
 
 
 @contextmanager

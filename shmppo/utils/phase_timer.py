@@ -50,9 +50,7 @@ class PhaseTimer:
 
     def reset(self) -> np.ndarray:
         """Return the seconds per phase [len(PHASES)] up to now, and set them to 0. The current phase stays."""
-        now = monotonic()
-        self._seconds[self._phase] += now - self._since
-        self._since = now
+        self.switch(self.phase)
         seconds = np.array(self._seconds)
         self._seconds = [0.0] * len(PHASES)
         return seconds

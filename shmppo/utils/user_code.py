@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from shmppo.errors import ConfigError
 from shmppo.utils.files import short_path
 
 FAILURES = (Exception, SystemExit, KeyboardInterrupt)
@@ -29,6 +31,20 @@ def reraise_ctrl_c(error: BaseException) -> None:
     by_handler = bool(frames) and _module(frames[-1][0]) == "shmppo.utils.signals"
     if by_handler or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
+
+
+@contextmanager
+def as_config_error(what: str, advice: str) -> Iterator[None]:
+    """Raise a ConfigError for an exception of the user's code, for example "WHAT raised ValueError('x')ADVICE".
+
+    Raises:
+        ConfigError: with the traceback of the user's code as details.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        raise ConfigError(f"{what} raised {describe_error(error)}{advice}", details=user_traceback(error)) from error
 
 
 def accepts(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +134,7 @@ def test_a_later_reward_that_is_no_number_is_named(reward: Any) -> None:
 
 
 def contract_of(env: gymnasium.Env) -> Contract:
-    return check_contract(env, "--env X", "episode", partial(random_action, env.action_space))
+    return check_contract(env, "--env X", "episode", lambda seen: random_action(env.action_space))
 
 
 def test_an_environment_that_raises_is_refused_with_its_exception() -> None:

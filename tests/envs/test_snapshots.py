@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ BASE = TrainConfig(
 
 
 def spec_of(env: gymnasium.Env) -> SnapshotSpec | None:
-    return snapshot_spec(env, partial(random_action, env.action_space))
+    return snapshot_spec(env, lambda seen: random_action(env.action_space))
 
 
 def test_an_environment_with_snapshots_is_not_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

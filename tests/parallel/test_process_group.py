@@ -12,6 +12,7 @@ import pytest
 from rank_processes import free_port
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config
 
@@ -55,3 +56,11 @@ def test_only_rank_0_records_videos_and_a_resumed_run_accepts_this(monkeypatch: 
             agreed = agree_on_config(group, config)
             configs[group.rank] = agreed
         assert [config.eval_videos for config in configs] == [True, False]
+
+
+def test_the_traceback_of_a_rank_reaches_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = ProcessGroup(0, 2)
+    monkeypatch.setattr(group, "gather_objects", lambda mine: [mine, ("no maze", "line 3")])
+    with pytest.raises(ConfigError, match=r"^rank 1: no maze$") as raised, group.config_errors_on_all_ranks():
+        pass
+    assert raised.value.details == "line 3"

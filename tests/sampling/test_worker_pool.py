@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import planned
+from conftest import planned, sampled
 from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
 from shmppo.runs.trainer import train
+from shmppo.sampling.collector import Collector
 from shmppo.utils.torch_utils import full_precision
 
 CONFIG = TrainConfig(
@@ -100,6 +101,14 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
         pool.collect(0)
 
 
+def test_the_first_evaluation_may_take_as_long_as_a_start(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        CONFIG, env="faulty_environments:SlowToMake", workers=1, worker_timeout=2.0, eval_every=10, eval_episodes=4,
+        eval_env_kwargs={"seconds": 0.8}, run_dir=str(tmp_path / "run"), total_steps=CONFIG.batch_steps, quiet=True,
+    )  # fmt: skip
+    assert train(config)["worker_restarts"] == 0
+
+
 def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
     with running_pool(dataclasses.replace(CONFIG, workers=1), tmp_path / "run.log") as (_, _, pool):
         pool._deaths[0] = [time.monotonic() - 3601] * 3
@@ -110,6 +119,14 @@ def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises(WorkerError, match="worker 0 died"):
             pool.collect(0)
+
+
+def test_a_pool_that_is_closed_twice_closes_its_environments_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Collector] = []
+    monkeypatch.setattr(Collector, "close", lambda collector: closed.append(collector))
+    _, _, pool = sampled(dataclasses.replace(CONFIG, workers=0))  # closes it
+    pool.close()
+    assert len(closed) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])
