@@ -1,4 +1,4 @@
-"""Ant-v5 without memory, with the hyperparameters of `walker2d.py`.
+"""Ant-v5 without memory, with the hyperparameters of `halfcheetah.py`.
 
 The observation has 105 numbers, 78 of them contact forces. Within 1,000,000 steps, three seeds reached returns of 1,247
 to 1,491 (mean of the last 100 episodes). RL Zoo reached 1,327 on Ant-v3, whose rewards differ. Training takes about 10

@@ -33,8 +33,8 @@ POLICIES = {
         "--gae-lambda 0.92 --learning-rate 2.0633e-05 --lr-schedule constant --clip 0.1 --entropy-coef 0.000401762 "
         "--value-coef 1.16192 --max-grad-norm 0.8 --total-steps 1000000"
     ),
-    "hopper": "--preset Hopper-v5",
-    "walker2d": "--preset Walker2d-v5",
+    "hopper": "--preset Hopper-v5 --gamma 0.99 --gae-lambda 0.95",
+    "walker2d": "--preset Walker2d-v5 --gamma 0.99 --gae-lambda 0.95",
     "swimmer": "--preset Swimmer-v5",
     "ant": "--preset Ant-v5",
     "humanoid": "--preset Humanoid-v5",

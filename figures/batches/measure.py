@@ -16,7 +16,7 @@ from figures.common.evaluated_runs import add_run
 from shmppo import preset
 
 TABLE = Path(__file__).with_name("batches.csv")
-TASK = "Walker2d-v5"
+TASK, PRESET = "Walker2d-v5", "HalfCheetah-v5"
 CASES = [(1, 0.0), *itertools.product((2, 4, 8), (0.0, 0.5, 1.0))]
 """(factor of the batch, power of the factor by which the learning rate is multiplied)."""
 
@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     options = parser.parse_args()
     for seed, (factor, power) in itertools.product(options.seeds, CASES):
-        rate = preset(TASK).learning_rate * factor**power
-        flags = ["--preset", TASK, "--num-envs", factor, "--learning-rate", f"{rate:.2g}"]
+        rate = preset(PRESET).learning_rate * factor**power
+        flags = ["--preset", PRESET, "--env", TASK, "--num-envs", factor, "--learning-rate", f"{rate:.2g}"]
         key = {"task": TASK, "environments": str(factor), "learning_rate": f"{rate:.2g}"}
         add_run(TABLE, key, seed, ["-m", "shmppo.train", *flags])
 

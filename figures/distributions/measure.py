@@ -2,7 +2,7 @@
 
     python -m figures.distributions.measure --seeds 1 2 3
 
-HalfCheetah and Hopper have the preset of Hopper, and Pendulum has hidden velocities. The runs are those of
+HalfCheetah and Hopper have the preset of HalfCheetah, and Pendulum has hidden velocities. The runs are those of
 `figures.common.evaluated_runs`; runs that the table has are not repeated. Appends to distributions.csv.
 """
 
@@ -17,8 +17,8 @@ from figures.common.evaluated_runs import add_run
 TABLE = Path(__file__).with_name("distributions.csv")
 TASKS = {
     "Pendulum-v1-memory": ("--preset", "Pendulum-v1-memory"),
-    "HalfCheetah-v5": ("--preset", "Hopper-v5", "--env", "HalfCheetah-v5", "--total-steps", 500_000),
-    "Hopper-v5": ("--preset", "Hopper-v5", "--total-steps", 500_000),
+    "HalfCheetah-v5": ("--preset", "HalfCheetah-v5", "--total-steps", 500_000),
+    "Hopper-v5": ("--preset", "HalfCheetah-v5", "--env", "Hopper-v5", "--total-steps", 500_000),
 }
 CASES: dict[str, tuple[object, ...]] = {
     "default": (),

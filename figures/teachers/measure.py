@@ -23,7 +23,7 @@ TABLE = Path(__file__).with_name("teachers.csv")
 TASKS = {"HalfCheetah-v5": (8, -2.0), "Hopper-v5": (5, -1.0)}
 """Task -> how many of the first numbers of the observation are positions, and the initial log standard deviation."""
 STUDENTS = ("alone", "teacher", "teacher to the end", "imitate")
-HOPPER = ("-m", "shmppo.train", "--preset", "Hopper-v5")
+HOPPER = ("-m", "shmppo.train", "--preset", "HalfCheetah-v5", "--env", "Hopper-v5")
 
 
 def teacher_of(task: str) -> Path:

@@ -2,7 +2,7 @@
 
     python -m figures.variants.measure --seeds 1 2 3
 
-The runs use the recipe of examples/walker2d.py with two changed flags, and the same number of steps. They run one after
+The runs use the recipe of examples/halfcheetah.py with two changed flags, and the same number of steps. They run one after
 the other with `--workers 0`, because the number of workers does not change the result. Several copies of this script,
 each with its own seeds, can share a machine. Runs that are in the table already are not repeated. Appends to
 variants.csv, and writes the learning curves into curves/.
@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     for task, seed, variant in itertools.product(options.tasks, options.seeds, options.variants):
         flags = ["--log-std-init", 0, "--value-clip", "--env", task, *VARIANTS[variant], "--total-steps", options.steps]
-        add_run(TABLE, {"task": task, "variant": variant}, seed, ["examples/walker2d.py", *flags])
+        add_run(TABLE, {"task": task, "variant": variant}, seed, ["examples/halfcheetah.py", *flags])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ _MUJOCO: dict[str, Any] = {
 
 Small actions at the start and a value loss without clipping are recommendations of arXiv 2006.05990.
 """
+_BALANCING: dict[str, Any] = _MUJOCO | {"gamma": 0.995, "gae_lambda": 0.98}
+"""For robots that fall: an action may end the episode many steps later."""
 _CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "total_steps": 200_000}
 _PENDULUM: dict[str, Any] = {
     "env": "Pendulum-v1",
@@ -102,8 +104,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 1_000_000,
     },
     "HalfCheetah-v5": _MUJOCO | {"env": "HalfCheetah-v5"},
-    "Hopper-v5": _MUJOCO | {"env": "Hopper-v5"},
-    "Walker2d-v5": _MUJOCO | {"env": "Walker2d-v5"},
+    "Hopper-v5": _BALANCING | {"env": "Hopper-v5"},
+    "Walker2d-v5": _BALANCING | {"env": "Walker2d-v5"},
     # The hyperparameters of the other MuJoCo tasks hardly learn here: a stroke pays much later.
     "Swimmer-v5": {
         "env": "Swimmer-v5",
