@@ -2,9 +2,9 @@
 
     python -m figures.variants.measure --seeds 1 2 3
 
-The runs use the recipe of examples/halfcheetah.py with two changed flags, and the same number of steps. They run one after
-the other with `--workers 0`, because the number of workers does not change the result. Several copies of this script,
-each with its own seeds, can share a machine. Runs that are in the table already are not repeated. Appends to
+The runs use the recipe of examples/halfcheetah.py with two changed flags, and the same number of steps. They run one
+after the other with `--workers 0`, because the number of workers does not change the result. Several copies of this
+script, each with its own seeds, can share a machine. Runs that are in the table already are not repeated. Appends to
 variants.csv, and writes the learning curves into curves/.
 """
 
