@@ -58,7 +58,8 @@ class EvaluateConfig:
     `module:function`, which gets (observation, action space, NumPy generator) and returns an action. None: the policy
     plays all agents."""
     seat: str | None = None
-    """With --opponent, the agent that the policy plays. None: the seed chooses it for each episode."""
+    """With --opponent, the agent that the policy plays. None: those that the run's --self-play does not name, or if it
+    names none, one that the seed chooses for each episode."""
     round_robin: bool = False
     """Let all runs play against each other, and print their scores. Each pair plays --episodes games with seats that
     the seed draws, and each of them again with the seats exchanged."""

@@ -183,6 +183,10 @@ class Nim(Crowd):
         }
 
 
+def play_nothing(observation: Any, space: spaces.Space, generator: np.random.Generator) -> None:
+    """An opponent that forgets to return its action."""
+
+
 def play_perfectly(observation: dict[str, np.ndarray], space: spaces.Space, generator: np.random.Generator) -> int:
     """Play Nim without mistakes: leave a multiple of 4."""
     return max(0, int(observation["obs"][1]) - 1)

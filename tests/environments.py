@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -222,6 +225,16 @@ class SlowCartPole(gymnasium.Wrapper):
 
 
 gymnasium.register("SlowCartPole-v0", entry_point=SlowCartPole)
+
+
+class ReadsSettings(Counter):
+    """Takes its length out of `settings`, moves to a directory of its own, and handles signals itself."""
+
+    def __init__(self, settings: dict[str, int], directory: str) -> None:
+        super().__init__(length=settings.pop("length"))
+        os.chdir(directory)
+        with suppress(ValueError):  # in another thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class StartsProcess(Counter):

@@ -260,7 +260,7 @@ def parse_config(arguments: Sequence[str], default: TrainConfig | None = None) -
 def make_run_directory(config: TrainConfig) -> Path:
     """Create the directory of a run, and unlock it."""
     with ExitStack() as stack:
-        return create_run_directory(config, stack)
+        return create_run_directory(config, stack, Path.cwd())
 
 
 def torch_distribution(distribution: Distribution, params: Tensor) -> torch.distributions.Distribution:

@@ -262,7 +262,7 @@ class TrainConfig(
         """Return a copy that names the files of --init-from, --teacher, and --demonstrations by absolute paths."""
         paths = {name: getattr(self, name) for name in ("init_from", "teacher", "demonstrations")}
         absolute: dict[str, Any] = {
-            name: str(user_path(path, flag(name)).absolute())
+            name: str(user_path(path, flag(name)))
             for name, path in paths.items()
             if path is not None and not path.startswith(MINARI)
         }
@@ -318,6 +318,7 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
             value = integer(str(value))
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
+    wanted = wanted.replace("tuple[", "list[").replace(", ...", "")
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
     remedy = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
     require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +34,9 @@ def open_pool(config: TrainConfig, seeds: Sequence[int]) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of the bounds of its spaces
         pool = envpool.make(
-            config.env_id, env_type="gymnasium", num_envs=len(seeds), num_threads=1, seed=seeds, **config.env_kwargs
-        )
+            config.env_id, env_type="gymnasium", num_envs=len(seeds), num_threads=1, seed=seeds,
+            **copy.deepcopy(dict(config.env_kwargs)),
+        )  # fmt: skip
         assert pool.observation_space is not None  # the pool creates its spaces, and warns, on the first access
     return pool
 

@@ -74,7 +74,7 @@ def load_opponent(
 
 
 def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
-    """Return a policy that plays one agent, `seat`, or if it is None an agent that changes with the episode.
+    """Return a policy that plays one agent, `seat`. If it is None, return one that plays as in training.
 
     Raises:
         ConfigError: if the environment has no such agent, or only one.
@@ -82,7 +82,8 @@ def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
     agents = trained.task.agents
     require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
     require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
-    opponents = () if seat is None else tuple(agent for agent in agents if agent != seat)
+    named = trained.config.self_play or ()
+    opponents = named if seat is None else tuple(agent for agent in agents if agent != seat)
     config = dataclasses.replace(trained.config, self_play=opponents, **WITHOUT_MINIBATCHES)
     return dataclasses.replace(trained, config=config)
 

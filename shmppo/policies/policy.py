@@ -180,7 +180,7 @@ class Policy:
 
         Returns:
             (action for the environment's `step`, recurrent state for the next step). For a batch: actions [n, …] (a
-            list of n actions if they are tuples or dictionaries), states [n, S].
+            list of n actions if they are tuples or dictionaries, or if n is 0), states [n, S].
 
         Raises:
             ValueError: if the observation does not belong to the space on which the policy was trained, or if the state
@@ -193,6 +193,8 @@ class Policy:
         given = {i: np.asarray(leaves[i].extract(obs)) for i in needed}
         first = given[needed[0]]
         batch = first.shape[:1] if first.ndim == len(leaves[needed[0]].env_shape) + 1 else ()
+        if batch == (0,):
+            return [], self.initial_state(0)
         if (rows := batch[0] if batch else 1) != len(self._obs[0]):
             self._allocate(rows)
         state = self.initial_state(*batch) if state is None else np.asarray(state)

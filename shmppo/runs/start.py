@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ class InitialWeights:
 
     def _advice(self, config: TrainConfig) -> str:
         """Say which options of the network differ between the two runs, or else that their spaces do."""
-        names = [field.name for field in dataclasses.fields(NetworkOptions) if field.name != "init_from"]
+        names = ["critic_state", "agent_id", "prev_action", "prev_reward"]
+        names += [one.name for one in dataclasses.fields(NetworkOptions) if one.name != "init_from"]
         values = {name: getattr(self.config, name) for name in names}
         flags = [flag_with_value(name, value) for name, value in values.items() if value != getattr(config, name)]
         if flags:
@@ -98,7 +99,7 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     """
     if config.init_from is None:
         return None
-    path = user_path(config.init_from, "--init-from").absolute()
+    path = user_path(config.init_from, "--init-from")
     state = _load_on_all_ranks(path, "--init-from", process_group)
     return InitialWeights(path, TrainConfig(**json.loads(state["config"])), state["iteration"], state["learner"])
 
@@ -156,6 +157,8 @@ class Start:
     """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
     teacher: dict[str, Any] | None = None
     """Content of the teacher's checkpoint. None: no teacher."""
+    parent: Path = field(default_factory=Path.cwd)
+    """The directory in which the run was started. An environment may change it."""
 
     def check(self, config: TrainConfig, task: Task, fields: Sequence[Field]) -> None:
         """Check that the run can start from this.
@@ -187,7 +190,7 @@ class Start:
         """
         if self.checkpoint is None:
             record = {"initial_weights": self.weights.record()} if self.weights is not None else {}
-            return create_run_directory(config, stack, record)
+            return create_run_directory(config, stack, self.parent, record)
         if self.forked_from is None:
             run_dir = Path(str(config.run_dir))
             with config_error_if_unwritable(run_dir):
@@ -198,6 +201,6 @@ class Start:
             return run_dir
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
-        run_dir = create_run_directory(config, stack, record)
+        run_dir = create_run_directory(config, stack, self.parent, record)
         copy_history(self.forked_from, run_dir, self.checkpoint)
         return run_dir

@@ -28,7 +28,7 @@ def check_early(config: TrainConfig) -> None:
     if is_importing_main() or "RANK" in os.environ:
         return
     if config.run_dir is not None:
-        refuse_existing_run(user_path(config.run_dir, "--run-dir").absolute())
+        refuse_existing_run(user_path(config.run_dir, "--run-dir"))
     if config.env_backend not in ("envpool", "vector"):
         check_env_name(config.env_id)
 

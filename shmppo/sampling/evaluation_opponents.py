@@ -8,7 +8,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
+from shmppo.config.checks import require, shown
 from shmppo.config.plugins import load_object
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.wrappers import MASK_KEY, allowed_action
@@ -48,6 +50,7 @@ class FunctionOpponent(EvaluationOpponent):
         Raises:
             ConfigError: if there is no such function.
         """
+        self._name = f"{flag} {name}"
         self._choose: ChooseAction = play_at_random if name == RANDOM else load_object(name, flag)
 
     def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
@@ -56,9 +59,17 @@ class FunctionOpponent(EvaluationOpponent):
         self._generators = [opponent_generator(seed, handle.index, 0) for handle in envs.handles]
 
     def act(self, rows: Sequence[int]) -> list[Any]:
-        """Return the actions that the function chooses."""
+        """Return the actions that the function chooses.
+
+        Raises:
+            ConfigError: if one of them does not belong to the action space.
+        """
         space = self._envs.action_space
-        return [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
+        actions = [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
+        for action in actions:
+            fits = np.shape(action) == space.shape if isinstance(space, spaces.Box) else space.contains(action)
+            require(fits, f"{self._name} returned {shown(action)}; it must return an action of {space}")
+        return actions
 
 
 def play_at_random(observation: Any, space: gymnasium.Space[Any], generator: np.random.Generator) -> Any:

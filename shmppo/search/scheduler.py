@@ -52,7 +52,7 @@ def search(options: SearchOptions, base: TrainConfig, trust: Trusted = ()) -> No
         KeyboardInterrupt: if a signal has stopped the search. Its runs have saved checkpoints.
     """
     space = load_space(options.space, base)
-    directory = user_path(options.search_dir, "--search-dir").absolute()
+    directory = user_path(options.search_dir, "--search-dir")
     with config_error_if_unwritable(directory):
         directory.mkdir(parents=True, exist_ok=True)
     check_early(base)

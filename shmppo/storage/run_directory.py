@@ -29,17 +29,20 @@ TEACHER = "teacher"
 """Directory with the checkpoint of the run's teacher."""
 
 
-def create_run_directory(config: TrainConfig, stack: ExitStack, origin: Mapping[str, Any] | None = None) -> Path:
+def create_run_directory(
+    config: TrainConfig, stack: ExitStack, parent: Path, origin: Mapping[str, Any] | None = None
+) -> Path:
     """Create and lock the directory of a run, and write config.json. Return the absolute path of the directory.
 
     Args:
         stack: keeps the directory locked.
+        parent: the directory in which the run was started.
         origin: what config.json records in addition about the run that this one starts from.
 
     Raises:
         ConfigError: if the directory cannot be written, is in use, or contains a run already.
     """
-    path = Path(config.run_dir or default_name(config)).absolute()
+    path = parent / (config.run_dir or default_name(config))
     with config_error_if_unwritable(path):
         path = _make_directory(path, unique=config.run_dir is None)
         stack.enter_context(locked(path))

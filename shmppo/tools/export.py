@@ -110,6 +110,7 @@ def export(
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
+    path = user_path(out or Path(run_dir) / f"policy{SUFFIXES[format]}", "--out")
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
     leaves, names = trained.task.observation.leaves, trained.input_names
@@ -119,7 +120,6 @@ def export(
     }
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size)
-    path = user_path(out or Path(run_dir) / f"policy{SUFFIXES[format]}", "--out")
     metadata = {
         "env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size,
         "inputs": list(inputs),

@@ -15,7 +15,7 @@ from shmppo.errors import ConfigError
 
 
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
-    """Return a path with the home directory in place of `~` or `~user`.
+    """Return an absolute path, with the home directory in place of `~` or `~user`. Code of the user may call chdir.
 
     Args:
         path: the path.
@@ -25,7 +25,7 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
         ConfigError: if the user does not exist or has no home directory.
     """
     try:
-        return Path(path).expanduser()
+        return Path(path).expanduser().absolute()
     except RuntimeError as error:
         raise ConfigError(
             f"{where} {os.fspath(path)} begins with a user without a home directory; write the whole path"

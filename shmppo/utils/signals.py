@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ class StopRequest:
         self.made = False
         self.reason: str | None = None
         self.signal: int | None = None
+        self._pid = os.getpid()
 
     def make(self, reason: str) -> None:
         """Request the stop."""
@@ -42,6 +44,11 @@ class StopRequest:
         return handled(STOP_SIGNALS, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # an environment has forked this process; as in workers, only SIGTERM ends it
+            if number == signal.SIGTERM:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number

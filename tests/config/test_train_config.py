@@ -108,8 +108,8 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": "fast"}, "--learning-rate is 'fast'; it must be float"),
     ({"seed": None}, "--seed is None; it must be int"),
     ({"num_envs": 4.5}, "--num-envs is 4.5; it must be int"),
-    ({"encoder_sizes": 64}, r"--encoder-sizes is 64; it must be tuple\[int, \.\.\.\]"),
-    ({"track": "tensorboard"}, "--track is 'tensorboard'; it must be tuple"),
+    ({"encoder_sizes": 64}, r"--encoder-sizes is 64; it must be list\[int\]"),
+    ({"track": "tensorboard"}, "--track is 'tensorboard'; it must be list"),
     ({"env": dict}, r"--env is <class 'dict'>; it must be str \| None; name it as 'module:name'"),
 ]
 

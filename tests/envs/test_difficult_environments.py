@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,24 @@ def test_an_environment_that_fails_while_it_is_restored_is_skipped(
     assert envs.restore(episodes, np.zeros(1)) == [False, False]
     assert not failures
     assert [each.episode for each in envs.handles] == [5 if replayed else 6, 6]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_constructor_that_changes_its_arguments_the_directory_and_signals_changes_nothing_else(
+    workers: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    arguments = {"settings": {"length": 5}, "directory": str(elsewhere)}
+    run_dir = "run" if named else None
+    config = dataclasses.replace(
+        BASE, env="environments:ReadsSettings", env_kwargs=arguments, run_dir=run_dir, workers=workers
+    )
+    summary = train(config, callback=lambda row: os.kill(os.getpid(), signal.SIGTERM))
+    assert (summary["iterations"], summary["stop_reason"]) == (1, "signal")
+    assert (summary["return_mean_100"], summary["config"]["env_kwargs"]) == (5.0, arguments)
+    assert not list(elsewhere.iterdir())
+    (directory,) = [tmp_path / "run"] if named else (tmp_path / "runs").iterdir()
+    assert (directory / "metrics.csv").is_file()

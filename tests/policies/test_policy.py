@@ -14,6 +14,7 @@ from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.single_vector_env import rows_of
 from shmppo.policies.policy import Policy, input_names, load_trained
 from shmppo.runs.trainer import train
 
@@ -67,6 +68,15 @@ def test_a_batch_gives_the_same_as_one_policy_for_each_observation(run: Path) ->
     action, state = policy.act(observations[0], states[0])  # and one observation after a batch
     np.testing.assert_allclose(action, policies[0].act(observations[0], states[0])[0], atol=1e-6)
     assert state.shape == states[0].shape
+
+
+def test_an_empty_batch_has_no_actions(run: Path) -> None:
+    policy = load_policy(run)
+    observation = make_environment(policy.config).reset(seed=0)[0]
+    batch = stacked([observation])
+    actions, states = policy.act(rows_of(batch, []))
+    assert len(actions) == 0
+    assert states.shape == policy.initial_state(0).shape
 
 
 def test_a_vector_environment_takes_the_actions_of_a_batch(tmp_path: Path) -> None:

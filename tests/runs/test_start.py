@@ -85,6 +85,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "core": ({"core": "gru", "separate_critic": "all"}, "add --core lstm --separate-critic none$"),
     "spaces": ({"env": "CartPole-v1"}, r"trained in Pendulum-v1 with other spaces; choose an environment"),
+    "input": ({"prev_action": True}, r"that run has another network: add --no-prev-action$"),
     "activation": ({"activation": "relu"}, "was trained with --activation tanh; add this flag"),
     "squashing": ({"squash_actions": True}, "was trained with --no-squash-actions; add this flag"),
     "moments": ({"normalize_obs": False}, "was trained with --normalize-obs; add this flag"),

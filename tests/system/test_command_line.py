@@ -69,7 +69,7 @@ FILES_REFUSED: list[tuple[str, str, str]] = [
     ("a.yaml", "seed: true", r"--seed is True; it must be int"),
     ("a.yaml", "target_kl: high", r"--target-kl is 'high'; it must be float \| None"),
     ("a.yaml", "core: rnn", r"--core is 'rnn'; it must be Literal\['lstm', 'gru', 'lmu', 'lru', 'gtrxl', 'none'\]"),
-    ("a.yaml", "encoder_sizes: 64", r"--encoder-sizes is 64; it must be tuple\[int, \.\.\.\]"),
+    ("a.yaml", "encoder_sizes: 64", r"--encoder-sizes is 64; it must be list\[int\]"),
 ]
 
 

@@ -250,16 +250,26 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
         ({"opponent": "nobody"}, "nobody"),
         ({"opponent": "random", "seat": "three"}, "--seat is three; it must be one of one, two"),
         ({"seat": "one"}, "--seat needs an opponent; add --opponent, or leave out --seat"),
+        (
+            {"opponent": "agent_environments:play_nothing"},
+            r"--opponent agent_environments:play_nothing returned None; it must return an action of Discrete\(\d\)",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate(directory, episodes=1, trust=TRUST, **fields)
 
 
-def test_evaluate_repeats_an_evaluation_of_training_with_the_seat_of_the_policy(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, self_play=("two",), eval_every=1, eval_episodes=9, total_steps=1, workers=0)
+TEAMS = {"env": "agent_environments:Crowd", "env_kwargs": {"count": 4}, "action_masks": False}
+
+
+@pytest.mark.parametrize("fields", [{"self_play": ("two",)}, {**TEAMS, "self_play": ("walker_1", "walker_3")}])
+def test_evaluate_repeats_an_evaluation_of_training_with_the_seats_of_the_policy(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(BASE, eval_every=1, eval_episodes=9, total_steps=1, workers=0, **fields)
     summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     (row,) = csv_rows(tmp_path / "run" / "eval.csv")
-    again = evaluate(summary["run_dir"], opponent="random", seat="one", episodes=9, seed=BASE.seed, trust=TRUST)
+    again = evaluate(summary["run_dir"], opponent="random", episodes=9, seed=BASE.seed, trust=TRUST)
     assert {name: float(row[f"eval/{name}"]) for name in again.info_means} == pytest.approx(again.info_means)
 
 
