@@ -48,9 +48,9 @@ class InitialWeights:
         """Check that a run can start from these weights.
 
         Raises:
-            ConfigError: if the weights would be another policy: if a shape or the activation differs, if the
-                networks see other parts of the observation, if the windows of --core lmu differ, or if only one of the
-                two runs normalizes observations or squashes actions.
+            ConfigError: if the weights would be another policy: if a shape, the activation, or the distribution of
+                actions differs, if the networks see other parts of the observation, if the windows of --core lmu
+                differ, or if only one of the two runs normalizes observations or squashes actions.
         """
         where, advice = f"--init-from {self.path}", self._advice(config)
         for name in ("actor_obs", "critic_obs"):
@@ -69,12 +69,16 @@ class InitialWeights:
         size = (task.observation.normalized_size,)
         moments = {"count": (), "mean": size, "m2": size}
         check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)
-        options = ["normalize_obs", "squash_actions"]  # no shape depends on these
+        options = ["normalize_obs", "squash_actions", "distribution", "std"]  # no shape depends on these
         options += ["activation"] if config.network is None and config.encoder_sizes else []
+        options += ["log_std_init", "log_std_min"] if config.std == "state" else []
         for name in options:
             value = getattr(self.config, name)
             trained = flag_with_value(name, value)
             require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
+        hidden = self.config.hidden_indices  # their weights and moments are not trained
+        flags = flag_with_value("hide_obs", hidden)
+        require({*hidden} <= {*config.hidden_indices}, f"{where} was trained with {flags}; hide them, too")
 
     def _advice(self, config: TrainConfig) -> str:
         """Say which options of the network differ between the two runs, or else that their spaces do."""

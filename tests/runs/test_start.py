@@ -24,8 +24,8 @@ from shmppo.storage.checkpoint import kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
 
 BASE = TrainConfig(
-    env="Pendulum-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 32 * 4, seq_len=8,
+    env="Pendulum-v1", hide_obs=(2,), num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16,
+    encoder_sizes=(16,), workers=0, quiet=True, total_steps=4 * 32 * 4, seq_len=8,
 )  # fmt: skip
 NEW = dataclasses.replace(BASE, seed=2, learning_rate=3e-4, total_steps=4 * 32 * 2, checkpoint_every=1)
 
@@ -88,6 +88,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "input": ({"prev_action": True}, r"that run has another network: add --no-prev-action$"),
     "activation": ({"activation": "relu"}, "was trained with --activation tanh; add this flag"),
     "squashing": ({"squash_actions": True}, "was trained with --no-squash-actions; add this flag"),
+    "hidden": ({"hide_obs": ()}, r"was trained with --hide-obs 2; hide them, too$"),
     "moments": ({"normalize_obs": False}, "was trained with --normalize-obs; add this flag"),
 }
 
@@ -101,6 +102,18 @@ def test_other_shapes_are_refused_with_the_flags_to_use(case: str, source: Path,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("field", [{"distribution": "beta"}, {"log_std_init": -0.5}, {"log_std_min": -3.0}])
+def test_a_standard_deviation_of_the_state_must_be_computed_alike(field: dict[str, Any], tmp_path: Path) -> None:
+    config = dataclasses.replace(NEW, std="state", log_std_init=-1.0, stop_at_iteration=1, run_dir=str(tmp_path / "a"))
+    train(config)
+    changed = {"std": "parameter", "log_std_init": 0.0} if "distribution" in field else {}
+    other = dataclasses.replace(
+        config, init_from=str(tmp_path / "a"), run_dir=str(tmp_path / "b"), **{**changed, **field}
+    )
+    with pytest.raises(ConfigError, match=r"--init-from .* was trained with .*; add this flag|has another network"):
+        train(other)
+
+
 def test_a_missing_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, message in {"none": "does not exist; name", "empty": "is not the directory of a run, because"}.items():
@@ -111,7 +124,7 @@ def test_a_missing_source_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_line_takes_the_options_of_that_run(source: Path, tmp_path: Path) -> None:
     checkpoint = source / "checkpoint.pt"
-    resolved = {"keep_every": 2, "hide_obs": (), "kernel": "native", "quiet": False}
+    resolved = {"keep_every": 2, "kernel": "native", "quiet": False}
     for given in (source, checkpoint):
         config = parse_config(["--init-from", str(given), "--learning-rate", "0.5"])
         assert config == dataclasses.replace(BASE, **resolved, init_from=str(given), learning_rate=0.5)
