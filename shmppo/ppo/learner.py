@@ -280,6 +280,8 @@ class Learner:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Load the network's weights and the normalizers of what `state` returned in another run (--init-from)."""
         self.model.load_state_dict(network_weights(state["model"]), strict=False)
+        if self.model.log_std is not None and self.config.log_std_min is not None:
+            self.model.log_std.data.clamp_(min=self.config.log_std_min)  # as after each optimizer step
         self._load_normalizers(state)
 
     def _load_normalizers(self, state: dict[str, Any]) -> None:

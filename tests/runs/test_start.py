@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import summary_of
 from helpers import parse_config
+from public_helpers import csv_rows
 from rank_processes import directories, output_of, start
 
 from shmppo import resume, train
@@ -100,6 +101,14 @@ def test_other_shapes_are_refused_with_the_flags_to_use(case: str, source: Path,
     with pytest.raises(ConfigError, match=f"^--init-from {source}.*{message}"):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_minimum_of_the_standard_deviation_holds_from_the_first_rollout(tmp_path: Path) -> None:
+    narrow = dataclasses.replace(NEW, log_std_init=-2.0, stop_at_iteration=1, run_dir=str(tmp_path / "narrow"))
+    train(narrow)
+    config = dataclasses.replace(NEW, init_from=str(tmp_path / "narrow"), log_std_min=-1.0, learning_rate=1e-6)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert float(csv_rows(tmp_path / "run" / "metrics.csv")[0]["approx_kl"]) < 1e-6
 
 
 @pytest.mark.parametrize("field", [{"distribution": "beta"}, {"log_std_init": -0.5}, {"log_std_min": -3.0}])
