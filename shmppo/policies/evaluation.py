@@ -99,8 +99,7 @@ def evaluate(
         record: NPZ file to which the episodes are written, as demonstrations for `train`. None: no file.
         opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy plays
             all agents.
-        seat: the agent that the policy plays. None: those that the run's `self_play` does not name, or if it names
-            none, one that the seed chooses for each episode.
+        seat: the agent that the policy plays. None: those that the `self_play` of the run leaves to it, or a drawn one.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
 

@@ -216,7 +216,7 @@ RESUMED = {"checkpoint": "last", "new_run_dir": None, "trust": (), "quiet": Fals
 
 
 def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
-    assert parse_resume(["--resume", "a"]) == (Path("a"), RESUMED)
+    assert parse_resume(["--resume", "a"]) == (Path("a").absolute(), RESUMED)
     assert parse_resume(["--resume=~/a"])[0] == Path.home() / "a"  # a shell does not replace this ~
     arguments = "--resume a --checkpoint 4 --run-dir b --total_steps 5 --track tensorboard --no-quiet --keep-every None"
     arguments += " --trust c --trust d.e"

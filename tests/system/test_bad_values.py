@@ -114,7 +114,7 @@ def test_the_largest_values_are_accepted() -> None:
         ("env_kwargs", {"a": 10**5000}, "be finite numbers, text, lists, or mappings of them"),
         ("env_backend", np.array([1, 2]), "be Literal['auto',"),
         ("env_backend", np.ones((2, 2)), "be Literal['auto',"),
-        ("track", (np.array([1, 2]),), "be tuple[Literal['tensorboard',"),
+        ("track", (np.array([1, 2]),), "be list[Literal['tensorboard',"),
         ("env", np.array([1, 2]), "be str | None"),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str) else type(value).__name__,
