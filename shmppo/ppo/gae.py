@@ -205,7 +205,7 @@ class RewardNormalizer:
         self.discounted_return = np.zeros(num_envs)
 
     def normalize(
-        self, rewards: np.ndarray, first: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup
+        self, rewards: np.ndarray, first: np.ndarray, valid_steps: np.ndarray, counted: np.ndarray, group: ProcessGroup
     ) -> np.ndarray:
         """Update the statistics with a rollout, and normalize its rewards.
 
@@ -213,6 +213,7 @@ class RewardNormalizer:
             rewards: [T, N].
             first: bool [T, N], whether an episode began with the step.
             valid_steps: [N], number of valid steps of each environment.
+            counted: bool [T, N], whether the step is valid and has an outcome, so that it counts in the statistics.
 
         Returns:
             Rewards divided by the standard deviation and clipped to ± CLIP, float64 [T, N].
@@ -220,10 +221,10 @@ class RewardNormalizer:
         returns = discounted_returns(rewards, first, self.discounted_return, self._gamma)
         last = returns[valid_steps - 1, np.arange(rewards.shape[1])]
         self.discounted_return = np.where(valid_steps == 0, self.discounted_return, last)
-        if (valid_steps == len(returns)).all():
+        if counted.all():
             by_env = np.stack(column_moments(returns), axis=1)[..., np.newaxis]
         else:
-            by_env = np.array([column_moments(returns[:steps, n : n + 1]) for n, steps in enumerate(valid_steps)])
-        merge_moments(self.moments, by_env, valid_steps, group)
+            by_env = np.array([column_moments(returns[steps, n : n + 1]) for n, steps in enumerate(counted.T)])
+        merge_moments(self.moments, by_env, counted.sum(axis=0), group)
         scaled: np.ndarray = np.clip(rewards / self.moments.std, -CLIP, CLIP)
         return scaled

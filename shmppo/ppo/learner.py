@@ -116,12 +116,14 @@ class Learner:
         ended, valid_steps = terminated | truncated, rollout.valid_steps
         if config.clip_reward is not None:
             rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
+        # The result of a failed step (length 0) is unknown, and a reset step (RESET_STEP) has none: δ must be 0.
+        failed = ended & (rollout.ended_length <= 0) & (not config.agents)
         if config.normalize_reward:
-            rewards = self.reward_normalizer.normalize(rewards, rollout.first, valid_steps, self._process_group)
-        if not config.agents:
-            # The result of a failed step (length 0) is unknown, and a reset step (RESET_STEP) has none: δ must be 0.
-            failed = ended & (rollout.ended_length <= 0)
-            rewards, terminated = np.where(failed, rollout.value, rewards), terminated | failed
+            counted = (np.arange(len(rewards))[:, np.newaxis] < valid_steps) & ~failed
+            rewards = self.reward_normalizer.normalize(
+                rewards, rollout.first, valid_steps, counted, self._process_group
+            )
+        rewards, terminated = np.where(failed, rollout.value, rewards), terminated | failed
         if config.truncation_is_termination:
             terminated = ended
         return generalized_advantages(

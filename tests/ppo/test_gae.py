@@ -80,25 +80,43 @@ def test_discounted_return_starts_again_with_an_episode() -> None:
     np.testing.assert_array_equal(returns, column(3, 2.5, 1))
 
 
+def normalized(normalizer: RewardNormalizer, rewards: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The rewards of a rollout whose steps are all valid and all count."""
+    steps = np.full(rewards.shape[1], len(rewards))
+    return normalizer.normalize(rewards, first, steps, np.ones(rewards.shape, bool), SINGLE_PROCESS)
+
+
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_returns_so_far() -> None:
-    normalizer, steps = RewardNormalizer(1, 0.5), np.array([3])
-    scaled = normalizer.normalize(column(1, 1, 1), begins(1, 0, 1), steps, SINGLE_PROCESS)
+    normalizer = RewardNormalizer(1, 0.5)
+    scaled = normalized(normalizer, column(1, 1, 1), begins(1, 0, 1))
     returns = [1.0, 1.5, 1.0]
     assert scaled[:, 0] == pytest.approx(np.ones(3) / np.std(returns), rel=1e-6)
-    normalizer.normalize(column(4), begins(0), np.array([1]), SINGLE_PROCESS)  # 4 + 0.5 · 1
-    scaled = normalizer.normalize(column(2), begins(1), np.array([1]), SINGLE_PROCESS)
+    normalized(normalizer, column(4), begins(0))  # 4 + 0.5 · 1
+    scaled = normalized(normalizer, column(2), begins(1))
     assert scaled[0, 0] == pytest.approx(2 / np.std([*returns, 4.5, 2.0]), rel=1e-6)
     normalizer.moments.count = 1e12  # the next rewards hardly change the deviation
     for reward, clipped in ((1e6, 10.0), (-1e6, -10.0)):
-        assert normalizer.normalize(column(reward), begins(0), np.array([1]), SINGLE_PROCESS).item() == clipped
+        assert normalized(normalizer, column(reward), begins(0)).item() == clipped
+
+
+def test_steps_without_an_outcome_do_not_count_in_the_deviation() -> None:
+    """Episodes of one step, and after each of them a step that only resets the environment."""
+    rewards = np.random.default_rng(3).normal(5, 1, (200, 2))
+    alone, between = RewardNormalizer(2, 0.9), RewardNormalizer(2, 0.9)
+    normalized(alone, rewards, np.ones((200, 2), bool))
+    spread = np.repeat(rewards, 2, axis=0)
+    counted = np.zeros(spread.shape, bool)
+    counted[::2], spread[1::2] = True, 0
+    between.normalize(spread, np.ones(spread.shape, bool), np.full(2, 400), counted, SINGLE_PROCESS)
+    np.testing.assert_array_equal(between.moments.std, alone.moments.std)
 
 
 def test_a_return_does_not_reach_into_an_episode_that_begins_after_idle_steps() -> None:
     """An agent is idle for a whole rollout, in which its episode ends. Its next action begins another episode."""
     normalizer = RewardNormalizer(1, 0.5)
-    normalizer.normalize(column(8), begins(1), np.array([1]), SINGLE_PROCESS)
-    normalizer.normalize(column(9), begins(0), np.array([0]), SINGLE_PROCESS)
-    normalizer.normalize(column(2), begins(1), np.array([1]), SINGLE_PROCESS)
+    normalized(normalizer, column(8), begins(1))
+    normalizer.normalize(column(9), begins(0), np.array([0]), np.zeros((1, 1), bool), SINGLE_PROCESS)
+    normalized(normalizer, column(2), begins(1))
     assert normalizer.discounted_return.tolist() == [2.0]
 
 

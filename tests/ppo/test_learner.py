@@ -154,6 +154,13 @@ def test_a_step_that_only_resets_has_no_advantage() -> None:
     assert advantages_of(ended_length=RESET_STEP, value=0.3)[1] == 0
 
 
+def test_a_step_that_only_resets_does_not_count_in_the_scale_of_rewards() -> None:
+    returns = np.array([1.0, 30.5, -14.75])  # discounted, see `RewardNormalizer`
+    for ended_length, counted in ((2, returns), (RESET_STEP, returns[[0, 2]])):
+        advantages = advantages_of(ended_length=ended_length, normalize_reward=True)
+        assert advantages[0] == pytest.approx(1 / np.std(counted), rel=1e-5)
+
+
 def test_rewards_are_clipped_before_advantages_are_computed() -> None:
     np.testing.assert_array_equal(advantages_of(clip_reward=2.0), [1.0, 6.0, 6.0])
 
