@@ -58,8 +58,8 @@ class EvaluateConfig:
     `module:function`, which gets (observation, action space, NumPy generator) and returns an action. None: the policy
     plays all agents."""
     seat: str | None = None
-    """With --opponent, the agent that the policy plays. None: those that the run's --self-play does not name, or if it
-    names none, one that the seed chooses for each episode."""
+    """With --opponent, the agent that the policy plays. any: one that the seed draws for each episode. None: those
+    that the run's --self-play does not name, or if it names none, any."""
     round_robin: bool = False
     """Let all runs play against each other, and print their scores. Each pair plays --episodes games with seats that
     the seed draws, and each of them again with the seats exchanged."""
@@ -102,7 +102,7 @@ def _evaluate() -> None:
 def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     """Let each pair of runs play, and return what the command prints."""
     from shmppo.policies.evaluation import evaluate
-    from shmppo.policies.opponents import game_results, round_robin_table
+    from shmppo.policies.opponents import ANY, game_results, round_robin_table
     from shmppo.policies.policy import load_trained
 
     for name in ("opponent", "seat", "video", "record"):
@@ -114,7 +114,7 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     shares = {}
     for i, j in itertools.combinations(range(len(runs)), 2):
         one, two = (
-            game_results(evaluate(runs[player], **arguments | {"opponent": runs[other]}).episodes)
+            game_results(evaluate(runs[player], **arguments | {"opponent": runs[other], "seat": ANY}).episodes)
             for player, other in ((i, j), (j, i))
         )
         shares[i, j] = {own: (one[own] + two[reverse]) / 2 for own, reverse in zip(one, reversed(one), strict=True)}

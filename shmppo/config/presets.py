@@ -27,7 +27,7 @@ _MUJOCO: dict[str, Any] = {
 Small actions at the start and a value loss without clipping are recommendations of arXiv 2006.05990.
 """
 _BALANCING: dict[str, Any] = _MUJOCO | {"gamma": 0.995, "gae_lambda": 0.98}
-"""For robots that fall: an action may end the episode many steps later."""
+"""For Hopper and Walker2d, where an action may cause a fall many steps later."""
 _CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "total_steps": 200_000}
 _PENDULUM: dict[str, Any] = {
     "env": "Pendulum-v1",

@@ -51,6 +51,10 @@ class PolicyOpponent(EvaluationOpponent):
         self._actor.states[row] = 0.0
 
 
+ANY = "any"
+"""The seat that the seed draws for each episode."""
+
+
 def load_opponent(
     name: str, trained: TrainedPolicy, trust: Trusted, env_kwargs: Mapping[str, Any], *, stochastic: bool
 ) -> EvaluationOpponent:
@@ -74,16 +78,18 @@ def load_opponent(
 
 
 def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
-    """Return a policy that plays one agent, `seat`. If it is None, return one that plays as in training.
+    """Return a policy that plays the agent `seat`. "any": one that the seed draws for each episode.
+
+    None: those that the run's `self_play` does not name, or if it names none, any.
 
     Raises:
         ConfigError: if the environment has no such agent, or only one.
     """
     agents = trained.task.agents
     require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
-    require(seat is None or seat in agents, f"--seat is {seat}; it must be one of {', '.join(agents)}")
-    named = trained.config.self_play or ()
-    opponents = named if seat is None else tuple(agent for agent in agents if agent != seat)
+    require(seat in (None, ANY, *agents), f"--seat is {seat}; it must be one of {', '.join(agents)}, or any")
+    named = () if seat == ANY else trained.config.self_play or ()
+    opponents = tuple(agent for agent in agents if agent != seat) if seat in agents else named
     config = dataclasses.replace(trained.config, self_play=opponents, **WITHOUT_MINIBATCHES)
     return dataclasses.replace(trained, config=config)
 

@@ -226,7 +226,7 @@ class WorkerPool(Pool):
             WorkerError: if a worker has been replaced too often, or fails in an optimizer step, which cannot be
                 repeated.
         """
-        # The first evaluation makes environments, as a start does.
+        # An evaluation may make environments, as a start does.
         seconds = self._start_seconds if isinstance(command, Evaluate) else self._config.worker_timeout
         while workers:
             replaced = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,9 @@ def test_an_environment_that_fails_while_it_is_restored_is_skipped(
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("named", [True, False])
 def test_a_constructor_that_changes_its_arguments_the_directory_and_signals_changes_nothing_else(
-    workers: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    request.addfinalizer(partial(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM)))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)

@@ -248,7 +248,7 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     assert again.episodes == random.episodes
     for fields, message in (
         ({"opponent": "nobody"}, "nobody"),
-        ({"opponent": "random", "seat": "three"}, "--seat is three; it must be one of one, two"),
+        ({"opponent": "random", "seat": "three"}, "--seat is three; it must be one of one, two, or any"),
         ({"seat": "one"}, "--seat needs an opponent; add --opponent, or leave out --seat"),
         (
             {"opponent": "agent_environments:play_nothing"},
