@@ -8,6 +8,7 @@ those of one rank.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import math
@@ -258,6 +259,13 @@ class TrainConfig(
         """Return a copy whose environment has further arguments, or others."""
         return dataclasses.replace(self, env_kwargs={**self.env_kwargs, **env_kwargs})
 
+    def env_arguments(self, render_mode: str | None = None) -> dict[str, Any]:
+        """Return the arguments of the environment's constructor: a deep copy, because the constructor may change them.
+
+        render_mode: Gymnasium's render mode. None: the constructor does not get one.
+        """
+        return copy.deepcopy(dict(self.env_kwargs)) | ({} if render_mode is None else {"render_mode": render_mode})
+
     def with_absolute_paths(self) -> TrainConfig:
         """Return a copy that names the files of --init-from, --teacher, and --demonstrations by absolute paths."""
         paths = {name: getattr(self, name) for name in ("init_from", "teacher", "demonstrations")}
@@ -318,7 +326,7 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
             value = integer(str(value))
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
-    wanted = wanted.replace("tuple[", "list[").replace(", ...", "")
+    wanted = wanted.replace("tuple[", "list[").replace(", ...", "")  # YAML and JSON have no tuples
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
     remedy = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
     require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")

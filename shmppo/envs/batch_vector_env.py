@@ -67,7 +67,7 @@ class BatchVectorEnv(VectorEnv):
         self._reset([i], [episode])
 
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
-        """Begin the next episodes instead: the library cannot repeat an episode. See `VectorEnv.restore`."""
+        """Begin the next episodes instead. A subclass that can repeat episodes overrides this."""
         self._reset(range(len(self.handles)), [episode.number + 1 for episode in episodes])
         return [False] * len(episodes)
 

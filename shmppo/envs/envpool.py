@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +34,7 @@ def open_pool(config: TrainConfig, seeds: Sequence[int]) -> Any:
         warnings.filterwarnings("ignore", ".*precision lowered")  # of the bounds of its spaces
         pool = envpool.make(
             config.env_id, env_type="gymnasium", num_envs=len(seeds), num_threads=1, seed=seeds,
-            **copy.deepcopy(dict(config.env_kwargs)),
+            **config.env_arguments(),
         )  # fmt: skip
         assert pool.observation_space is not None  # the pool creates its spaces, and warns, on the first access
     return pool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from contextlib import suppress
 from typing import Any, cast
@@ -65,7 +64,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
 
 def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
     """Call the factory `module:attribute`, or create a registered environment by its id."""
-    arguments = copy.deepcopy(dict(config.env_kwargs)) | ({} if render_mode is None else {"render_mode": render_mode})
+    arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id) if ":" in config.env_id else None
     if factory is not None:
         accepted = None if render_mode is None else accepted_arguments(factory, **arguments)

@@ -140,7 +140,7 @@ class MujocoVectorEnv(SyncVectorEnv):
             handle.position = self._position[i : i + 1]
 
     def _update_position(self, i: int) -> None:
-        """Read the position of environment i from its simulation, after a reset or a replay."""
+        """Read the position of environment i from its simulation, after a reset."""
         np.concatenate(self._views, out=self._rows.reshape(-1))
         self._position[i] = self._task.position(self._batch)[i]
 

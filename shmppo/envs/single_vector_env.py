@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ def open_vector_env(config: TrainConfig, count: int, render_mode: str | None = N
         ConfigError: if `--env` does not name a vector environment.
         BaseException: whatever its own code raises.
     """
-    arguments = copy.deepcopy(dict(config.env_kwargs)) | ({} if render_mode is None else {"render_mode": render_mode})
+    arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id, vector=True) if ":" in config.env_id else None
     if factory is not None:
         envs = factory(num_envs=count, **arguments)

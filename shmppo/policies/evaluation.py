@@ -99,7 +99,7 @@ def evaluate(
         record: NPZ file to which the episodes are written, as demonstrations for `train`. None: no file.
         opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy plays
             all agents.
-        seat: the agent that the policy plays, or "any", which the seed draws. None: as `self_play` of the run says.
+        seat: the agent that the policy plays, or "any", see `shmppo evaluate --seat`. None: as in training.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
 

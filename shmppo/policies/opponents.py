@@ -78,9 +78,10 @@ def load_opponent(
 
 
 def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
-    """Return a policy that plays the agent `seat`. "any": one that the seed draws for each episode.
+    """Return a policy that plays some of the agents, so that an opponent can play the others.
 
-    None: those that the run's `self_play` does not name, or if it names none, any.
+    seat: the agent that it plays, or "any": one that the seed draws for each episode. None: those that the run's
+        `self_play` does not name, or if it names none, any.
 
     Raises:
         ConfigError: if the environment has no such agent, or only one.
@@ -88,8 +89,10 @@ def with_opponent(trained: TrainedPolicy, seat: str | None) -> TrainedPolicy:
     agents = trained.task.agents
     require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
     require(seat in (None, ANY, *agents), f"--seat is {seat}; it must be one of {', '.join(agents)}, or any")
-    named = () if seat == ANY else trained.config.self_play or ()
-    opponents = tuple(agent for agent in agents if agent != seat) if seat in agents else named
+    if seat in agents:
+        opponents = tuple(agent for agent in agents if agent != seat)
+    else:
+        opponents = () if seat == ANY else trained.config.self_play or ()
     config = dataclasses.replace(trained.config, self_play=opponents, **WITHOUT_MINIBATCHES)
     return dataclasses.replace(trained, config=config)
 

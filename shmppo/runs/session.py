@@ -135,7 +135,7 @@ class Session:
             self.learner.load_weights(start.weights.learner)
         self._mark_inexact_options(task)
         self.pool.start(self.learner.model)
-        stack.enter_context(self.stop.by_signals())  # again: without workers, an environment may have changed it
+        stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
         self.preemption: Preemption | None = None
         if config.preempt_fraction is not None:
             first_columns = [columns.start for columns in self._columns]

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class InitialWeights:
         size = (task.observation.normalized_size,)
         moments = {"count": (), "mean": size, "m2": size}
         check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)
-        options = ["normalize_obs", "squash_actions", "distribution", "std"]  # no shape depends on these
+        options = ["normalize_obs", "squash_actions", "std"]  # the shapes may be the same
         options += ["activation"] if config.network is None and config.encoder_sizes else []
         options += ["log_std_init", "log_std_min"] if config.std == "state" else []
         for name in options:
@@ -161,8 +161,8 @@ class Start:
     """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
     teacher: dict[str, Any] | None = None
     """Content of the teacher's checkpoint. None: no teacher."""
-    parent: Path = field(default_factory=Path.cwd)
-    """The directory in which the run was started. An environment may change it."""
+    parent: Path = Path()
+    """Working directory when a run without --run-dir was started. Later, code of an environment may call chdir."""
 
     def check(self, config: TrainConfig, task: Task, fields: Sequence[Field]) -> None:
         """Check that the run can start from this.

@@ -75,10 +75,11 @@ def train(
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
-            config = dataclasses.replace(config, run_dir=str(directory_of(Path(name), process_group.rank)))
+            config = dataclasses.replace(config, run_dir=str(directory_of(Path(name).absolute(), process_group.rank)))
         with buffer_records() as records:
             teacher = load_teacher(config, process_group, trusted)
-            start = Start(load_initial_weights(config, process_group), teacher=teacher)
+            parent = Path.cwd() if config.run_dir is None else Path()
+            start = Start(load_initial_weights(config, process_group), teacher=teacher, parent=parent)
         return _run(process_group, config, start, receivers, make_learner, records)
 
 

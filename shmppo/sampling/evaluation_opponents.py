@@ -62,12 +62,13 @@ class FunctionOpponent(EvaluationOpponent):
         """Return the actions that the function chooses.
 
         Raises:
-            ConfigError: if one of them does not belong to the action space.
+            ConfigError: if one of them is None, or a code outside the action space.
         """
         space = self._envs.action_space
         actions = [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
         for action in actions:
-            fits = np.shape(action) == space.shape if isinstance(space, spaces.Box) else space.contains(action)
+            is_code = not isinstance(space, (spaces.Box, spaces.Dict, spaces.Tuple))
+            fits = space.contains(action) if is_code else action is not None
             require(fits, f"{self._name} returned {shown(action)}; it must return an action of {space}")
         return actions
 

@@ -170,7 +170,8 @@ class ObservationSpec:
     def normalized_slices(self) -> list[slice | None]:
         """Slice of each leaf within the D normalized numbers. None for leaves that are not normalized."""
         sizes = [leaf.input_size if leaf.kind == "vector" else 0 for leaf in self.leaves]
-        return [slice(end - size, end) if size else None for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        ends = zip(self.leaves, accumulate(sizes), strict=True)
+        return [slice(end - leaf.input_size, end) if leaf.kind == "vector" else None for leaf, end in ends]
 
     @property
     def network_leaves(self) -> tuple[Leaf, ...]:

@@ -36,7 +36,7 @@ def create_run_directory(
 
     Args:
         stack: keeps the directory locked.
-        parent: the directory in which the run was started.
+        parent: of the default directory.
         origin: what config.json records in addition about the run that this one starts from.
 
     Raises:

@@ -15,7 +15,9 @@ from shmppo.errors import ConfigError
 
 
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
-    """Return an absolute path, with the home directory in place of `~` or `~user`. Code of the user may call chdir.
+    """Return an absolute path, with the home directory in place of `~` or `~user`.
+
+    It is absolute because the code of the user may change the working directory.
 
     Args:
         path: the path.

@@ -111,15 +111,23 @@ def test_a_minimum_of_the_standard_deviation_holds_from_the_first_rollout(tmp_pa
     assert float(csv_rows(tmp_path / "run" / "metrics.csv")[0]["approx_kl"]) < 1e-6
 
 
-@pytest.mark.parametrize("field", [{"distribution": "beta"}, {"log_std_init": -0.5}, {"log_std_min": -3.0}])
-def test_a_standard_deviation_of_the_state_must_be_computed_alike(field: dict[str, Any], tmp_path: Path) -> None:
+STATE_STD_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "beta": (
+        {"distribution": "beta", "std": "parameter", "log_std_init": 0.0},
+        "was trained with --std state; add this flag$",
+    ),
+    "initial": ({"log_std_init": -0.5}, r"was trained with --log-std-init -1\.0; add this flag$"),
+    "minimum": ({"log_std_min": -3.0}, "was trained with --log-std-min None; add this flag$"),
+}
+
+
+@pytest.mark.parametrize("case", STATE_STD_REFUSED)
+def test_a_standard_deviation_of_the_state_must_be_computed_alike(case: str, tmp_path: Path) -> None:
+    changes, message = STATE_STD_REFUSED[case]
     config = dataclasses.replace(NEW, std="state", log_std_init=-1.0, stop_at_iteration=1, run_dir=str(tmp_path / "a"))
     train(config)
-    changed = {"std": "parameter", "log_std_init": 0.0} if "distribution" in field else {}
-    other = dataclasses.replace(
-        config, init_from=str(tmp_path / "a"), run_dir=str(tmp_path / "b"), **{**changed, **field}
-    )
-    with pytest.raises(ConfigError, match=r"--init-from .* was trained with .*; add this flag|has another network"):
+    other = dataclasses.replace(config, init_from=str(tmp_path / "a"), run_dir=str(tmp_path / "b"), **changes)
+    with pytest.raises(ConfigError, match=message):
         train(other)
 
 

@@ -109,7 +109,7 @@ def test_the_drift_is_the_root_mean_square_of_the_changes() -> None:
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.mul_(1.1)
-    pool.start(learner.model)  # again, because it is closed
+    pool.start(learner.model)  # `sampled` has closed it
     drift = pool.refresh_states()
     changes = (states - before)[(states != before).any(-1)]
     assert drift == pytest.approx(np.sqrt(np.mean(np.square(changes))), rel=1e-5)

@@ -271,6 +271,10 @@ def test_evaluate_repeats_an_evaluation_of_training_with_the_seats_of_the_policy
     (row,) = csv_rows(tmp_path / "run" / "eval.csv")
     again = evaluate(summary["run_dir"], opponent="random", episodes=9, seed=BASE.seed, trust=TRUST)
     assert {name: float(row[f"eval/{name}"]) for name in again.info_means} == pytest.approx(again.info_means)
+    if "env" not in fields:  # the returns of a game of two are opposite
+        both = evaluate(summary["run_dir"], opponent="random", seat="any", episodes=9, trust=TRUST)
+        plays_one = [own == one for own, one in zip(both.returns, both.info["info/return/one"], strict=True)]
+        assert set(plays_one) == {True, False}
 
 
 def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_path: Path) -> None:
