@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, SKIP, Layer, Rows, rows
@@ -24,9 +25,7 @@ Statistics = Sequence[tuple[np.ndarray, np.ndarray] | None]
 
 def as_rows(obs: np.ndarray) -> np.ndarray:
     """Return a view [rows, size] of stored vectors."""
-    view: np.ndarray = obs.view()
-    view.shape = (math.prod(obs.shape[:-1]), obs.shape[-1])
-    return view
+    return torch.from_numpy(obs).view(math.prod(obs.shape[:-1]), obs.shape[-1]).numpy()  # torch never copies here
 
 
 class Scan:

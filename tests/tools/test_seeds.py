@@ -180,7 +180,9 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.chdir(tmp_path)
-    config = replace(SMALL, env="faulty_environments:FaultyStream-v0", num_envs=5, run_dir=str(tmp_path / "run"))
+    config = replace(
+        SMALL, env="faulty_environments:FaultyStream-v0", num_envs=5, workers=0, run_dir=str(tmp_path / "run")
+    )
     with pytest.raises(ShmppoError, match=r"^1 of 3 runs failed: .*run-s1: .*the simulation exploded") as raised:
         train_seeds(config, (1, 2, 3), 2)
     assert "\n" not in str(raised.value)
