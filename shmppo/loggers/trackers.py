@@ -15,6 +15,7 @@ from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import tracker_name
+from shmppo.utils.files import complete_rows
 from shmppo.utils.user_code import accepts
 
 log = logging.getLogger(__name__)
@@ -107,11 +108,12 @@ class TensorBoard:
         from torch.utils.tensorboard.summary import hparams
 
         # TensorBoard drops the points after the checkpoint from which this run resumes.
-        steps = iteration * config["ranks"] * config["num_envs"] * config["rollout_steps"]
+        rows = complete_rows(run_dir / "metrics.csv") if iteration else []
+        purge_step = int(rows[-1]["env_steps"]) + 1 if rows else None
         # torch does not annotate these two, so give them a type.
         make_writer: Callable[..., Any] = SummaryWriter
         make_summaries: Callable[..., Any] = hparams
-        self._writer = make_writer(str(run_dir / "tensorboard"), purge_step=steps + 1 if iteration else None)
+        self._writer = make_writer(str(run_dir / "tensorboard"), purge_step=purge_step)
         plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in config.items()}
         for summary in make_summaries(plain, {tracker_name("return_mean_100"): math.nan}):
             self._writer.file_writer.add_summary(summary)

@@ -169,7 +169,7 @@ def test_wandb_works_without_a_network(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_resumed_tensorboard_drops_steps_after_those_of_all_ranks(
+def test_a_resumed_tensorboard_drops_the_steps_after_the_last_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard")
@@ -183,10 +183,12 @@ def test_a_resumed_tensorboard_drops_steps_after_those_of_all_ranks(
             purged.append(purge_step)
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
-    tracker = TensorBoard()
-    tracker.start(tmp_path, dataclasses.replace(SMALL, ranks=3).to_json(), 5)
-    tracker.finish(None)
-    assert purged == [5 * 3 * SMALL.num_envs * SMALL.rollout_steps + 1]
+    (tmp_path / "metrics.csv").write_text("iteration,env_steps\n1,700\n2,1300\n")
+    for iteration in (0, 2):
+        tracker = TensorBoard()
+        tracker.start(tmp_path, SMALL.to_json(), iteration)
+        tracker.finish(None)
+    assert purged == [None, 1301]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
