@@ -98,21 +98,11 @@ class OriginalError(Exception):
 
 
 class TrainingError(ShmppoError):
-    """A loss, gradient, or ratio is invalid, for example not finite. Its minibatch has not changed the weights.
-
-    Attributes:
-        epoch, minibatch: indices of the minibatch that has the invalid value.
-    """
+    """A loss, gradient, or ratio is invalid, for example not finite. Its minibatch has not changed the weights."""
 
     def __init__(self, epoch: int, minibatch: int, message: str) -> None:
-        super().__init__(epoch, minibatch, message)
-        self.epoch = epoch
-        self.minibatch = minibatch
-        self.message = message
-
-    def __str__(self) -> str:
-        where = f"minibatch {self.minibatch} of epoch {self.epoch}"
-        return f"{where}: {self.message}; this minibatch has not changed the weights"
+        where = f"minibatch {minibatch} of epoch {epoch}"
+        super().__init__(f"{where}: {message}; this minibatch has not changed the weights")
 
 
 class RankError(ShmppoError):

@@ -13,6 +13,7 @@ import tyro
 from shmppo.config.command_line import parse
 from shmppo.errors import ConfigError, run_command
 from shmppo.utils.commands import program
+from shmppo.utils.files import user_path
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ def _plot() -> None:
 
     if not options.run_dirs:
         raise ConfigError("no run directory is given; name the directories of one or more runs")
+    out = user_path(options.out, "--out")
     if isinstance(options, KLPlot):
-        plot_profiles(options.run_dirs, options.out)
+        plot_profiles(options.run_dirs, out)
     else:
-        plot_curves(options.run_dirs, options.out, metrics=options.metric, x=options.x, labels=options.label)
+        plot_curves(options.run_dirs, out, metrics=options.metric, x=options.x, labels=options.label)
     print(options.out)
 
 

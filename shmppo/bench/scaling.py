@@ -15,7 +15,7 @@ from shmppo.bench.measured_run import PARTS, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
-from shmppo.utils.files import make_parent_directory
+from shmppo.utils.files import make_parent_directory, user_path
 from shmppo.utils.machine import usable_cores
 
 LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
@@ -136,10 +136,11 @@ def report(options: Scaling) -> list[dict[str, Any]]:
     """
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
     require(options.repetitions >= 1, f"--repetitions is {options.repetitions}; it must be at least 1")
-    make_parent_directory(options.out, "--out")  # fail before the measurement, not after it
+    out = user_path(options.out, "--out")
+    make_parent_directory(out, "--out")  # fail before the measurement, not after it
     rows = _measure_all(options)
     add_scaling(rows)
-    _write(options.out, rows)
+    _write(out, rows)
     print(table(rows))
     print(options.out)
     return rows

@@ -10,6 +10,7 @@ import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
             content["teacher"] = str(path.parent / content["teacher"])
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
-    fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()])
+    fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()], option)
     try:
         return typed_fields(fields)
     except ConfigError as error:
@@ -208,7 +209,7 @@ def _read(path: Path, option: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
-        return json.loads(text, object_pairs_hook=_without_duplicates)
+        return json.loads(text, object_pairs_hook=partial(_without_duplicates, option=option))
     except json.JSONDecodeError as error:
         if path.suffix == ".json":
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
@@ -221,19 +222,19 @@ def _read(path: Path, option: str) -> Any:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if isinstance(root, yaml.MappingNode):
-            _without_duplicates([(key.value, value) for key, value in root.value])
+            _without_duplicates([(key.value, value) for key, value in root.value], option)
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]], option: str) -> dict[str, Any]:
     """Make a dictionary. Raises ConfigError if a key occurs twice."""
     names = [name for name, _ in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"--config has {twice} twice; keep one of them")
+        raise ConfigError(f"{option} has {twice} twice; keep one of them")
     return dict(pairs)
 
 
@@ -294,7 +295,7 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
             else:
                 values.append(word)
         changes = [shlex.join([name, *by_flag[name]]) for name in sorted(by_flag) if given_fields([name]) & fixed]
-        raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes, prog))
+        raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes))
     text = "Resume a run from its newest checkpoint. Flags replace its options."
     options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}

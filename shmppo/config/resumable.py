@@ -10,6 +10,7 @@ from typing import Any
 from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.run_options import EvaluationOptions, ReportOptions
 from shmppo.config.train_config import TrainConfig, typed_fields
+from shmppo.utils.commands import program
 
 RESUMABLE: tuple[str, ...] = (
     "total_steps",
@@ -51,19 +52,18 @@ def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Pat
     return dataclasses.replace(stored, **stop | changed)
 
 
-def refusal(run_dir: Path, flags: Sequence[str], prog: str = "train") -> str:
+def refusal(run_dir: Path, flags: Sequence[str]) -> str:
     """Say that a resumed run cannot change options, and how to start a new run with them.
 
     Args:
         run_dir: directory of the run.
         flags: the options with their values, for example "--learning-rate 0.01".
-        prog: the command that starts a new run.
     """
     names = " and ".join(text.partition(" ")[0] for text in flags)
     verb = "belongs" if len(flags) == 1 else "belong"
     return (
         f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
-        f"a new run with the weights of this one: {prog} --init-from {run_dir} {' '.join(flags)}"
+        f"a new run with the weights of this one: {program('train')} --init-from {run_dir} {' '.join(flags)}"
     )
 
 

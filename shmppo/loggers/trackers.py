@@ -109,7 +109,7 @@ class TensorBoard:
 
         # TensorBoard drops the points after the checkpoint from which this run resumes.
         rows = complete_rows(run_dir / "metrics.csv") if iteration else []
-        purge_step = int(rows[-1]["env_steps"]) + 1 if rows else None
+        purge_step = int(float(rows[-1]["env_steps"])) + 1 if rows else None
         # torch does not annotate these two, so give them a type.
         make_writer: Callable[..., Any] = SummaryWriter
         make_summaries: Callable[..., Any] = hparams

@@ -23,7 +23,7 @@ from shmppo.errors import ConfigError
 from shmppo.policies.opponents import load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
-from shmppo.sampling.evaluation import EPISODES_AT_ONCE, MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
+from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
 from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import torch_threads
@@ -164,17 +164,18 @@ def play_episodes(
         EnvError: if an environment raises.
     """
     config = replace(trained.config, seed=seed, skip_bad_episodes=False)
-    results: list[EpisodeResult] = []
-    steps = 0
+    steps = finished = 0
 
     def after_step(envs: PlayedEnvs, ended: int, step: int) -> None:
-        nonlocal steps
+        nonlocal steps, finished
         left = len(envs.handles) // config.env_rows - ended
         if video is not None and left:
             _film(envs.handles[0], video, config.env_id, step)
         steps += left
         if progress is not None:
-            progress(len(results) + ended, steps)
+            progress(finished + ended, steps)
+        if not left:
+            finished += ended
 
     if video is not None:
         render_without_display()
@@ -183,12 +184,10 @@ def play_episodes(
         render_mode=None if video is None else "rgb_array", after_step=after_step, recorder=recorder,
         opponent=opponent,
     )  # fmt: skip
-    size = 1 if video else EPISODES_AT_ONCE
+    batches = [range(k, k + 1) for k in range(episodes)] if video else [range(episodes)]
     with closing(player):
-        for first in range(0, episodes, size):
-            batch = range(first, min(first + size, episodes))
-            results += player.play(batch, trained.obs_mean, trained.obs_scale, trained.options)
-    return results
+        played = [player.play(batch, trained.obs_mean, trained.obs_scale, trained.options) for batch in batches]
+    return [result for results in played for result in results]
 
 
 def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = False) -> None:

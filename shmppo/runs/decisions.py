@@ -18,6 +18,7 @@ from shmppo.loggers.trackers import Row
 
 log = logging.getLogger(__name__)
 
+_COMPARISONS = 20  # of a metric of training in a run, for --best-by
 _CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
 
 
@@ -26,9 +27,9 @@ class Decisions:
 
     Attributes:
         metrics: of the last iteration and of the last evaluation.
-        value: value of the metric of --best-by for the current weights. NaN if it is unknown, or if they were saved as
-            the best checkpoint.
-        best_value: its highest value at which a checkpoint was saved.
+        value: value of the metric of --best-by for the current weights. NaN if it is unknown or not compared, or if
+            they were saved as the best checkpoint.
+        best_value: its highest value so far.
         best_metric: the metric of --best-by.
         schedule: of --env-schedule; None without this option.
     """
@@ -38,6 +39,7 @@ class Decisions:
         self.metrics: Row = {}
         self.value, self.best_value = math.nan, -math.inf
         self.best_metric = config.best_metric
+        self._iterations = config.iterations
         if config.best_by != "return":
             _check(config, "--best-by", self.best_metric)
         self.schedule = load_schedule(config)
@@ -60,7 +62,11 @@ class Decisions:
         """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
         new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
-        self.value = new.get(self.best_metric, math.nan)
+        # Metrics of training are not compared whenever a checkpoint is saved: that would depend on stops and the clock.
+        iteration = int(row["iteration"])
+        compared = iteration % max(1, self._iterations // _COMPARISONS) == 0 or iteration == self._iterations
+        compared = compared or self.best_metric.startswith("eval/") or self.reason_to_stop(row) is not None
+        self.value = new.get(self.best_metric, math.nan) if compared else math.nan
         for metric in list(self._unknown):
             ended = row.get("eval/episodes" if metric.startswith("eval/") else "episodes", 0)
             if math.isfinite(row.get(metric, math.nan)):

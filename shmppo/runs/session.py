@@ -37,8 +37,8 @@ from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import LOG, saving
-from shmppo.utils.files import replaced_file
+from shmppo.storage.run_directory import LOG, METRICS, saving
+from shmppo.utils.files import replaced_file, sync_file
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -227,12 +227,11 @@ class Session:
         """
         decisions = self.state.decisions
         decisions.take(row | evaluation)
-        best_was_evaluated = decisions.best_metric in evaluation and decisions.better
         if self.outputs.log(row, evaluation, self.learner, RunHandle(self)):
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)
-        due = self._agree() or best_was_evaluated
+        due = self._agree() or decisions.better
         last = self.state.iteration == self.config.last_iteration or self.stopping
         # `finish` saves the last checkpoint after the last evaluation. Killed before, a resumed run has the evaluation.
         if due and not last and self.checkpoints.saved_at != self.state.iteration:
@@ -261,6 +260,7 @@ class Session:
             decisions.best_value, decisions.value = decisions.value, math.nan
         content = self.state.to_checkpoint()
         with saving(self.run_dir):
+            sync_file(self.run_dir / METRICS)  # a checkpoint needs the rows before it
             self.checkpoints.save(content, best=best, name=name)
 
     def finish(self) -> RunSummary:

@@ -152,8 +152,7 @@ class EpisodePlayer:
         take_step = functools.partial(self._recorder.step, envs, actions) if self._recorder else envs.step
         for step in itertools.count():
             if step == self._max_steps:
-                left = sorted(set(range(episodes)) - results.keys())
-                for k in left:
+                for k in set(range(episodes)) - results.keys():
                     length = int(envs.lengths[k * rows])
                     results[k] = EpisodeResult(envs.total(k * rows), length, True, envs.info_of(k))
             if self._after_step is not None:

@@ -100,7 +100,7 @@ class SearchView:
         lines = [f"search  {ended} of {self._options.trials} trials  {steps:,} steps  {seconds}  {note}"]
         for run in running:
             cores = f"{'cores' if len(run.cores) > 1 else 'core'} {', '.join(map(str, run.cores))}"
-            progress = f"iteration {run.finished_iterations} of {run.iterations}"
+            progress = f"iteration {len(run.rows())} of {run.iterations}"
             lines.append(f"  trial {run.trial}  seed {run.config.seed}  {progress}  {cores}")
         table = Table("trial", "state", "steps", "objective", "options", box=None, header_style="")
         for column in table.columns:

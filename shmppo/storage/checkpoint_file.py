@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,6 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     with open(path, "wb") as file:
         file.write(_header(content))
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class RunProcess:
         self.config, self.run_dir = config.with_absolute_paths(), run_dir
         self.cores: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked_to_stop = False
+        self._output_start, self._asked_to_stop = 0, False
         if (run_dir / "config.json").is_file():
             own = TrainConfig(**self.config.to_json())  # config.json has defaults in place of None
             different = " and ".join(different_fields(load_config(run_dir), own))
@@ -70,6 +70,7 @@ class RunProcess:
                 os._exit(1)
 
         with open(self.run_dir / "output.txt", "ab") as output:
+            self._output_start = output.tell()
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 preexec_fn=prepare,
@@ -99,14 +100,10 @@ class RunProcess:
             return ""
         if code < 0:
             return f"it was killed by {signal.Signals(-code).name}"
-        lines = (self.run_dir / "output.txt").read_text(errors="replace").splitlines()
+        output = (self.run_dir / "output.txt").read_bytes()[self._output_start :]
+        lines = output.decode(errors="replace").splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return errors[-1] if errors else f"it ended with exit code {code}"
-
-    @property
-    def finished_iterations(self) -> int:
-        """Iterations that metrics.csv contains."""
-        return len(self.rows())
 
     @property
     def finished(self) -> bool:
@@ -120,7 +117,7 @@ class RunProcess:
     @property
     def steps(self) -> int:
         """Environment steps of the run so far."""
-        return self.finished_iterations * self.config.batch_steps
+        return int(float((self.rows() or [{"env_steps": "0"}])[-1]["env_steps"]))
 
     def rows(self, table: str = "metrics.csv") -> list[dict[str, str]]:
         """Return the complete rows of metrics.csv or eval.csv."""

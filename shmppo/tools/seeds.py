@@ -75,10 +75,10 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
     titles = ["return" if name == "return_mean_100" else name for name in metrics]
     table = Table("run", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
     for run, rows, row in zip(runs, tables, last, strict=True):
-        iterations, steps = f"{len(rows):,} of {run.config.last_iteration:,}", len(rows) * run.config.batch_steps
+        iterations = f"{len(rows):,} of {run.config.last_iteration:,}"
         state = "failed" if run.failure else row.get("weights_hash", "")
         values = (number(float(row.get(name, "nan"))) for name in metrics)
-        table.add_row(short_path(run.run_dir), iterations, f"{steps:,}", *values, state)
+        table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", *values, state)
     table.columns[0].footer = "mean"
     for column, name in zip(table.columns[3:], metrics, strict=False):
         column.footer = number(fmean(float(row.get(name, "nan")) for row in last))

@@ -54,12 +54,19 @@ def make_parent_directory(path: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {path} cannot be written: {error}; name another file") from error
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def replaced_file(path: Path) -> Iterator[Path]:
-    """Give the name of a temporary file. At the end, rename it to `path`; after an error, remove it."""
+    """Give the name of a temporary file. At the end, sync it and rename it to `path`; after an error, remove it."""
     temporary = path.with_name(path.name + ".partial")
     try:
         yield temporary
+        sync_file(temporary)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

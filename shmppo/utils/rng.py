@@ -1,6 +1,6 @@
 """Random number generators, each keyed by its purpose.
 
-No generator of shmppo keeps state between calls. Therefore any process can recreate any stream, and no stream depends
+No generator of training keeps state between calls. Therefore any process can recreate any stream, and no stream depends
 on the draws from other streams.
 """
 

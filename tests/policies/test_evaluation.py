@@ -135,8 +135,8 @@ def test_each_checkpoint_can_be_evaluated(run_dir: Path) -> None:
     first = evaluate(run_dir, checkpoint="checkpoint-1.pt", episodes=2)
     assert first.iteration < 6
     assert first.returns != last.returns
-    with pytest.raises(ConfigError, match=r"no checkpoint of iteration 5"):
-        evaluate(run_dir, checkpoint=5)
+    with pytest.raises(ConfigError, match=r"no checkpoint of iteration 7"):
+        evaluate(run_dir, checkpoint=7)
 
 
 def test_an_endless_episode_is_stopped(run_dir: Path) -> None:
@@ -159,6 +159,15 @@ def test_progress_counts_episodes_and_steps(run_dir: Path, tmp_path: Path, recor
     result = evaluate(run_dir, episodes=3, max_steps=20, video=file, progress=lambda *counts: seen.append(counts))
     assert seen == sorted(seen), "they never fall"
     assert seen[-1] == (3, sum(result.lengths))
+
+
+def test_progress_counts_the_episodes_of_all_batches(tmp_path: Path) -> None:
+    """With torch, a batch has as many episodes as one of inference in training."""
+    seen: list[tuple[int, int]] = []
+    train(dataclasses.replace(SMALL, kernel="torch", stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    result = evaluate(tmp_path / "run", episodes=70, max_steps=9, progress=lambda *counts: seen.append(counts))
+    assert seen == sorted(seen)
+    assert seen[-1] == (70, sum(result.lengths))
 
 
 def test_torch_uses_one_thread_while_it_evaluates(run_dir: Path) -> None:

@@ -76,8 +76,8 @@ class ArtificialRun(TrialRun):
         return RunResult(float("nan") if reason else value, reason, "0" * 64)
 
     @property
-    def finished_iterations(self) -> int:
-        return ArtificialRun.progress.get(self.run_dir, 0)
+    def steps(self) -> int:
+        return ArtificialRun.progress.get(self.run_dir, 0) * self.config.batch_steps
 
 
 class NoView:

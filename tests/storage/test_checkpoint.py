@@ -28,8 +28,9 @@ BASE = TrainConfig(
 
 
 def test_a_run_can_resume_from_its_very_start(tmp_path: Path) -> None:
+    whole = train(dataclasses.replace(BASE, stop_at_iteration=2, run_dir=str(tmp_path / "whole")))
     run_dir = tmp_path / "run"
-    whole = train(dataclasses.replace(BASE, stop_at_iteration=2, run_dir=str(run_dir)))
+    train(dataclasses.replace(BASE, stop_at_iteration=1, run_dir=str(run_dir)))
     os.replace(run_dir / BEFORE, run_dir / NAME)
     assert load_selected_checkpoint(run_dir)["iteration"] == 0
     assert resume(run_dir, stop_at_iteration=2)["weights_sha256"] == whole["weights_sha256"]

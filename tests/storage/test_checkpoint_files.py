@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -45,6 +46,40 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     best = load_checkpoint(run_dir / BEST)
     assert best["iteration"] == 1 + int(np.nanargmax(returns))
     assert best["best_value"] == pytest.approx(np.nanmax(returns), rel=1e-6)
+
+
+def test_stops_and_other_checkpoints_do_not_change_the_best_one(tmp_path: Path) -> None:
+    """Of 48 iterations, every second one is compared, and the one at which --stop-when holds."""
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 48, stop_when=("iteration>=15",), best_by="entropy")
+    found = set()
+    for every, first, *stops in ((None, None), (None, 3, 5, 11, None), (1, 7, None)):
+        run_dir = tmp_path / f"{every}-{first}"
+        train(dataclasses.replace(config, checkpoint_every=every, stop_at_iteration=first, run_dir=str(run_dir)))
+        for stop in stops:
+            resume(run_dir, stop_at_iteration=stop)
+        best = load_checkpoint(run_dir / BEST)
+        found.add((best["iteration"], best["best_value"]))
+    entropy = {int(row["iteration"]): float(row["entropy"]) for row in csv_rows(run_dir / "metrics.csv")}
+    ((iteration, value),) = found
+    assert iteration == max((*range(2, 15, 2), 15), key=entropy.__getitem__)
+    assert value == pytest.approx(entropy[iteration], rel=1e-6)
+
+
+def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+
+    def synced(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.append((path.name, len(csv_rows(path)) if path.name == "metrics.csv" else None))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    train(dataclasses.replace(BASE, stop_at_iteration=2, checkpoint_every=1, run_dir=str(tmp_path / "run")))
+    rows = ((("metrics.csv", iteration), ("checkpoint.pt.partial", None)) for iteration in range(3))
+    names = ("metrics.csv", "checkpoint.pt.partial")
+    assert [event for event in events if event[0] in names] == [*itertools.chain(*rows)]
+    assert ("config.json.partial", None) in events
 
 
 @pytest.fixture(scope="module")

@@ -182,8 +182,8 @@ def test_the_checkpoint_can_be_chosen(runs: Runs, tmp_path: Path, monkeypatch: p
     last, fourth, first = (torchscript_step(file)(obs) for file in files.values())
     assert all((one == other).all() for one, other in zip(last, fourth, strict=True))
     assert (last[1] != first[1]).any()
-    with pytest.raises(ConfigError, match="no checkpoint of iteration 3"):
-        export(runs("cartpole-none"), checkpoint=3, format="torchscript")
+    with pytest.raises(ConfigError, match="no checkpoint of iteration 9"):
+        export(runs("cartpole-none"), checkpoint=9, format="torchscript")
 
 
 def test_an_export_that_is_not_possible_is_refused_in_a_sentence(

@@ -175,6 +175,18 @@ def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert summary_of(tmp_path / "run-s1")["iterations"] == 2
 
 
+def test_an_error_of_an_earlier_process_is_not_why_a_run_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "output.txt").write_text("error: the disk is full\n")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    run = RunProcess(SMALL, tmp_path)
+    run.start([0])
+    while not run.ended():
+        time.sleep(0.01)
+    assert run.failure == "it ended with exit code 1"
+
+
 def test_a_run_that_fails_is_named_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
