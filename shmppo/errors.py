@@ -206,6 +206,9 @@ def run_command(
         if error.errno == errno.EMFILE:
             print_error(ShmppoError("there are too many open files; raise the limit (ulimit -n), or lower --workers"))
             return ShmppoError.exit_code
+        if error.errno == errno.ENOSPC:
+            print_error(ShmppoError(f"the output cannot be written: {error.strerror}; free some space"))
+            return ShmppoError.exit_code
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
         print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))

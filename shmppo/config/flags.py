@@ -175,8 +175,8 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
         content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
-        if content.get("teacher") is not None:  # that of an exported policy is in its directory
-            content["teacher"] = str(path.parent / content["teacher"])
+        if content.get("teacher") is not None and (own := path.parent / "teacher").is_dir():
+            content["teacher"] = str(own)  # its copy
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
     fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()], option)
@@ -205,7 +205,7 @@ def read_mapping(path: Path, option: str) -> dict[str, Any]:
 def _read(path: Path, option: str) -> Any:
     """Parse a JSON or YAML file."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:

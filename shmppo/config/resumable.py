@@ -15,6 +15,7 @@ from shmppo.utils.commands import program
 RESUMABLE: tuple[str, ...] = (
     "total_steps",
     "anneal_steps",
+    "demonstrations",
     "skip_bad_episodes",
     "workers",
     "learning",
@@ -25,10 +26,11 @@ RESUMABLE: tuple[str, ...] = (
     "rank_timeout",
     *(field.name for group in (EvaluationOptions, ReportOptions) for field in dataclasses.fields(group)),
 )
-"""Fields of the configuration that `resume` may change. At a given iteration, only anneal_steps changes the weights.
+"""Fields of the configuration that `resume` may change. At a given iteration, only anneal_steps changes the weights,
+and a file of demonstrations with other content.
 
-If a change of anneal_steps alters the schedule of finished iterations, no new run gives the same weights, so the run
-becomes inexact."""
+If a change of anneal_steps alters the schedule of finished iterations, or the demonstrations are others, no new run
+gives the same weights, so the run becomes inexact."""
 READ_BY_SCHEDULE = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
 """Fields of RESUMABLE that cannot change with --env-schedule, because the schedule may read results of evaluations."""
 

@@ -42,7 +42,7 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
     columns = dict.fromkeys(name for run in runs for name in (*run.columns, *run.evaluations))
     of_episodes = [name for name in columns if name == "eval/return" or name.startswith(("info/", "eval/info/"))]
     panels = [(name, over) for name in metrics] or [*overview_panels(over), *((name, over) for name in of_episodes)]
-    page = Template(Path(__file__).with_name("report.html").read_text()).substitute(
+    page = Template(Path(__file__).with_name("report.html").read_text("utf-8")).substitute(
         title=escape(", ".join(sorted({str(run.config.get("env", run.directory)) for run in runs}))),
         legend=legend(f"{name} ({len(members)} runs)" for name, members in groups.items()),
         caption=SEEDS_CAPTION,
@@ -56,7 +56,7 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
     )
     make_parent_directory(out, "--out")
     with config_error_if_unwritable(out):
-        out.write_text(page)
+        out.write_text(page, "utf-8")
 
 
 def svg(draw: Callable[..., None], *arguments: Any) -> str:

@@ -77,7 +77,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     if fork:
         name = request.new_run_dir or process_group.gather_objects(fork_name(request.run_dir, iteration))[0]
         target = directory_of(Path(name).absolute(), process_group.rank)
-    config = dataclasses.replace(config, run_dir=str(target))
+    config = dataclasses.replace(config, run_dir=str(target)).with_absolute_paths()
     teacher = load_teacher(config, process_group, request.trust, own / TEACHER)
     return config, Start(checkpoint=checkpoint, forked_from=own if fork else None, teacher=teacher)
 

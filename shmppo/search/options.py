@@ -104,6 +104,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config, start = parse_start(training, script=f"{prog} --")
     require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out")
+    require(config.demonstrations is None, "--demonstrations gives each trial the same returns; search without it")
     metrics = ["last", "mean", *(key.metric for key in config.reported_info)]
     name = options.objective
     require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, or a key of --info-keys after --")

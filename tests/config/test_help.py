@@ -94,3 +94,13 @@ def test_help_into_a_pipe_that_is_closed_early_ends_quietly(command: str) -> Non
     assert result.returncode == 0
     assert result.stdout.startswith("usage: ")
     assert result.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
+def test_output_to_a_full_disk_ends_in_one_sentence() -> None:
+    line = f'"{sys.executable}" -m shmppo.check_env CartPole-v1 --steps 10 > /dev/full'
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 1
+    assert (
+        result.stderr.splitlines()[0] == "error: the output cannot be written: No space left on device; free some space"
+    )

@@ -199,6 +199,7 @@ def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
         (new, ("--space", str(contradictory)), (), "gamma: `low <= high` must hold"),
         (new, (), ("--workers", "2"), "--workers after -- belongs to the search; leave it out"),
         (new, (), ("--stop-when", "return_mean_100>=9"), "--stop-when would end trials before their rungs; leave"),
+        (new, (), ("--objective", "clone", "--demonstrations", "a.npz"), "--demonstrations gives each trial the same"),
         (new, ("--trials", "0"), (), "--trials is 0; it must be at least 1"),
         (undisturbed, ("--space", str(other)), (), "was begun with another space"),
         (undisturbed, (), ("--gamma", "0.5"), "was begun with another value of --gamma"),

@@ -134,6 +134,8 @@ def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path:
     run_dir, target = tmp_path / "run", tmp_path / "target"
     train(dataclasses.replace(BASE, teacher=str(source), keep_every=1, stop_at_iteration=2, run_dir=str(run_dir)))
     shutil.rmtree(source)
+    for flags in (["--init-from", str(run_dir)], ["--config", str(run_dir / "config.json")]):
+        assert parse_start(flags)[0].teacher == str(run_dir / "teacher")
     assert resume(run_dir, checkpoint=1, new_run_dir=target)["weights_sha256"] == straight
     assert resume(run_dir, workers=2)["weights_sha256"] == straight
     for name in (run_dir, target):

@@ -102,6 +102,23 @@ def test_demonstrations_that_have_changed_are_named(tmp_path: Path) -> None:
             verify_run(run_dir, from_iteration=first)
 
 
+def test_demonstrations_that_have_moved_are_named_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, moved = tmp_path / "a.npz", tmp_path / "b.npz"
+    config = clone_of_recording(BASE, file)
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    for name in ("run", "other"):
+        train(dataclasses.replace(config, stop_at_iteration=2, run_dir=str(tmp_path / name)))
+    file.rename(moved)
+    with pytest.raises(ConfigError, match=r"a\.npz cannot be read"):
+        resume(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    summary = resume(tmp_path / "run", demonstrations="b.npz")
+    assert (summary["exact"], summary["weights_sha256"]) == (True, whole["weights_sha256"])
+    assert verify_run(tmp_path / "run").equal
+    clone_of_recording(dataclasses.replace(BASE, seed=2), moved)
+    assert not resume(tmp_path / "other", demonstrations=str(moved))["exact"]
+
+
 @pytest.mark.long
 def test_a_run_is_reproduced_with_workers(trained: Path, tmp_path: Path) -> None:
     assert verify_run(trained, from_iteration=1, workers=2).equal
