@@ -231,7 +231,7 @@ class Session:
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)
-        due = self._agree() or decisions.better
+        due = self._agree()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         # `finish` saves the last checkpoint after the last evaluation. Killed before, a resumed run has the evaluation.
         if due and not last and self.checkpoints.saved_at != self.state.iteration:
@@ -241,7 +241,7 @@ class Session:
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
         iteration = self.state.iteration
-        due = self.checkpoints.is_due(iteration)
+        due = self.checkpoints.is_due(iteration) or self.state.decisions.better
         self.stopping, due = self.process_group.agree((self.stop.made, due), self.buffers.published.weights, iteration)
         return due
 

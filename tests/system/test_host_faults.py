@@ -153,7 +153,8 @@ def test_a_row_that_was_written_in_part_is_removed_by_resume(
     undisturbed: str, disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = disk / "run"
-    config = dataclasses.replace(BASE, checkpoint_every=None, run_dir=str(run_dir))
+    no_checkpoints: dict[str, Any] = {"checkpoint_every": None, "eval_every": 99, "best_by": "eval/return"}
+    config = dataclasses.replace(BASE, **no_checkpoints, run_dir=str(run_dir))
 
     def fill_after_3(row: dict[str, float]) -> None:
         if row["iteration"] == 3:
