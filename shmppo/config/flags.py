@@ -176,7 +176,7 @@ def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
         if content.get("teacher") is not None and (own := path.parent / "teacher").is_dir():
-            content["teacher"] = str(own)  # its copy
+            content["teacher"] = str(own)  # each run and each exported policy has a copy of its teacher
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
     fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()], option)

@@ -26,11 +26,11 @@ RESUMABLE: tuple[str, ...] = (
     "rank_timeout",
     *(field.name for group in (EvaluationOptions, ReportOptions) for field in dataclasses.fields(group)),
 )
-"""Fields of the configuration that `resume` may change. At a given iteration, only anneal_steps changes the weights,
-and a file of demonstrations with other content.
+"""Fields of the configuration that `resume` may change. At a given iteration, the weights depend on only two of them:
+on anneal_steps, and on the content of the demonstrations.
 
-If a change of anneal_steps alters the schedule of finished iterations, or the demonstrations are others, no new run
-gives the same weights, so the run becomes inexact."""
+If a change of anneal_steps alters the schedule of finished iterations, or if the demonstrations have other content, no
+new run gives the same weights, so the run becomes inexact."""
 READ_BY_SCHEDULE = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
 """Fields of RESUMABLE that cannot change with --env-schedule, because the schedule may read results of evaluations."""
 

@@ -99,7 +99,7 @@ class EvaluationOptions:
     best_by: str = "return"
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
-    except durations and state_drift, such as eval/return or info/is_success. Values of training are compared about
+    except durations and state_drift, such as eval/return or info/is_success. Metrics of training are compared about
     20 times in a run and at its end, those of evaluations each time."""
     stop_when: tuple[str, ...] = ()
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example

@@ -25,7 +25,7 @@ Statistics = Sequence[tuple[np.ndarray, np.ndarray] | None]
 
 def as_rows(obs: np.ndarray) -> np.ndarray:
     """Return a view [rows, size] of stored vectors."""
-    return torch.from_numpy(obs).view(math.prod(obs.shape[:-1]), obs.shape[-1]).numpy()  # torch never copies here
+    return torch.from_numpy(obs).view(math.prod(obs.shape[:-1]), obs.shape[-1]).numpy()  # `view` of torch never copies
 
 
 class Scan:

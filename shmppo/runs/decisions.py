@@ -62,7 +62,7 @@ class Decisions:
         """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
         new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
-        # Metrics of training are not compared whenever a checkpoint is saved: that would depend on stops and the clock.
+        # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         iteration = int(row["iteration"])
         compared = iteration % max(1, self._iterations // _COMPARISONS) == 0 or iteration == self._iterations
         compared = compared or self.best_metric.startswith("eval/") or self.reason_to_stop(row) is not None

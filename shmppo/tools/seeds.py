@@ -67,7 +67,7 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
     """Return a table with a row per run and a row of means, followed by an empty line."""
     tables = [run.rows() for run in runs]
     last = [
-        {"return_mean_100": "nan"} | (rows or [{}])[-1] | (run.rows("eval.csv") or [{}])[-1]
+        {"return_mean_100": "nan", "env_steps": "0"} | (run.rows("eval.csv") or [{}])[-1] | (rows or [{}])[-1]
         for run, rows in zip(runs, tables, strict=True)
     ]
     known = dict.fromkeys(name for row in last for name in row)
@@ -78,7 +78,7 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
         iterations = f"{len(rows):,} of {run.config.last_iteration:,}"
         state = "failed" if run.failure else row.get("weights_hash", "")
         values = (number(float(row.get(name, "nan"))) for name in metrics)
-        table.add_row(short_path(run.run_dir), iterations, f"{run.steps:,}", *values, state)
+        table.add_row(short_path(run.run_dir), iterations, f"{float(row['env_steps']):,.0f}", *values, state)
     table.columns[0].footer = "mean"
     for column, name in zip(table.columns[3:], metrics, strict=False):
         column.footer = number(fmean(float(row.get(name, "nan")) for row in last))

@@ -101,6 +101,5 @@ def test_output_to_a_full_disk_ends_in_one_sentence() -> None:
     line = f'"{sys.executable}" -m shmppo.check_env CartPole-v1 --steps 10 > /dev/full'
     result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False)
     assert result.returncode == 1
-    assert (
-        result.stderr.splitlines()[0] == "error: the output cannot be written: No space left on device; free some space"
-    )
+    message = "error: the output cannot be written: No space left on device; free some space"
+    assert result.stderr.splitlines()[0] == message
