@@ -64,10 +64,10 @@ def _make_directory(path: Path, *, unique: bool) -> Path:
     if not unique:
         path.mkdir(parents=True, exist_ok=True)
         return path
-    for candidate in itertools.chain([path], (Path(f"{path}-{number}") for number in itertools.count(2))):
+    for name in _numbered(str(path)):
         with contextlib.suppress(FileExistsError):
-            candidate.mkdir(parents=True)
-            return candidate
+            Path(name).mkdir(parents=True)
+            return Path(name)
     raise AssertionError  # the names are endless
 
 
@@ -110,9 +110,12 @@ def default_name(config: TrainConfig) -> str:
 
 def fork_name(run_dir: Path, iteration: int) -> str:
     """Return the default name of the directory in which a run is resumed from an older checkpoint. It is not in use."""
-    name = f"{run_dir}-from-{iteration:06d}"
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if not os.path.exists(name))
+    return next(name for name in _numbered(f"{run_dir}-from-{iteration:06d}") if not os.path.exists(name))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """Yield NAME, NAME-2, NAME-3, …"""
+    return itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:

@@ -198,8 +198,7 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
     names = [short_path(run_dir) for run_dir in run_dirs]
     common = sorted(one.rows.keys() & other.rows.keys())
     require(bool(common), f"{run_dirs[0]} and {run_dirs[1]} have no iteration in common; name other runs")
-    differing = ((i, _different_columns(one.rows[i], other.rows[i])) for i in common)
-    iteration, columns = next(((i, found) for i, found in differing if found), (0, []))
+    iteration, columns = _first_different(one.rows, {i: other.rows[i] for i in common})
     if not columns:
         lengths = "" if one.rows.keys() == other.rows.keys() else "; one of them has more"
         return Verdict(True, f"{names[0]} and {names[1]} are equal in all {len(common)} common iterations{lengths}")
@@ -226,6 +225,12 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
     return Verdict(False, "\n".join(lines))
 
 
+def _first_different(recorded: Rows, found: Rows) -> tuple[int, list[str]]:
+    """Return the first iteration of `found` whose row differs, and the columns. (0, []) if none differs."""
+    differing = ((i, _different_columns(recorded.get(i), found[i])) for i in sorted(found))
+    return next(((i, columns) for i, columns in differing if columns), (0, []))
+
+
 def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -> list[str]:
     """Return the columns in which two rows differ, the weights first. A missing row differs in the weights."""
     if recorded is None:
@@ -240,8 +245,7 @@ def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -
 
 def _mismatch(files: RunFiles, rows: Rows) -> str:
     """Describe the first iteration that gave another result when it was executed again. "" if there is none."""
-    differing = ((i, _different_columns(files.rows.get(i), rows[i])) for i in sorted(rows))
-    iteration, columns = next(((i, found) for i, found in differing if found), (0, []))
+    iteration, columns = _first_different(files.rows, rows)
     if not columns:
         return ""
     name, recorded, found = short_path(files.run_dir), files.rows.get(iteration, {}), rows[iteration]
