@@ -100,10 +100,6 @@ class OriginalError(Exception):
 class TrainingError(ShmppoError):
     """A loss, gradient, or ratio is invalid, for example not finite. Its minibatch has not changed the weights."""
 
-    def __init__(self, epoch: int, minibatch: int, message: str) -> None:
-        where = f"minibatch {minibatch} of epoch {epoch}"
-        super().__init__(f"{where}: {message}; this minibatch has not changed the weights")
-
 
 class RankError(ShmppoError):
     """The ranks cannot continue together. The message names the ranks that are missing or that differ."""

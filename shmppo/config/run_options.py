@@ -42,8 +42,9 @@ class ProcessOptions:
     worker_timeout: float = 60.0
     """Seconds without a step or an acknowledgement after which a worker counts as stalled."""
     checkpoint_every: int | None = None
-    """Iterations between checkpoints. A run also writes a checkpoint at its start, every ten minutes, at its end, and
-    after a stop signal, and it keeps the last two and the best one (--best-by). None: only these."""
+    """Iterations between checkpoints. A run also writes a checkpoint at its start, every ten minutes, at its end, after
+    a stop signal, and with each new best value of --best-by. It keeps the last two and the best one. None: only
+    these."""
     keep_every: int | None = None
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
@@ -99,8 +100,8 @@ class EvaluationOptions:
     best_by: str = "return"
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
-    except durations and state_drift, such as eval/return or info/is_success. Metrics of training are compared about
-    20 times in a run and at its end, those of evaluations each time."""
+    except durations and state_drift, such as eval/return or info/is_success. Metrics of training are compared up
+    to 20 times in --total-steps and at the end of the run, those of evaluations each time."""
     stop_when: tuple[str, ...] = ()
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""

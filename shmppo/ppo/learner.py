@@ -227,10 +227,10 @@ class Learner:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
         if not np.isfinite([terms.policy_loss, terms.value_loss]).all():
             losses = f"policy {terms.policy_loss}, value {terms.value_loss}"
-            raise TrainingError(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
+            raise _invalid(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
         limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
         if epoch == minibatch == 0 and not largest_log_ratio <= limit:
-            raise TrainingError(
+            raise _invalid(
                 epoch,
                 minibatch,
                 f"|log ratio| is {largest_log_ratio:.2e} but must be below {limit:.0e} before the first optimizer "
@@ -246,7 +246,7 @@ class Learner:
         """
         norm = l2_norm(self._buffers.shard_results.total)
         if not np.isfinite(norm):
-            raise TrainingError(epoch, minibatch, f"the gradient is not finite: {NOT_FINITE_ADVICE}")
+            raise _invalid(epoch, minibatch, f"the gradient is not finite: {NOT_FINITE_ADVICE}")
         limit = self.config.max_grad_norm
         self._buffers.optimizer.gradient_factor[0] = limit / norm if norm > limit else 1.0
         self._buffers.optimizer.steps[0] += 1
@@ -289,6 +289,11 @@ class Learner:
     def _load_normalizers(self, state: dict[str, Any]) -> None:
         for moments, name in ((self.obs_moments, "obs_moments"), (self.reward_normalizer.moments, "return_moments")):
             moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
+
+
+def _invalid(epoch: int, minibatch: int, problem: str) -> TrainingError:
+    where = f"minibatch {minibatch} of epoch {epoch}"
+    return TrainingError(f"{where}: {problem}; this minibatch has not changed the weights")
 
 
 def _tensors(state: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """What is decided from metrics: the best checkpoint (--best-by), the end of the run (--stop-when), and the curriculum.
 
-Decisions read only metrics that depend on nothing but the configuration, so crashes and resumes do not change them.
+Decisions read only metrics that depend on nothing but the configuration, so crashes, stops, and resumes do not change
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shmppo.loggers.trackers import Row
 
 log = logging.getLogger(__name__)
 
-_COMPARISONS = 20  # of a metric of training in a run, for --best-by
+_COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run is another one
 _CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
 
 
@@ -63,9 +64,8 @@ class Decisions:
         new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
-        iteration = int(row["iteration"])
-        compared = iteration % max(1, self._iterations // _COMPARISONS) == 0 or iteration == self._iterations
-        compared = compared or self.best_metric.startswith("eval/") or self.reason_to_stop(row) is not None
+        on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
+        compared = on_grid or self.best_metric.startswith("eval/")
         self.value = new.get(self.best_metric, math.nan) if compared else math.nan
         for metric in list(self._unknown):
             ended = row.get("eval/episodes" if metric.startswith("eval/") else "episodes", 0)

@@ -271,6 +271,7 @@ class Session:
         if stop_reason == "signal" and state.iteration == config.iterations:
             stop_reason = "finished"  # it came too late to stop anything
         # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
+        evaluation: Row = {}
         if (
             config.eval_every is not None
             and self.evaluations.evaluated_at != state.iteration
@@ -278,10 +279,10 @@ class Session:
         ):
             evaluation = self.evaluate()
             self.outputs.log_row({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
-            # A pause (--stop-at-iteration) must not add a candidate for the best checkpoint.
-            ended = state.iteration == config.iterations or stop_reason in config.stop_when
-            if ended and state.decisions.best_metric in evaluation:
-                state.decisions.value = evaluation[state.decisions.best_metric]
+        # A pause must not add a candidate for the best checkpoint.
+        if state.iteration == config.iterations or stop_reason not in ("finished", "signal"):
+            metrics = state.decisions.metrics | evaluation
+            state.decisions.value = metrics.get(state.decisions.best_metric, math.nan)
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.

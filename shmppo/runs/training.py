@@ -203,6 +203,9 @@ class TrainState:
     def forget(self, row: int) -> None:
         """Forget the episode of a row whose environment could not be restored, and mark the run as inexact."""
         self.actions.forget(row)
+        if self._config.demonstrations is not None:
+            self.mark_inexact("resumed with other --demonstrations")
+            return
         env_index = row // self._config.env_rows
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 

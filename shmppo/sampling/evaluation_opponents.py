@@ -62,13 +62,15 @@ class FunctionOpponent(EvaluationOpponent):
         """Return the actions that the function chooses.
 
         Raises:
-            ConfigError: if one of them is None, or a code outside the action space.
+            ConfigError: if one of them is None, has another shape, or is a code outside the action space.
         """
         space = self._envs.action_space
         actions = [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
         for action in actions:
-            is_code = not isinstance(space, (spaces.Box, spaces.Dict, spaces.Tuple))
-            fits = space.contains(action) if is_code else action is not None
+            if isinstance(space, spaces.Box):
+                fits = np.shape(action) == space.shape
+            else:
+                fits = action is not None if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.contains(action)
             require(fits, f"{self._name} returned {shown(action)}; it must return an action of {space}")
         return actions
 

@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, print_warning
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint, write_checkpoint
-from shmppo.utils.files import replaced_file, user_path
+from shmppo.utils.files import replaced_file, sync_file, user_path
 
 NAME, BEFORE = "checkpoint.pt", "checkpoint-1.pt"
 BEST, KEPT = "checkpoint-best.pt", "checkpoint-iteration-"
@@ -103,12 +103,14 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[st
 
 def _duplicate(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it if the file system has no hard links."""
-    with replaced_file(target) as temporary:
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
+    temporary = target.with_name(target.name + ".partial")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary)
+    except OSError:
+        shutil.copyfile(source, temporary)
+        sync_file(temporary)
+    os.replace(temporary, target)
 
 
 def load_selected_checkpoint(
@@ -157,8 +159,8 @@ def _selected_path(run_dir: Path, which: str | int | Path) -> Path:
     if text == "best":
         if not (run_dir / BEST).is_file():
             raise ConfigError(
-                f"{run_dir} has no best checkpoint, because no checkpoint was saved when the metric of --best-by had a "
-                "value, for example before the first episode ended; use --checkpoint last"
+                f"{run_dir} has no best checkpoint, because the metric of --best-by had no value or was not compared "
+                "yet; use --checkpoint last"
             )
         return run_dir / BEST
     return _path_of_iteration(run_dir, int(text))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from shmppo.errors import ConfigError
+from shmppo.utils.files import sync_file
 
 FORMAT = 1
 _MAGIC = b"shmppo checkpoint\n"
@@ -34,6 +35,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     with open(path, "wb") as file:
         file.write(_header(content))
         file.write(content)
+    sync_file(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

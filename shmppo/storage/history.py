@@ -70,7 +70,7 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
         source: directory of the run.
         target: the new directory.
         checkpoint: content of the checkpoint. If the best checkpoint of the run is newer, it is not copied, and the
-            best value is reset, so that the next checkpoint at which the metric has a value becomes the best one.
+            best value is reset, so that the weights of the next comparison become the best ones.
     """
     for name in (METRICS, EVALUATIONS, TABLE):
         if (source / name).is_file():

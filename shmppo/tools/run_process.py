@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from shmppo.config.checks import flags_with_values, require
+from shmppo.config.checks import flag, flags_with_values, require
 from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, trust_flags, trust_of
@@ -46,7 +46,9 @@ class RunProcess:
         self._output_start, self._asked_to_stop = 0, False
         if (run_dir / "config.json").is_file():
             own = TrainConfig(**self.config.to_json())  # config.json has defaults in place of None
-            different = " and ".join(different_fields(load_config(run_dir), own))
+            stored = load_config(run_dir)
+            moved = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
+            different = " and ".join(different_fields(stored, own) + moved)
             require(not different, f"{run_dir} has a run with another {different}; name another directory")
 
     def start(self, cores: list[int], *flags: str) -> None:

@@ -81,6 +81,8 @@ def test_leaves_have_names_in_the_order_of_their_space() -> None:
     ]  # fmt: skip
     assert spec.normalized_slices == [None, None, None, slice(0, 2), slice(2, 3)]
     assert spec.normalized_size == 3
+    with_empty_part = spaces.Dict(empty=spaces.Box(0, 1, (0,)), other=spaces.Box(0, 1, (2,)))
+    assert observation_spec(with_empty_part, "here").normalized_slices == [slice(0, 0), slice(0, 2)]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import dataclasses
 import itertools
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,8 +51,8 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 
 
 def test_stops_and_other_checkpoints_do_not_change_the_best_one(tmp_path: Path) -> None:
-    """Of 48 iterations, every second one is compared, and the one at which --stop-when holds."""
-    config = dataclasses.replace(BASE, total_steps=4 * 32 * 48, stop_when=("iteration>=15",), best_by="entropy")
+    """Of 39 iterations, every second one is compared, and the one at which --stop-when holds."""
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 39, stop_when=("iteration>=15",), best_by="entropy")
     found = set()
     for every, first, *stops in ((None, None), (None, 3, 5, 11, None), (1, 7, None)):
         run_dir = tmp_path / f"{every}-{first}"
@@ -63,6 +65,26 @@ def test_stops_and_other_checkpoints_do_not_change_the_best_one(tmp_path: Path) 
     ((iteration, value),) = found
     assert iteration == max((*range(2, 15, 2), 15), key=entropy.__getitem__)
     assert value == pytest.approx(entropy[iteration], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "callback", "best"),
+    [
+        ({}, None, 41),
+        ({"stop_when": ("iteration>=16",)}, None, 16),
+        ({}, lambda row: row["iteration"] == 16, 16),
+        ({"stop_at_iteration": 16}, None, 15),
+        ({"best_by": "eval/episodes", "eval_every": 15}, lambda row: row["iteration"] == 16, 16),
+        ({"best_by": "eval/episodes", "eval_every": 15, "stop_at_iteration": 16}, None, 15),
+    ],
+)
+def test_the_end_of_a_run_is_compared_but_not_a_pause(
+    fields: dict[str, Any], callback: Callable[[Any], bool] | None, best: int, tmp_path: Path
+) -> None:
+    """Of 41 iterations, every third one is compared."""
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, best_by="env_steps")
+    train(dataclasses.replace(config, **fields, run_dir=str(tmp_path / "run")), callback=callback)
+    assert load_checkpoint(tmp_path / "run" / BEST)["iteration"] == best
 
 
 def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_them(
@@ -78,7 +100,8 @@ def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_the
     train(dataclasses.replace(BASE, stop_at_iteration=2, checkpoint_every=1, run_dir=str(tmp_path / "run")))
     rows = ((("metrics.csv", iteration), ("checkpoint.pt.partial", None)) for iteration in range(3))
     names = ("metrics.csv", "checkpoint.pt.partial")
-    assert [event for event in events if event[0] in names] == [*itertools.chain(*rows)]
+    found = itertools.groupby(event for event in events if event[0] in names)
+    assert [event for event, _ in found] == [*itertools.chain(*rows)]
     assert ("config.json.partial", None) in events
 
 
@@ -124,7 +147,7 @@ def test_a_checkpoint_that_was_not_kept_is_refused_with_those_that_were(kept: Pa
     (kept / BEFORE).write_bytes(b"torn")
     messages = {
         3: f"^{kept} has kept no checkpoint of iteration 3, only of 2, 4, 6; choose one of them, or train with --keep",
-        "best": "has no best checkpoint, because no checkpoint was saved when the metric of --best-by had a value",
+        "best": "has no best checkpoint, because the metric of --best-by had no value or was not compared yet; use",
         "newest": "--checkpoint newest is not a file; name last, best, an iteration, or a checkpoint file$",
         BEFORE: "is damaged or not a checkpoint",
     }

@@ -54,7 +54,7 @@ MEASURED = "*Measured at commit"
 """Beginning of a line with the command of an experiment, which has flags of its own."""
 OTHER_FLAGS = {"--version", "--help", "--help-all", "--logdir", "--lr", "--no-", "--train"}
 """Flags that are no options, and those of other programs that pages name."""
-SHORT = ("--stop-at-iteration", "5", "--workers", "0", "--quiet")
+SHORT = ("--stop-at-iteration", "6", "--workers", "0", "--quiet")
 """Flags that make a training command of the docs short. The last of two equal flags counts."""
 USERS_MODULE = """
 import gymnasium
@@ -90,7 +90,7 @@ def commands(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("trained") / "run"
-    train(TrainConfig(run_dir=str(run_dir), workers=0, quiet=True, stop_at_iteration=4, kl_profile_every=1))
+    train(TrainConfig(run_dir=str(run_dir), workers=0, quiet=True, stop_at_iteration=5, kl_profile_every=1))
     return run_dir
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ import pytest
 from conftest import TESTS
 
 from shmppo.config.bounds import BOUNDS
-from shmppo.errors import ConfigError, EnvError, run_command
+from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, WorkerError, run_command
+from shmppo.ppo.learner import _invalid
 
 PACKAGE = TESTS.parent / "shmppo"
-RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError", "SaveError")
+RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError", "SaveError", "_invalid")
 WAYS_OUT = re.compile(
     r"; |\b(must|use|name|lower|raise|choose|install|correct|wrap|supported|give)\b"
     r"|\b(continue|resume|see|put|add|check|write|leave)\b"
@@ -99,6 +101,20 @@ def test_a_lack_of_memory_is_one_line(error: Exception, capsys: pytest.CaptureFi
     assert line.startswith(
         f"error: there is not enough memory ({str(error) or 'MemoryError'}); free memory, or use smaller"
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EnvError(3, "a"),
+        WorkerError("b", 1),
+        _invalid(1, 2, "c"),
+        *(e("d") for e in (ConfigError, RankError, SaveError)),
+    ],
+)
+def test_an_error_of_a_run_in_another_process_can_be_sent_to_this_one(error: ShmppoError) -> None:
+    received = pickle.loads(pickle.dumps(error))
+    assert (type(received), str(received)) == (type(error), str(error))
 
 
 def test_another_error_of_torch_keeps_its_traceback() -> None:

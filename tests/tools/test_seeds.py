@@ -24,6 +24,7 @@ from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
 from shmppo.tools.run_process import RunProcess
 from shmppo.tools.seeds import train_seeds
+from shmppo.utils.files import write_json
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, encoder_sizes=(8,), total_steps=1024,
@@ -100,6 +101,15 @@ def test_the_same_command_continues_the_runs_with_the_same_weights(tmp_path: Pat
     assert weights(tmp_path, (2,)) == [whole["weights_sha256"]]
     with pytest.raises(ConfigError, match="run-s1 has a run with another --gamma; name another directory"):
         train_seeds(replace(config, gamma=0.5), (1, 2), 1)
+
+
+def test_other_demonstrations_are_those_of_other_runs(tmp_path: Path) -> None:
+    config = replace(SMALL, objective="clone", demonstrations=str(tmp_path / "a.npz"), run_dir=str(tmp_path / "run"))
+    (tmp_path / "run-s1").mkdir()
+    write_json(tmp_path / "run-s1" / "config.json", {"config": config.to_json()})
+    RunProcess(config, tmp_path / "run-s1")
+    with pytest.raises(ConfigError, match="run-s1 has a run with another --demonstrations; name another directory"):
+        RunProcess(replace(config, demonstrations=str(tmp_path / "b.npz")), tmp_path / "run-s1")
 
 
 def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_path: Path) -> None:

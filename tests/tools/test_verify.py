@@ -114,9 +114,11 @@ def test_demonstrations_that_have_moved_are_named_to_resume(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     summary = resume(tmp_path / "run", demonstrations="b.npz")
     assert (summary["exact"], summary["weights_sha256"]) == (True, whole["weights_sha256"])
+    monkeypatch.chdir("/")
     assert verify_run(tmp_path / "run").equal
     clone_of_recording(dataclasses.replace(BASE, seed=2), moved)
-    assert not resume(tmp_path / "other", demonstrations=str(moved))["exact"]
+    summary = resume(tmp_path / "other", demonstrations=str(moved))
+    assert (summary["exact"], summary["inexact_reasons"]) == (False, ["resumed with other --demonstrations"])
 
 
 @pytest.mark.long

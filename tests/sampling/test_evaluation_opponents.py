@@ -1,0 +1,41 @@
+"""Opponents in evaluations that are functions: their actions must have the form of the action space."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.errors import ConfigError
+from shmppo.sampling.evaluation_opponents import FunctionOpponent
+
+BOX = spaces.Box(-1, 1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "right", "wrong"),
+    [
+        (BOX, [[0, 1], np.zeros(2), (2.5, -3)], [None, 1.0, [1.0], "up", [0, 0, 0]]),
+        (spaces.Discrete(3), [0, np.int64(2)], [None, 3, -1, 0.5, [1]]),
+        (spaces.MultiDiscrete([2, 3]), [np.array([1, 2])], [None, np.array([2, 0]), 1]),
+        (spaces.Dict(arm=BOX), [{"arm": np.zeros(2)}], [None]),
+        (spaces.Tuple([BOX, spaces.Discrete(2)]), [(np.zeros(2), 1)], [None]),
+    ],
+)
+def test_an_action_has_the_form_of_the_action_space(
+    space: spaces.Space[Any], right: list[Any], wrong: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = SimpleNamespace(action_space=space, handles=[SimpleNamespace(index=0)], seen=lambda i: None)
+    opponent = FunctionOpponent("random")
+    opponent.begin(cast(AgentsVectorEnv, envs), seed=1)
+    for action in right:
+        monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
+        assert opponent.act([0]) == [action] or np.array_equal(opponent.act([0])[0], action)
+    for action in wrong:
+        monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
+        with pytest.raises(ConfigError, match=r"--opponent random returned .*; it must return an action of "):
+            opponent.act([0])
