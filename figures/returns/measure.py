@@ -32,6 +32,7 @@ TASKS = {
     "swimmer": "-m shmppo.train --preset Swimmer-v5",
     "ant": "examples/ant.py",
     "humanoid": "examples/humanoid.py",
+    "humanoid_v4": "examples/humanoid.py --env Humanoid-v4",
     "lunarlander": "-m shmppo.train --preset LunarLander-v3",
     "minigrid_memory": "examples/minigrid_memory.py",
     "pong": "examples/pong.py",
