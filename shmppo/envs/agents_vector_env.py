@@ -70,7 +70,6 @@ class AgentsVectorEnv(VectorEnv):
         self.active, self.opponent_active, self._opponents = np.zeros((3, high - low), bool)
         self.finished: list[EpisodeEnd] = []
         self._seeded = [task.seeding != "never"] * len(views)  # whether the next reset receives a seed
-        self._masks = self.obs[-1] if self.observation.has_mask else None
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -172,8 +171,6 @@ class AgentsVectorEnv(VectorEnv):
             raise self._error(rows.start, message, user_traceback(error)) from error
         for leaf in self.obs:
             leaf[rows.start : rows.stop] = 0
-        if self._masks is not None:
-            self._masks[rows.start : rows.stop] = 1  # for agents that have not joined
         self._store(e, "reset")
         self._hide()
         for i in rows:
@@ -200,8 +197,6 @@ class AgentsVectorEnv(VectorEnv):
                 self._store_leaves(i, env.seen[k], self.hashes[i])
             except ObservationError as error:
                 raise self._error(i, f"{call} returned an observation {error.clause}") from error
-            if self._masks is not None and not env.active[k]:
-                self._masks[i] = 1  # the mask of an idle agent may allow nothing
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         numbers = np.full(len(indices), np.nan)

@@ -204,6 +204,5 @@ class UserVectorEnv(BatchVectorEnv):
             raise self._raised("reset", error) from error
         self._store(rows_of(observation, indices), indices)
         self._begin(indices, episodes)
-        self._waiting[indices] = False
         if self._seeding == "episode":
             self._hash(observation, None, indices)

@@ -288,3 +288,11 @@ def test_the_last_info_of_an_agent_needs_no_observation() -> None:
     while not envs.finished:
         envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
     assert envs.finished[0].info["info/success"] == np.mean(list(last.values())) > 0
+
+
+def test_agents_that_have_not_joined_an_episode_have_no_observation_of_the_one_before() -> None:
+    envs = rows_of(CROWD, envs=1)
+    envs.obs[0][:] = 9
+    envs.reset_all(0)
+    assert not envs.active[1]
+    assert not envs.obs[0][1].any()

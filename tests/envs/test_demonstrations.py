@@ -307,3 +307,15 @@ def test_minari_is_needed_only_for_its_data_sets(monkeypatch: pytest.MonkeyPatch
     config = dataclasses.replace(SMALL, objective="clone", demonstrations="minari:D4RL/door/human-v2")
     with pytest.raises(ConfigError, match=r"minari:D4RL/door/human-v2 cannot be read \(.*minari.*extra minari"):
         loaded(config)
+
+
+def test_ranks_play_demonstrations_in_other_orders(tmp_path: Path) -> None:
+    config = clone_of_recording(SMALL, tmp_path / "a.npz", episodes=20)
+    task = inspect_task(config)
+
+    def order(config: TrainConfig, low: int, high: int) -> list[list[int]]:
+        envs = PlaybackVectorEnv(config, task, low, high)
+        return [envs._recorded.tolist() for episode in range(20) if envs.reset_all(episode) is None]
+
+    one = order(dataclasses.replace(config, num_envs=10), 5, 10)
+    assert order(dataclasses.replace(config, rank=1, ranks=2), 0, 5) == one

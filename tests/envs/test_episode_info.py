@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.info_keys import InfoKey, parse_info_keys
-from shmppo.envs.episode_info import EpisodeInfo, info_row, number_of, numbers_of
+from shmppo.envs.episode_info import MAX_PENDING, EpisodeInfo, info_row, number_of, numbers_of
 from shmppo.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def test_wrong_keys_are_refused(texts: list[str]) -> None:
 @pytest.mark.parametrize("how", ["last", "sum", "mean", "max"])
 def test_episodes_agree_with_a_slow_reference(how: str) -> None:
     generator = np.random.default_rng(0)
-    count, steps = 3, 700  # some episodes are longer than MAX_PENDING
+    count, steps = 3, 700
     info = EpisodeInfo([key("a", how), key("never", how)], count)
     values = generator.standard_normal((steps, count)) - 1  # the maximum of an episode may be below 0
     values[generator.random((steps, count)) < 0.3] = np.nan
@@ -80,3 +80,13 @@ def test_numbers_of_a_vector_environment() -> None:
         assert np.isnan(numbers_of(texts, key(name, named=False), 2)).all()
         with pytest.raises(TypeError, match=f"{found} is not a number"):
             numbers_of(texts, key(name), 2)
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "max"])
+def test_steps_are_combined_before_the_episode_ends(how: str) -> None:
+    info, steps = EpisodeInfo([key("a", how)], 1), 2 * MAX_PENDING + 5
+    for t in range(steps):
+        info.add(lambda key, indices, t=t: np.array([float(steps - t)]))
+    (row,) = info.ended([0], lambda key, indices: np.zeros(1))
+    total = steps * (steps + 1) / 2
+    assert row["info/a"] == {"sum": total, "mean": total / steps, "max": steps}[how]

@@ -244,3 +244,44 @@ def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     action, _ = policy.act(np.zeros(2), policy.initial_state())
     assert action in range(3)
     assert len(evaluate(tmp_path / "run", episodes=3).returns) == 3
+
+
+def test_hidden_indices_of_a_last_observation_are_zero_with_same_step() -> None:
+    _, ended, _ = stepped(changed("SameStep", hide_obs=(1,)), 25)
+    assert ended
+    assert all(end.final[0][1] == 0 != end.final[0][0] for _, end in ended)
+
+
+def test_a_last_observation_that_is_not_finite_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed("SameStep", env_kwargs={"length": 1})
+    envs = UserVectorEnv(config, inspect_task(config), 0, 6)
+    envs.reset_all(0)
+    original = vector_environments.SameStep.step
+
+    def step(own: Any, actions: np.ndarray) -> Any:
+        *results, infos = original(own, actions)
+        infos["final_obs"][2][1] = np.nan
+        return *results, infos
+
+    monkeypatch.setattr(vector_environments.SameStep, "step", step)
+    with pytest.raises(EnvError, match=r"step returned an observation that is not finite: \[1\] is nan"):
+        envs.step([0] * 6, np.zeros(6), *np.zeros((2, 6), bool))
+
+
+def test_the_reward_of_a_step_that_only_resets_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed("NextStep", env_kwargs={"length": 2})
+    envs = UserVectorEnv(config, inspect_task(config), 0, 6)
+    envs.reset_all(0)
+    original = vector_environments.NextStep.step
+
+    def step(*arguments: Any) -> Any:
+        obs, rewards, *rest = original(*arguments)
+        return obs, rewards * 0 + 5.0, *rest
+
+    monkeypatch.setattr(vector_environments.NextStep, "step", step)
+    rewards, found = np.zeros(6), []
+    for _ in range(3):
+        envs.step([1] * 6, rewards, *np.zeros((2, 6), bool))
+        found.append(rewards[0])
+    assert found == [5, 5, 0]
+    assert not envs.returns.any()

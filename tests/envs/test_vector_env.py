@@ -11,8 +11,10 @@ from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, VectorEnv
+from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import observation_spec
@@ -113,3 +115,17 @@ def test_failed_episodes_are_skipped_without_an_outcome(monkeypatch: pytest.Monk
     assert ended == [EpisodeEnd(i, (), False, True, 0.0, 0) for i in (1, 2)]
     assert (rewards.tolist(), flags.tolist()) == ([4.0, 0.0, 0.0], [[False] * 3, [False, True, True]])
     assert (pool.resets, envs.returns[0]) == ([[0, 1, 2]], 4.0)
+
+
+def test_an_episode_that_ends_at_its_last_repeated_step_is_not_restored() -> None:
+    config = dataclasses.replace(CONFIG, env="environments:Counter", hide_obs=())
+    task = inspect_task(config)
+    envs = SyncVectorEnv(config, task, 0, 1)
+    envs.reset_all(0)
+    for _ in range(3):
+        envs.step([0], np.zeros(1), *np.zeros((2, 1), bool))
+    episode = EpisodeToRestore(0, [0] * 3, envs.hashes[0], None)
+    for length, restored in ((7, True), (3, False)):
+        other = SyncVectorEnv(dataclasses.replace(config, env_kwargs={"length": length}), task, 0, 1)
+        assert other.restore([episode], np.zeros(1, np.int64)) == [restored]
+        assert other.handles[0].episode == (not restored)

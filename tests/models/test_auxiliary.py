@@ -171,3 +171,17 @@ def test_a_module_that_breaks_a_rule_is_refused_before_anything_starts(
     fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     assert_refused(BASE, fields, message, tmp_path)
+
+
+def test_an_auxiliary_loss_gets_no_action_mask(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE,
+        env="space_environments:Masked-v0",
+        env_kwargs={"sizes": [3, 4]},
+        action_masks=True,
+        hide_obs=(),
+        auxiliary="networks:Predict",
+        stop_at_iteration=1,
+        run_dir=str(tmp_path / "run"),
+    )
+    assert train(config)["iterations"] == 1

@@ -12,7 +12,8 @@ import pytest
 from rank_processes import free_port
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, RankError
+from shmppo.parallel import rendezvous
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config
 
@@ -64,3 +65,27 @@ def test_the_traceback_of_a_rank_reaches_all_of_them(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"^rank 1: no maze$") as raised, group.config_errors_on_all_ranks():
         pass
     assert raised.value.details == "line 3"
+
+
+def test_a_rank_with_one_core_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Group:
+        size, rank = 2, 0
+
+        def gather_objects(self, value: Any) -> list[Any]:
+            return [value, value]
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for cores, workers in ((2, 0), (4, 2), (64, 6)):
+        monkeypatch.setattr(rendezvous, "usable_cores", lambda cores=cores: cores)
+        config = TrainConfig(env="CartPole-v1", num_envs=6)
+        assert agree_on_config(Group(), config).workers == workers  # type: ignore[arg-type]
+
+
+def test_ranks_compare_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[np.ndarray] = []
+    group = ProcessGroup(rank=1, size=2)
+    monkeypatch.setattr(group, "gather", lambda own: (rows.append(own), np.stack([rows[0], own]))[1])
+    weights = np.arange(3, dtype=np.float32)
+    assert group.agree([True, False], weights, 1) == [True, False]
+    with pytest.raises(RankError, match="after iteration 2 the weights of rank 1 differ from those of rank 0"):
+        group.agree([True, False], weights + 1e-6, 2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -138,3 +141,24 @@ def test_explained_variance_ignores_steps_that_are_not_valid() -> None:
     # Targets 1, 2, 3: variance 2/3; errors 0, 0, 1: variance 2/9.
     found = explained_variance(values, targets, np.array([2, 1]), SINGLE_PROCESS)
     assert found == pytest.approx(1 - (2 / 9) / (2 / 3))
+
+
+def test_a_row_that_is_idle_for_a_rollout_keeps_its_discounted_return() -> None:
+    normalizer = RewardNormalizer(1, 0.5)
+    first, reward = np.array([[True]]), np.array([[8.0]])
+    normalizer.normalize(reward, first, np.array([1]), np.ones((1, 1), bool), SINGLE_PROCESS)
+    normalizer.normalize(0 * reward, ~first, np.array([0]), np.zeros((1, 1), bool), SINGLE_PROCESS)
+    assert normalizer.discounted_return.tolist() == [8.0]
+
+
+def test_the_explained_variance_of_two_ranks_is_that_of_all_their_environments() -> None:
+    generator = np.random.default_rng(3)
+    targets = generator.normal([0.0, 5.0, -3.0], 1.0, (6, 3))
+    values, steps = targets + generator.normal([1.0, 0.0, 2.0], 0.5, (6, 3)), np.array([6, 4, 5])
+    parts: list[np.ndarray] = []
+    gather: Any = SimpleNamespace(gather=lambda array: parts.append(array) or array[np.newaxis])
+    for own in (slice(0, 1), slice(1, 3)):
+        explained_variance(values[:, own], targets[:, own], steps[own], gather)
+    both: Any = SimpleNamespace(gather=lambda _: np.array(parts))
+    found = explained_variance(values[:, :1], targets[:, :1], steps[:1], both)
+    assert found == pytest.approx(explained_variance(values, targets, steps, SINGLE_PROCESS))

@@ -21,6 +21,7 @@ from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.minibatches import cut_sequences
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -214,3 +215,43 @@ def test_the_code_of_an_environment_may_have_disabled_gradients(changes: dict[st
     with torch.no_grad():
         pool.compute_gradients(0, 0)
     assert buffers.shard_results.gradients.any(axis=1).all()
+
+
+def test_the_clip_range_of_values_is_annealed() -> None:
+    """In iteration 3 of 6, half of it remains."""
+    config, losses = dataclasses.replace(CONFIG, value_clip=True, total_steps=4 * 48 * 6), []
+    for changes, iteration in (({"clip": 0.02, "anneal_clip": True}, 3), ({"clip": 0.01}, 0), ({"clip": 0.02}, 0)):
+        buffers, learner, pool = sampled(dataclasses.replace(config, **changes))
+        advantages = learner.advantages(buffers.rollout)
+        learner.minibatches(buffers.rollout, advantages)
+        buffers.minibatches.coefficients[:] = learner.schedule.coefficients(iteration)
+        learner.model.value_head.bias.data += 0.015
+        pool.compute_gradients(0, 0)
+        losses.append(float(buffers.shard_results.loss_terms[:, 1].sum()))
+    annealed, half, whole = losses
+    assert annealed == half != whole
+
+
+def test_the_policy_of_a_probe_has_no_burn_in_steps() -> None:
+    config = dataclasses.replace(CONFIG, burn_in=3)
+    buffers, learner, _ = sampled(config, rollouts=2)
+    gradients = ShardGradients(config, inspect_task(config).distribution, learner.model, buffers)
+    sequences = cut_sequences(buffers.rollout.first, config.sequence_steps).astype(np.int64)
+    assert len(gradients.policy(sequences)) == sequences[:, 2].sum()
+
+
+def test_burn_in_steps_have_no_part_in_the_kl_of_a_penalty() -> None:
+    config = dataclasses.replace(CONFIG, objective="penalty", burn_in=3)
+    buffers, learner, pool = sampled(config)
+    planned(buffers, learner)
+    found = []
+    for shift in (0.0, 1.0):  # of the policy that acted, at the steps that count in no sequence of this minibatch
+        plan = buffers.minibatches
+        bounds = plan.bounds[0, 0]
+        counted = np.zeros((config.rollout_steps, 4), bool)
+        for start, n, length, _ in plan.sequences[plan.order[0, bounds[0] : bounds[-1]]].tolist():
+            counted[start : start + length, n] = True
+        buffers.rollout.policy_params[~counted] += shift * np.array([1, -1])
+        pool.compute_gradients(0, 0)
+        found.append(buffers.shard_results.loss_terms.sum(0))
+    np.testing.assert_array_equal(found[0], found[1])

@@ -8,6 +8,7 @@ import itertools
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,3 +171,18 @@ def test_profiles_are_plotted(tmp_path: Path, run_command: Callable[..., subproc
     assert "sequential KL" in (tmp_path / "kl.svg").read_text()
     with pytest.raises(ConfigError, match="--kl-profile-every"):
         read_profiles(tmp_path)
+
+
+def test_a_profile_ends_with_a_last_policy_that_was_not_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kl_profile, "MAX_RECORDED_POLICIES", 4)
+    calls = iter(range(100))
+    gradients: Any = SimpleNamespace(policy=lambda _: np.full((5, 2), float(next(calls))))
+    distribution: Any = SimpleNamespace(kl=lambda p, q: np.abs(p - q).sum(axis=-1))
+    recorder = KLRecorder(SMALL, distribution, gradients)  # of 6 steps, 0, 1, 2, and 6 are recorded
+    minibatches: Any = SimpleNamespace(bounds=np.array([[[0, 1]]]), sequences=np.array([[0, 0, 5, -1]]))
+    recorder.begin(minibatches)
+    for step in (1, 2, 3):
+        recorder.record(step)
+    profile = recorder.end(3)
+    assert profile.steps.tolist() == [0, 1, 2, 3]
+    assert profile.reference[-1] == 0 < profile.reference[-2]

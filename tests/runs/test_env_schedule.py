@@ -13,6 +13,7 @@ from conftest import worker_processes
 from public_helpers import csv_rows
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
+from shmppo.envs.schedule import read_options, write_options
 from shmppo.evaluate import EvaluateConfig, as_text
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.decisions import Decisions
@@ -218,3 +219,10 @@ def test_decisions_that_cannot_be_made_are_refused(changes: dict[str, object], m
     with pytest.raises(ConfigError, match=message):
         train(dataclasses.replace(BASE, **changes, run_dir=str(tmp_path / "run")))
     assert not worker_processes()
+
+
+def test_shorter_options_replace_longer_ones() -> None:
+    memory = np.zeros(64, np.uint8)
+    for options in ({"level": 1000}, {"level": 1}, {}):
+        write_options(options, memory)
+        assert read_options(memory) == options

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import summary_of
 from public_helpers import csv_rows
@@ -21,12 +22,14 @@ from shmppo.config.flags import parse_resume, parse_start
 from shmppo.config.resumable import RESUMABLE
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
+from shmppo.parallel.process_group import SINGLE_PROCESS
+from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.storage.checkpoint import BEST, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.storage.history import copy_history
+from shmppo.storage.history import copy_history, remove_later
 from shmppo.storage.run_directory import MetricsFile
 
 BASE = TrainConfig(
@@ -281,3 +284,132 @@ def test_wrong_options_of_decisions_are_refused_before_a_file_is_written(whole: 
     with pytest.raises(ConfigError, match="--stop-when foo is not a metric of this run"):
         resume(run_dir, total_steps=2000, anneal_steps=2000, stop_when=("foo>=1",))
     assert (run_dir / "config.json").read_text() == before
+
+
+def test_an_episode_that_replaces_a_lost_one_can_be_restored_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig(
+        env="schedules:Leveled",
+        env_schedule="schedules:levels",
+        num_envs=4,
+        rollout_steps=4,
+        seq_len=4,
+        minibatches=2,
+        hidden_size=8,
+        workers=0,
+        quiet=True,
+        total_steps=4 * 4 * 4,
+        run_dir=str(tmp_path / "run"),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("shmppo.runs.training.REPLAY_LIMIT", 3)
+        train(dataclasses.replace(config, stop_at_iteration=1))
+    assert not resume(tmp_path / "run", stop_at_iteration=2)["exact"]
+    assert load_selected_checkpoint(tmp_path / "run")["actions"]["numbers"].tolist() == [1] * 4
+    resume(tmp_path / "run", stop_at_iteration=3)
+    # Episodes of 7 steps that began in iteration 2 end in iteration 3. The next ones have one step.
+    actions = load_selected_checkpoint(tmp_path / "run")["actions"]
+    assert (actions["numbers"].tolist(), actions["lengths"].tolist()) == ([2] * 4, [1] * 4)
+
+
+def test_the_info_of_a_lost_episode_does_not_count_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig(
+        env="environments:Reach",
+        info_keys=("reward/distance:sum", "reward/control:sum"),
+        num_envs=4,
+        rollout_steps=5,
+        seq_len=5,
+        minibatches=2,
+        hidden_size=8,
+        workers=0,
+        quiet=True,
+        total_steps=4 * 5 * 4,
+        run_dir=str(tmp_path / "run"),
+    )
+    monkeypatch.setattr("shmppo.runs.training.REPLAY_LIMIT", 1)
+    train(dataclasses.replace(config, stop_at_iteration=2))
+    resume(tmp_path / "run")
+    last = csv_rows(tmp_path / "run" / "metrics.csv")[-1]
+    terms = float(last["info/reward/distance"]) + float(last["info/reward/control"])
+    assert terms == pytest.approx(float(last["return_mean_100"]))
+
+
+def test_a_lost_episode_does_not_count_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each episode of `Counter` has 7 steps with a reward of 1."""
+    config = TrainConfig(
+        env="environments:Counter",
+        num_envs=4,
+        rollout_steps=5,
+        seq_len=5,
+        minibatches=2,
+        hidden_size=8,
+        workers=0,
+        quiet=True,
+        total_steps=4 * 5 * 4,
+        run_dir=str(tmp_path / "run"),
+    )
+    monkeypatch.setattr("shmppo.runs.training.REPLAY_LIMIT", 1)
+    train(dataclasses.replace(config, stop_at_iteration=1))
+    resume(tmp_path / "run")
+    last = csv_rows(tmp_path / "run" / "metrics.csv")[-1]
+    assert (float(last["return_mean_100"]), float(last["length_mean_100"])) == (7, 7)
+
+
+def test_another_annealing_of_the_clip_range_makes_the_run_inexact(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, lr_schedule="constant", anneal_clip=True, run_dir=str(tmp_path / "run"))
+    train(dataclasses.replace(config, stop_at_iteration=3))
+    (reason,) = resume(tmp_path / "run", anneal_steps=4 * 32 * 9, stop_at_iteration=4)["inexact_reasons"]
+    assert reason.startswith("resumed at iteration 3 with --anneal-steps 1152")
+
+
+def test_profiles_after_a_checkpoint_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "kl").mkdir()
+    for iteration in range(1, 5):
+        (tmp_path / "kl" / f"{iteration:06d}.npz").touch()
+    remove_later(tmp_path, 2)
+    assert sorted(path.stem for path in (tmp_path / "kl").iterdir()) == ["000001", "000002"]
+
+
+def test_another_opponent_of_evaluations_begins_without_a_best_value(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE,
+        env="agent_environments:Nim",
+        action_masks=True,
+        self_play=(),
+        opponent_every=1,
+        eval_every=1,
+        eval_episodes=2,
+        best_by="eval/return",
+        stop_at_iteration=1,
+        run_dir=str(tmp_path / "run"),
+    )
+    train(config)
+    values = []
+    for changes in ({}, {"eval_opponent": "agent_environments:take_one"}):
+        request = ResumeRequest(tmp_path / "run", {"stop_at_iteration": 2, **changes}, trust=("agent_environments",))
+        values.append(prepare_resume(SINGLE_PROCESS, request)[1].checkpoint["best_value"])
+    assert values[1] == -np.inf < values[0]
+
+
+def test_a_run_whose_last_evaluation_fails_can_be_resumed(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE,
+        env="faulty_environments:FaultyInEvaluation",
+        eval_every=7,
+        eval_env_kwargs={"fails": True},
+        run_dir=str(tmp_path / "run"),
+    )
+    with pytest.raises(ShmppoError, match="the evaluation of iteration 6 failed"):
+        train(config)
+    assert resume(tmp_path / "run", eval_env_kwargs={"fails": False})["evaluation"]["iteration"] == 6
+
+
+def test_a_reason_that_a_resume_finds_again_is_named_once(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE, env="CartPole-v1", env_backend="vector", stop_at_iteration=1, run_dir=str(tmp_path / "run")
+    )
+    (reason,) = train(config)["inexact_reasons"]
+    assert resume(tmp_path / "run", stop_at_iteration=2)["inexact_reasons"].count(reason) == 1

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import published
 from helpers import make_collectors, memory_digest
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
 from shmppo.errors import EnvError
 from shmppo.ppo.minibatches import cut_sequences
-from shmppo.sampling.collector import SequenceStarts
+from shmppo.sampling.collector import Collector, EpisodeInProgress, SequenceStarts
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
 
@@ -177,3 +180,16 @@ def test_without_a_recurrent_core_no_state_is_stored() -> None:
     for t in range(10):
         assert starts.next_step == t  # every step is a sequence
         starts.update(t, np.array([t == 3, False]), np.zeros((2, 0), np.float32), stored)
+
+
+@pytest.mark.parametrize(("seeding", "known"), [("episode", True), ("once", False)])
+def test_an_episode_without_a_seed_of_its_own_is_not_replayed(seeding: Any, known: bool) -> None:
+    """Not even before its first step: its first observation may be that of every episode."""
+
+    config = dataclasses.replace(CONFIG, env="CartPole-v1", workers=0, episode_seeding=seeding)
+    task = inspect_task(config)
+    buffers, learner = published(config, task)
+    collector = Collector(config, task, learner.model, buffers, range(5), np.zeros(2, np.int64))
+    episode = EpisodeInProgress(0, 3, np.zeros((0, 1), np.float32), 1)
+    assert (collector._to_restore(episode, buffers.carries[0]).actions is not None) == known
+    collector.close()

@@ -23,6 +23,7 @@ from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.collector import Collector
+from shmppo.sampling.pool import Pool
 from shmppo.utils.phase_timer import PhaseTimer
 
 CONFIG = TrainConfig(
@@ -212,3 +213,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_impossible_options_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(CONFIG, **fields)
+
+
+def test_the_state_drift_of_an_update_is_the_mean_over_its_refreshes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drifts: list[float] = []
+    refresh = Pool.refresh_states
+
+    def keep(pool: Pool) -> float:
+        drifts.append(refresh(pool))
+        return drifts[-1]
+
+    monkeypatch.setattr(Pool, "refresh_states", keep)
+    config = dataclasses.replace(
+        CONFIG, refresh_states=True, epochs=3, stop_at_iteration=1, workers=0, quiet=True, run_dir=str(tmp_path / "run")
+    )
+    train(config)
+    (row,) = csv_rows(tmp_path / "run" / "metrics.csv")
+    assert len(set(drifts)) == 2
+    assert float(row["state_drift"]) == pytest.approx(np.mean(drifts))

@@ -365,3 +365,12 @@ def test_a_round_robin_needs_a_game_of_two(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--round-robin needs a game of 2 agents, not 3; use --opponent"):
         _round_robin(options, arguments)
     assert not steps
+
+
+def test_the_share_of_the_latest_opponents_is_rounded_up(tmp_path: Path) -> None:
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=4, opponent_latest=0.3, opponent_every=1)
+    buffers, _, _ = sampled(config)
+    pool = OpponentPool(config, buffers, tmp_path)
+    for iteration in range(2):
+        pool.fill(iteration)
+    assert pool.state()["chosen"] == [1, 1, 0, 0]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
+from faulty_environments import FailsSometimes
 from public_helpers import exit_code, raises
 
 from shmppo import TrainConfig, resume, train
+from shmppo.envs.sync_vector_env import GymnasiumHandle
 from shmppo.train import main
 
 BASE = TrainConfig(
@@ -50,3 +53,21 @@ def test_a_resume_continues_the_count_of_failed_episodes_and_the_seconds(tmp_pat
     assert resumed["wall_seconds"] > stopped["wall_seconds"]
     for phase, seconds in stopped["phase_seconds"].items():
         assert resumed["phase_seconds"][phase] >= seconds, phase
+
+
+def test_an_environment_that_fails_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    closed: list[Any] = []
+    make = GymnasiumHandle.make
+    monkeypatch.setattr(GymnasiumHandle, "make", lambda handle: made.append(handle) or make(handle))
+    monkeypatch.setattr(FailsSometimes, "close", lambda env: closed.append(env))
+    config = dataclasses.replace(
+        BASE,
+        env="faulty_environments:FailsSometimes",
+        env_kwargs={"how": "raise"},
+        skip_bad_episodes=True,
+        run_dir=str(tmp_path / "run"),
+    )
+    train(config)
+    assert len(made) > 4
+    assert len(closed) >= len(made)
