@@ -296,3 +296,13 @@ def test_agents_that_have_not_joined_an_episode_have_no_observation_of_the_one_b
     envs.reset_all(0)
     assert not envs.active[1]
     assert not envs.obs[0][1].any()
+
+
+@pytest.mark.parametrize(("seeding", "seeded"), [("episode", [True, True]), ("once", [True, False])])
+def test_which_resets_get_a_seed(seeding: Any, seeded: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    envs, seeds = rows_of(dataclasses.replace(CROWD, episode_seeding=seeding), envs=1), []
+    reset = envs._envs[0].reset
+    monkeypatch.setattr(envs._envs[0], "reset", lambda **given: (seeds.append(given["seed"]), reset(**given)))
+    envs.reset_all(0)
+    envs.reset_env(0, 1)
+    assert [seed is not None for seed in seeds] == seeded

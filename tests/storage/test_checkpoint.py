@@ -6,7 +6,10 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import summary_of
 
@@ -16,6 +19,7 @@ from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
+from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint
@@ -127,6 +131,14 @@ def test_an_environment_that_also_fails_to_close_does_not_hide_its_error(
     assert load_selected_checkpoint(run_dir)["iteration"] == 1
     assert (run_dir / "failed_episode.json").is_file()
     assert "close raised OSError('the simulator is gone')" in (run_dir / "run.log").read_text()
+
+
+def test_the_steps_of_a_failed_rollout_are_those_that_the_worker_of_the_environment_has_begun() -> None:
+    session: Any = Session.__new__(Session)
+    session.config = dataclasses.replace(BASE, workers=2)
+    session.buffers = SimpleNamespace(control=SimpleNamespace(progress=np.array([[3 * 32 + 20, 0], [3 * 32 + 7, 0]])))
+    session.state = SimpleNamespace(actions=SimpleNamespace(iteration=3))
+    assert [session._steps_begun(n) for n in range(4)] == [20, 20, 7, 7]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
