@@ -49,7 +49,7 @@ PANELS = {
     "Walker2d-v5": Panel({"walker2d": "no memory"}, 2600, "train_return_100"),
     "Swimmer-v5": Panel({"swimmer": "no memory"}, 360, "train_return_100"),
     "Ant-v5": Panel({"ant": "no memory"}, 1327, "train_return_100", "RL Zoo (v3)"),
-    "Humanoid-v5": Panel({"humanoid": "no memory"}, 716, "train_return_100", "CleanRL (v4)"),
+    "Humanoid-v4": Panel({"humanoid_v4": "no memory"}, 716, "train_return_100", "CleanRL"),
     "LunarLander-v3": Panel({"lunarlander": "no memory"}, 200, "train_return_100"),
     "MiniGrid-MemoryS9": Panel({"minigrid_memory": "LSTM"}, 0.85, "train_return_100"),
     "Pong": Panel({"pong": "LSTM"}, 19, "train_return_100"),
