@@ -13,6 +13,7 @@ from helpers import make_run_directory
 
 from shmppo.config.checks import integer
 from shmppo.config.flags import parse_start
+from shmppo.config.resumable import resumed_config
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
@@ -187,3 +188,17 @@ def test_a_configuration_is_the_same_after_a_round_trip_through_its_file(tmp_pat
     (tmp_path / "run" / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):
         load_config(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"eval_every": 3}, {"eval_episodes": 3}, {"eval_sample": True}, {"eval_env_kwargs": {"size": 3}},
+        {"eval_opponent": "players:best"},
+    ],
+)  # fmt: skip
+def test_a_resume_cannot_change_an_evaluation_that_a_schedule_may_read(change: dict[str, Any]) -> None:
+    config = TrainConfig(eval_every=5)
+    assert resumed_config(config, change, Path("run")) == dataclasses.replace(config, **change)
+    with pytest.raises(ConfigError, match=f"^--{next(iter(change)).replace('_', '-')} belongs to the run"):
+        resumed_config(dataclasses.replace(config, env_schedule="levels:rising"), change, Path("run"))

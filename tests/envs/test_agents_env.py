@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agent_environments import Crowd
 from gymnasium import spaces
 from helpers import assert_refused
 
 from shmppo.config.combinations import NEED_ONE_AGENT
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv
+from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import EnvError
 
 CROWD = TrainConfig(
@@ -306,3 +308,66 @@ def test_which_resets_get_a_seed(seeding: Any, seeded: list[bool], monkeypatch: 
     envs.reset_all(0)
     envs.reset_env(0, 1)
     assert [seed is not None for seed in seeds] == seeded
+
+
+def test_an_agent_that_leaves_without_a_flag_is_truncated() -> None:
+    script = Script()
+    script.steps = (*script.steps[:2], ("a", "a", {}, "", ""))
+    env = AgentsEnv(script, CROWD)
+    env.reset()
+    results = [[values.tolist() for values in env.step([0, 1])[1:]] for _ in range(3)]
+    assert results[1:] == [[[False, False], [False, False]], [[False, False], [False, True]]]
+
+
+def test_the_checks_before_a_run_see_the_truncation_and_the_rewards_of_all_agents() -> None:
+    view = AgentsView(AgentsEnv(Script(), CROWD))
+    view.reset()
+    steps = [view.step(0)[1:4] for _ in range(4)]
+    assert steps == [(1.0, False, False), (12.0, False, False), (24.0, False, False), (48.0, False, True)]
+
+
+def test_in_the_checks_before_a_run_other_agents_take_an_allowed_action() -> None:
+    class Masked(Script):
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Dict(observation=super().observation_space(agent), action_mask=spaces.MultiBinary(2))
+
+        def look(self) -> dict[str, Any]:
+            masks = {"a": np.array([1, 0], np.int8), "b": np.array([0, 1], np.int8)}
+            return {name: {"observation": np.zeros(1, np.float32), "action_mask": mask} for name, mask in masks.items()}
+
+        def reset(self, **_: Any) -> tuple[dict, dict]:
+            super().reset()
+            self.agents = ["a", "b"]
+            return self.look(), {}
+
+        def step(self, actions: dict[str, int]) -> tuple[dict, ...]:
+            _, *others = super().step(actions)
+            return self.look(), *others
+
+    script = Masked()
+    view = AgentsView(AgentsEnv(script, dataclasses.replace(CROWD, action_masks=True)))
+    view.reset()
+    view.step(0)
+    assert script.taken == [{"a": 0, "b": 1}]
+
+
+@pytest.mark.parametrize("change", ["none", "rewards", "an early end"])
+def test_an_episode_is_restored_only_if_it_is_the_same(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    envs, step = rows_of(CROWD, 1), Crowd.step
+    envs.reset_all(0)
+    for _ in range(2):
+        envs.step([1] * 3, np.zeros(3), *np.zeros((2, 3), bool))
+    episodes = [EpisodeToRestore(0, [1, 1], int(code), None) for code in envs.hashes]
+
+    def changed(env: Crowd, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
+        assert env.agents, "it is stepped after its end"
+        if change == "an early end":
+            env._length = 1
+        observations, rewards, *others = step(env, actions)
+        if change == "rewards":
+            rewards = {name: reward + 1 for name, reward in rewards.items()}
+        return observations, rewards, *others  # type: ignore[return-value]
+
+    monkeypatch.setattr(Crowd, "step", changed)
+    assert envs.restore(episodes, np.zeros(2, np.int64)) == [change == "none"] * 3
+    envs.close()

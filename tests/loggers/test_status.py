@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,3 +90,9 @@ def test_the_remaining_time_is_that_of_the_remaining_iterations(monkeypatch: pyt
     assert (status.remaining, status.elapsed) == (4.5, 3.5)
     status.add(row(4), [], 0)
     assert status.remaining == 0.0
+
+
+def test_the_steps_are_those_of_all_ranks() -> None:
+    status = new_status(dataclasses.replace(CONFIG, ranks=3))
+    status.control.progress[:, 0] = 8, 4
+    assert status.steps == 3 * 48

@@ -202,3 +202,20 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
     with pytest.raises(ConfigError):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_changes_its_row_does_not_change_that_of_others() -> None:
+    rows = []
+
+    class Changing:
+        def start(self, *arguments: object) -> None: ...
+
+        def log(self, row: dict[str, float]) -> None:
+            rows.append(dict(row))
+            row.clear()
+
+    given = {"iteration": 1.0}
+    loggers = LoggerList(loggers=[Changing(), Changing()])
+    loggers.start(Path(), SMALL, 0)
+    loggers.log(given)
+    assert rows == [given, given] == [{"iteration": 1.0}] * 2

@@ -10,11 +10,15 @@ import torch
 from helpers import ACTION_SIZE, CORES, KERNELS, OBS_SIZE, learning_network, random_states, small_network
 from torch import Tensor
 
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import (
     ActorCritic,
     Trunk,
+    build_model,
     move_parameters,
     parameter_offsets,
+    parameter_shapes,
     parameter_views,
     weights_sha256,
 )
@@ -142,3 +146,14 @@ def test_weights_hash_is_of_float32_bytes_in_state_dict_order() -> None:
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([[3.0]])]
     expected = hashlib.sha256(np.array([1, 2, 3], "<f4").tobytes()).hexdigest()
     assert weights_sha256(tensors) == expected
+
+
+@pytest.mark.parametrize("network", [None, "networks:leaky"])
+def test_making_a_network_does_not_change_the_random_numbers_of_torch(network: str | None) -> None:
+    config = TrainConfig(env="CartPole-v1", network=network, workers=0)
+    task = inspect_task(config)
+    before = torch.get_rng_state()
+    shapes = parameter_shapes(config, task.observation, task.distribution)
+    model = build_model(config, task.observation, task.distribution)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert shapes == {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

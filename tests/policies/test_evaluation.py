@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.policies import video
 from shmppo.policies.evaluation import evaluate
+from shmppo.policies.opponents import round_robin_table
 from shmppo.policies.policy import trained_from
 from shmppo.policies.video import VideoRecorder
 from shmppo.runs.trainer import train
@@ -274,3 +276,41 @@ def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp
     else:
         assert result.returncode == 2
         assert "MuJoCo needs EGL" in result.stderr.splitlines()[-1]
+
+
+def test_the_options_of_an_evaluation_are_those_of_the_last_iteration(run_dir: Path) -> None:
+    schedule = {"9": {"level": 1}, "10": {"level": 2}}
+    state = load_selected_checkpoint(run_dir) | {"reset_options": json.dumps(schedule)}
+    assert trained_from(state).options == {"level": 2}
+
+
+def test_a_gif_has_the_speed_of_its_frames(tmp_path: Path) -> None:
+    with VideoRecorder(tmp_path / "a.gif") as recorder:
+        for k in range(3):
+            recorder.add(np.full((8, 8, 3), 80 * k, np.uint8), 25)
+    assert pytest.importorskip("imageio.v3").immeta(tmp_path / "a.gif")["duration"] == 40, "in ms"
+
+
+@pytest.mark.parametrize(
+    ("given", "set_now"),
+    [
+        ({"DISPLAY": ":0"}, {}),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, {}),
+        ({}, {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "osmesa"}),
+        ({"MUJOCO_GL": "glfw", "SDL_VIDEODRIVER": "x11"}, {}),
+    ],
+)
+def test_without_a_display_the_user_still_chooses_how_to_render(
+    given: dict[str, str], set_now: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(video.ctypes.util, "find_library", lambda name: "it" if name == "OSMesa" else None)
+    monkeypatch.setattr(os, "environ", dict(given))
+    video.render_without_display()
+    assert os.environ == given | set_now
+
+
+def test_a_draw_of_a_round_robin_scores_half_a_win() -> None:
+    shares = {(0, 1): {"win": 0.5, "draw": 0.25, "loss": 0.25}}
+    rows = [line.split() for line in round_robin_table(["a", "b"], shares).splitlines()]
+    assert rows[1:] == [["1", "a", "-", "62.5", "62.5"], ["2", "b", "37.5", "-", "37.5"]]

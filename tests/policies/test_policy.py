@@ -119,3 +119,26 @@ def test_the_observation_of_an_agent_has_the_same_name_with_all_flags(flags: tup
     config = TrainConfig(env="agent_environments:Crowd", env_kwargs={"masks": masks}, workers=0, **options)
     added = [flag.removeprefix("critic_") for flag in flags] + ["action_mask"] * masks
     assert input_names(config, inspect_task(config).observation) == ["obs", *added]
+
+
+def test_hidden_numbers_of_an_observation_are_not_seen(tmp_path: Path) -> None:
+    train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), **CASES["vector"]))
+    policy = load_policy(tmp_path / "run")
+    still, moving = (policy.act(np.array([0.6, 0.8, velocity])) for velocity in (0.0, 8.0))
+    np.testing.assert_array_equal(np.concatenate(still), np.concatenate(moving))
+
+
+def test_a_state_that_act_has_returned_does_not_change(run: Path) -> None:
+    policy = load_policy(run)
+    observation = make_environment(policy.config).reset(seed=0)[0]
+    for obs in (observation, stacked([observation])):
+        state = policy.act(obs)[1]
+        before = state.copy()
+        policy.act(obs, state)
+        np.testing.assert_array_equal(state, before)
+
+
+def test_a_policy_of_the_kernels_acts_on_a_machine_without_them(run: Path, not_compiled: pytest.MonkeyPatch) -> None:
+    policy = load_policy(run)
+    assert policy.config.kernel != "native"
+    policy.act(make_environment(policy.config).reset(seed=0)[0])

@@ -330,3 +330,21 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypat
     with pytest.raises(ShmppoError, match=r"the search cannot continue: .*No space left on device; repair this, and"):
         module.search(replace(OPTIONS, search_dir=tmp_path / "search"), BASE)
     assert not ArtificialRun.busy, "the cores are free"
+
+
+def test_only_the_first_trial_checks_the_environment_and_seeds_follow_that_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BASE", replace(BASE, seed=7))
+    configs: dict[int, list[TrainConfig]] = {}
+    start = ArtificialRun.start
+
+    def record(run: ArtificialRun, cores: list[int], *flags: str) -> None:
+        configs.setdefault(run.trial, []).append(run.config)
+        start(run, cores)
+
+    monkeypatch.setattr(ArtificialRun, "start", record)
+    search(tmp_path / "search", replace(OPTIONS, trials=2, rungs=1, seeds=2))
+    assert {trial: [config.seed for config in own] for trial, own in configs.items()} == {0: [7, 8], 1: [7, 8]}
+    checked = {trial: {config.check_determinism for config in own} for trial, own in configs.items()}
+    assert checked == {0: {BASE.check_determinism}, 1: {0}}

@@ -169,3 +169,12 @@ def test_a_dimension_without_two_finite_bounds_is_refused(bounds: tuple[float, f
     with pytest.raises(ConfigError, match=message):
         distribution_for(space, "--env X", beta=True)
     distribution_for(spaces.Dict({"gear": spaces.Discrete(3)}), "--env X", beta=True)
+
+
+def test_actions_at_a_bound_have_finite_densities_and_gradients() -> None:
+    distribution = Beta(spaces.Box(-2, 3, (2,)), "a test")
+    params, ones = raw(2.0, 3.0, 4.0, 5.0).astype(np.float32)[None], np.ones((1, 2), np.float32)
+    actions = distribution.from_env(np.array([[-2.0, 3.0]], np.float32))
+    np.testing.assert_array_equal(actions, np.float32([[MARGIN, 1 - MARGIN]]))
+    assert np.isfinite(distribution.log_prob(params, actions)).all()
+    assert np.isfinite(distribution.log_prob_grad(params, actions, ones)).all()

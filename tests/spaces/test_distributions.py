@@ -261,3 +261,11 @@ def test_an_unsupported_action_space_is_refused_by_name(name: str) -> None:
     ) as raised:
         distribution_for(space, "--env MyEnv-v0")
     assert "\n" not in str(raised.value)
+
+
+def test_a_dimension_with_equal_bounds_is_not_squashed() -> None:
+    distribution = distribution_for(spaces.Box(np.float32([-1, 2]), np.float32([1, 2])), "a test", squash=True)
+    p, _, actions = drawn(distribution, 5)
+    assert np.isfinite(distribution.log_prob(p, actions)).all()
+    assert np.isfinite(distribution.entropy(p)).all()
+    assert all(action[1] == 2 for action in distribution.to_env(actions))

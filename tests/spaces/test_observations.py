@@ -28,7 +28,7 @@ from shmppo.runs.trainer import resume, train
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.spaces.distributions import DiagonalGaussian
-from shmppo.spaces.observations import ObservationError, observation_spec
+from shmppo.spaces.observations import Leaf, ObservationError, observation_spec
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
 
@@ -354,3 +354,20 @@ def test_an_environment_that_changes_its_action_does_not_change_the_previous_act
     env = PreviousStepWrapper(Scales(), action=True, reward=False)
     observation, *_ = env.step(np.array([0.1, 0.2], np.float32))
     np.testing.assert_allclose(observation["prev_action"], [0.1, 0.2])
+
+
+def test_the_channels_of_an_image_with_equal_first_and_last_axes_are_last() -> None:
+    (leaf,) = observation_spec(spaces.Box(0, 255, (36, 40, 36), np.uint8), "a test").leaves
+    assert (leaf.image_channels, leaf.image_size) == ("last", (36, 36, 40))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "value", "message"),
+    [
+        (Leaf((), "mask", (3,), (3,), "uint8"), np.array([0, 1, 2]), "obs is outside its space, .* 0 and 1"),
+        (Leaf((), "codes", (1,), (), "int32", (0,), (3,)), 1.5, "obs has type float64, but it must contain integers"),
+    ],
+)
+def test_masks_and_codes_are_not_rounded(leaf: Leaf, value: Any, message: str) -> None:
+    with pytest.raises(ObservationError, match=f"^{message}$"):
+        leaf.to_storage(value)

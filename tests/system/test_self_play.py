@@ -25,7 +25,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.evaluate import EvaluateConfig, _round_robin
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.opponents import PolicyOpponent
+from shmppo.policies.opponents import PolicyOpponent, load_opponent
 from shmppo.policies.policy import load_trained
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
@@ -374,3 +374,23 @@ def test_the_share_of_the_latest_opponents_is_rounded_up(tmp_path: Path) -> None
     for iteration in range(2):
         pool.fill(iteration)
     assert pool.state()["chosen"] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_an_opponent_samples_its_actions_if_the_policy_does(stochastic: bool, run: dict[str, Any]) -> None:
+    trained = load_trained(Path(run["run_dir"]), trust=TRUST)
+    envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
+    envs.reset_all(0)
+    opponent, played = load_opponent(run["run_dir"], trained, TRUST, {}, stochastic=stochastic), set()
+    for seed in range(9):
+        opponent.begin(envs, seed)
+        with torch.inference_mode():
+            played.add(tuple(opponent.act(range(trained.config.rows))))
+    assert (len(played) > 1) == stochastic
+    envs.close()
+
+
+def test_without_an_opponent_the_policy_plays_all_agents(run: dict[str, Any]) -> None:
+    result = evaluate(run["run_dir"], episodes=9, trust=TRUST)
+    assert result.returns == [0.0] * 9, "the sum over both agents"
+    assert set(result.info) == {"info/return/one", "info/return/two"}

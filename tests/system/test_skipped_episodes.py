@@ -12,6 +12,7 @@ from public_helpers import exit_code, raises
 
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.sync_vector_env import GymnasiumHandle
+from shmppo.policies.evaluation import evaluate
 from shmppo.train import main
 
 BASE = TrainConfig(
@@ -71,3 +72,10 @@ def test_an_environment_that_fails_is_closed(tmp_path: Path, monkeypatch: pytest
     train(config)
     assert len(made) > 4
     assert len(closed) >= len(made)
+
+
+def test_an_evaluation_skips_no_episode_of_a_run_that_did(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="faulty_environments:FailsSometimes", env_kwargs={"how": "raise"})
+    train(dataclasses.replace(config, skip_bad_episodes=True, total_steps=4 * 48, run_dir=str(tmp_path / "run")))
+    with raises("EnvError", "the simulation exploded"):
+        evaluate(tmp_path / "run", episodes=9, trust=("faulty_environments",))

@@ -22,6 +22,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
+from shmppo.tools import run_process
 from shmppo.tools.run_process import RunProcess
 from shmppo.tools.seeds import train_seeds
 from shmppo.utils.files import write_json
@@ -227,3 +228,22 @@ def test_wrong_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ConfigError, match="--seeds cannot be combined with torchrun"):
         train_seeds(config, (1, 2), 1)
+
+
+def test_a_seed_that_is_named_twice_is_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    train_seeds(replace(SMALL, total_steps=128, run_dir="run"), (3, 3), 1)
+    assert sum("run-s3" in line for line in capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("cores", "workers"), [([0], "0"), ([0, 1, 2], "3"), (list(range(6)), "4")])
+def test_a_run_has_a_worker_per_core_but_not_more_than_environments(
+    cores: list[int], workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(run_process.subprocess, "Popen", lambda words, **_: started.append(words))
+    RunProcess(SMALL, tmp_path / "run").start(cores)
+    assert [words[len(words) - words[::-1].index("--workers")] for words in started] == [workers]

@@ -334,3 +334,9 @@ def test_a_run_with_several_ranks_is_refused(trained: Path, tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=rf"^{run_dir} has 2 ranks, whose iterations cannot be executed again by"):
             call()
     assert verify_run(run_dir, iterations=0).equal
+
+
+def test_a_run_with_sharded_learning_is_reproduced_without_workers(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, workers=1, learning="sharded", total_steps=4 * 16 * 2)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert verify_run(tmp_path / "run", from_iteration=0, workers=0).equal
