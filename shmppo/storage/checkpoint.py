@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, print_warning
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint, write_checkpoint
-from shmppo.utils.files import replaced_file, sync_file, user_path
+from shmppo.utils.files import replaced_file, user_path
 
 NAME, BEFORE = "checkpoint.pt", "checkpoint-1.pt"
 BEST, KEPT = "checkpoint-best.pt", "checkpoint-iteration-"
@@ -103,14 +103,12 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[st
 
 def _duplicate(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it if the file system has no hard links."""
-    temporary = target.with_name(target.name + ".partial")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(source, temporary)
-    except OSError:
-        shutil.copyfile(source, temporary)
-        sync_file(temporary)
-    os.replace(temporary, target)
+    with replaced_file(target) as temporary:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
 
 
 def load_selected_checkpoint(

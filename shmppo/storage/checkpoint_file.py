@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from shmppo.errors import ConfigError
-from shmppo.utils.files import sync_file
 
 FORMAT = 1
 _MAGIC = b"shmppo checkpoint\n"
@@ -24,7 +23,7 @@ class DamagedCheckpointError(ConfigError):
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and flush it to the disk. state: tensors, numbers, and text.
+    """Write a checkpoint. state: tensors, numbers, and text.
 
     Raises:
         OSError: if the file cannot be written.
@@ -35,7 +34,6 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     with open(path, "wb") as file:
         file.write(_header(content))
         file.write(content)
-    sync_file(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY, TEACHER
 from shmppo.tools.verify import read_run
-from shmppo.utils.files import read_object, user_path, write_json
+from shmppo.utils.files import read_object, replaced_file, user_path, write_json
 
 KEPT = ("fingerprint", "inexact_reasons", "initial_weights", "iteration", "env_steps", "reset_options")
 """What the checkpoint keeps besides the configuration, the weights, and the normalizers."""
@@ -61,7 +61,8 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     }
     try:
         target.mkdir(parents=True)
-        write_checkpoint(target / NAME, content)
+        with replaced_file(target / NAME) as temporary:
+            write_checkpoint(temporary, content)
         if config["teacher"]:
             shutil.copytree(run_dir / TEACHER, target / TEACHER)
         write_json(target / CONFIG, described)

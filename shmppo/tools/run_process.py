@@ -47,8 +47,8 @@ class RunProcess:
         if (run_dir / "config.json").is_file():
             own = TrainConfig(**self.config.to_json())  # config.json has defaults in place of None
             stored = load_config(run_dir)
-            moved = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
-            different = " and ".join(different_fields(stored, own) + moved)
+            others = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
+            different = " and ".join(different_fields(stored, own) + others)
             require(not different, f"{run_dir} has a run with another {different}; name another directory")
 
     def start(self, cores: list[int], *flags: str) -> None:
