@@ -216,7 +216,7 @@ def measurement(path: Path) -> str:
     commits = ", ".join(named) or known["commit"]
     machine = f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {known['processor']}, torch {known['torch']}"
     note = f" {known['note']}" if known["note"] else ""
-    at = f"commits {commits}; the last rows" if "," in commits else f"commit {commits}"
+    at = f"commits {commits}; the rows of {known['commit']}" if "," in commits else f"commit {commits}"
     return f"*Measured at {at} ({machine}) by* `{known['command']}`.{note}\n"
 
 

@@ -261,8 +261,8 @@ class ObjectiveOptions:
     log-probability of the actions in --demonstrations. With all of them, the critic learns from rewards."""
     demonstrations: str | None = None
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
-    `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). A resumed run takes
-    another value for a file that has moved. None: no demonstrations."""
+    `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). If the file has moved,
+    give its new path when you resume the run. None: no demonstrations."""
     ratio: Literal["joint", "per-dimension"] = "joint"
     """The ratio that is clipped. joint: one ratio of the whole action. per-dimension: one of each action dimension
     (DISC, arXiv 1905.02363)."""

@@ -44,7 +44,7 @@ class ProcessOptions:
     checkpoint_every: int | None = None
     """Iterations between checkpoints. A run also writes a checkpoint at its start, every ten minutes, at its end, after
     a stop signal, and with each new best value of --best-by. It keeps the last two and the best one. None: only
-    these."""
+    at these times."""
     keep_every: int | None = None
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
@@ -101,8 +101,8 @@ class EvaluationOptions:
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
     except durations and state_drift, such as eval/return or info/is_success. Metrics of training are compared
-    in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run, those of evaluations each
-    time."""
+    in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of evaluations after each
+    one."""
     stop_when: tuple[str, ...] = ()
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""

@@ -1,7 +1,8 @@
 """What is decided from metrics: the best checkpoint (--best-by), the end of the run (--stop-when), and the curriculum.
 
-Decisions read only metrics that depend on nothing but the configuration, so crashes, stops, and resumes do not change
-them.
+Decisions read only metrics that depend on nothing but the configuration, so crashes, signals, --stop-at-iteration, and
+resumes do not change them. A run that a callback has stopped, or that is made longer, has one more comparison for
+--best-by.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from shmppo.loggers.trackers import Row
 
 log = logging.getLogger(__name__)
 
-_COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run is another one
+_COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run may be another one
 _CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
 
 
@@ -28,8 +29,9 @@ class Decisions:
 
     Attributes:
         metrics: of the last iteration and of the last evaluation.
-        value: value of the metric of --best-by for the current weights. NaN if it is unknown or not compared, or if
-            they were saved as the best checkpoint.
+        value: value of the metric of --best-by for the current weights. NaN if it is unknown, or if they were saved as
+            the best checkpoint.
+        compared: whether the current weights may become the best checkpoint.
         best_value: its highest value so far.
         best_metric: the metric of --best-by.
         schedule: of --env-schedule; None without this option.
@@ -39,6 +41,7 @@ class Decisions:
         """Parse the options. Raises ConfigError if one is invalid."""
         self.metrics: Row = {}
         self.value, self.best_value = math.nan, -math.inf
+        self.compared = False
         self.best_metric = config.best_metric
         self._iterations = config.iterations
         if config.best_by != "return":
@@ -65,8 +68,8 @@ class Decisions:
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
-        compared = on_grid or self.best_metric.startswith("eval/")
-        self.value = new.get(self.best_metric, math.nan) if compared else math.nan
+        self.compared = on_grid or row["iteration"] == self._iterations or self.best_metric.startswith("eval/")
+        self.value = new.get(self.best_metric, math.nan)
         for metric in list(self._unknown):
             ended = row.get("eval/episodes" if metric.startswith("eval/") else "episodes", 0)
             if math.isfinite(row.get(metric, math.nan)):
@@ -78,7 +81,7 @@ class Decisions:
     @property
     def better(self) -> bool:
         """Whether the current weights are at least as good as those of the best checkpoint, and not saved as such."""
-        return self.value >= self.best_value
+        return self.compared and self.value >= self.best_value
 
     def reason_to_stop(self, row: Row) -> str | None:
         """Return the first condition of --stop-when that holds, or None. row: as for `take`."""

@@ -48,7 +48,15 @@ class RunHandle:
         self._session.save(name)
 
     def stop(self, reason: str = "callback") -> None:
-        """Stop the run after this iteration. reason: the value of `stop_reason` in summary.json."""
+        """Stop the run after this iteration.
+
+        Args:
+            reason: the value of `stop_reason` in summary.json.
+
+        Raises:
+            ConfigError: if the reason is "finished", "signal", or "error", which have another meaning.
+        """
+        require(reason not in ("finished", "signal", "error"), f"run.stop got the reason {reason!r}; use another one")
         self._session.stop.make(reason)
 
     def evaluate(self, episodes: int, *, stochastic: bool = False) -> Evaluation:

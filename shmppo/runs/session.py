@@ -267,7 +267,7 @@ class Session:
         """Save the last checkpoint and write the outputs of the end of a run. Return the content of summary.json."""
         config, state = self.config, self.state
         reasons = self.process_group.gather_objects(self.stop.reason or "finished")
-        stop_reason = next((reason for reason in reasons if reason != "finished"), "finished")
+        stop_reason = min(reasons, key=lambda reason: (reason == "finished", reason == "signal"))
         if stop_reason == "signal" and state.iteration == config.iterations:
             stop_reason = "finished"  # it came too late to stop anything
         # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
@@ -281,8 +281,8 @@ class Session:
             self.outputs.log_row({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
         # A pause must not add a candidate for the best checkpoint.
         if state.iteration == config.iterations or stop_reason not in ("finished", "signal"):
-            metrics = state.decisions.metrics | evaluation
-            state.decisions.value = metrics.get(state.decisions.best_metric, math.nan)
+            state.decisions.compared = True
+            state.decisions.value = evaluation.get(state.decisions.best_metric, state.decisions.value)
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
         # Saving an iteration twice would remove an older checkpoint that another rank may still need.

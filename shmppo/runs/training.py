@@ -202,9 +202,10 @@ class TrainState:
 
     def forget(self, row: int) -> None:
         """Forget the episode of a row whose environment could not be restored, and mark the run as inexact."""
+        (episode,) = self.actions.episodes(range(row, row + 1))
         self.actions.forget(row)
-        if self._config.demonstrations is not None:
-            self.mark_inexact("resumed with other --demonstrations")
+        if self._config.demonstrations is not None and episode.actions is not None:
+            self.mark_inexact("an episode was continued with other --demonstrations")
             return
         env_index = row // self._config.env_rows
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")

@@ -67,12 +67,19 @@ class FunctionOpponent(EvaluationOpponent):
         space = self._envs.action_space
         actions = [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
         for action in actions:
-            if isinstance(space, spaces.Box):
-                fits = np.shape(action) == space.shape
-            else:
-                fits = action is not None if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.contains(action)
-            require(fits, f"{self._name} returned {shown(action)}; it must return an action of {space}")
+            require(_fits(action, space), f"{self._name} returned {shown(action)}; it must return an action of {space}")
         return actions
+
+
+def _fits(action: Any, space: gymnasium.Space[Any]) -> bool:
+    """Whether an action has the form of a space. Numbers may lie outside a Box."""
+    if isinstance(space, spaces.Box):
+        try:
+            numbers = np.asarray(action)
+        except ValueError:  # lists of different lengths
+            return False
+        return numbers.shape == space.shape and numbers.dtype.kind in "biuf"
+    return action is not None if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.contains(action)
 
 
 def play_at_random(observation: Any, space: gymnasium.Space[Any], generator: np.random.Generator) -> Any:

@@ -36,8 +36,10 @@ class StopRequest:
         self._pid = os.getpid()
 
     def make(self, reason: str) -> None:
-        """Request the stop."""
-        self.made, self.reason = True, self.reason or reason
+        """Request the stop. The first reason counts, but any other one replaces a signal."""
+        self.made = True
+        if self.reason in (None, "signal"):  # resumed after a signal, the run would go on
+            self.reason = reason
 
     def by_signals(self) -> AbstractContextManager[None]:
         """Make the request at one of STOP_SIGNALS while the context is open."""

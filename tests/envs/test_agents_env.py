@@ -332,7 +332,7 @@ def test_in_the_checks_before_a_run_other_agents_take_an_allowed_action() -> Non
             return spaces.Dict(observation=super().observation_space(agent), action_mask=spaces.MultiBinary(2))
 
         def look(self) -> dict[str, Any]:
-            masks = {"a": np.array([1, 0], np.int8), "b": np.array([0, 1], np.int8)}
+            masks = {"a": np.array([1, 1], np.int8), "b": np.array([0, 1], np.int8)}
             return {name: {"observation": np.zeros(1, np.float32), "action_mask": mask} for name, mask in masks.items()}
 
         def reset(self, **_: Any) -> tuple[dict, dict]:
@@ -347,11 +347,11 @@ def test_in_the_checks_before_a_run_other_agents_take_an_allowed_action() -> Non
     script = Masked()
     view = AgentsView(AgentsEnv(script, dataclasses.replace(CROWD, action_masks=True)))
     view.reset()
-    view.step(0)
-    assert script.taken == [{"a": 0, "b": 1}]
+    view.step(1)
+    assert script.taken == [{"a": 1, "b": 1}]
 
 
-@pytest.mark.parametrize("change", ["none", "rewards", "an early end"])
+@pytest.mark.parametrize("change", ["none", "rewards", "an end after 1", "an end after 2"])
 def test_an_episode_is_restored_only_if_it_is_the_same(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     envs, step = rows_of(CROWD, 1), Crowd.step
     envs.reset_all(0)
@@ -361,8 +361,8 @@ def test_an_episode_is_restored_only_if_it_is_the_same(change: str, monkeypatch:
 
     def changed(env: Crowd, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
         assert env.agents, "it is stepped after its end"
-        if change == "an early end":
-            env._length = 1
+        if change.startswith("an end"):
+            env._length = int(change[-1])
         observations, rewards, *others = step(env, actions)
         if change == "rewards":
             rewards = {name: reward + 1 for name, reward in rewards.items()}

@@ -87,6 +87,7 @@ def test_steps_are_combined_before_the_episode_ends(how: str) -> None:
     info, steps = EpisodeInfo([key("a", how)], 1), 2 * MAX_PENDING + 5
     for t in range(steps):
         info.add(lambda key, indices, t=t: np.array([float(steps - t)]))
+    assert len(info._pending) < MAX_PENDING
     (row,) = info.ended([0], lambda key, indices: np.zeros(1))
     total = steps * (steps + 1) / 2
     assert row["info/a"] == {"sum": total, "mean": total / steps, "max": steps}[how]

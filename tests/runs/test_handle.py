@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,34 @@ def test_the_reason_to_stop_may_come_from_any_rank(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ProcessGroup, "gather_objects", gather)
     config = dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run"))
     assert train(config, callback=lambda row, run: run.stop("good enough"))["stop_reason"] == "good enough"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_before_the_end_of_a_run_does_not_take_its_place(
+    ranks: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise the run would go on when it is resumed. With two ranks, as if only the other one got the signal."""
+    original = ProcessGroup.gather_objects
+
+    def gather(group: ProcessGroup, value: Any) -> list[Any]:
+        return ["signal"] * (value == "iteration>=3") * (ranks - 1) + original(group, value)
+
+    monkeypatch.setattr(ProcessGroup, "gather_objects", gather)
+    config = dataclasses.replace(CONFIG, workers=0, stop_when=("iteration>=3",), run_dir=str(tmp_path / "run"))
+
+    def callback(row: dict[str, float]) -> None:
+        if row["iteration"] == 3 and ranks == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    summary = train(config, callback=callback)
+    assert (summary["stop_reason"], summary.interrupted) == ("iteration>=3", ranks == 1)
+
+
+@pytest.mark.parametrize("reason", ["finished", "signal", "error"])
+def test_a_reason_to_stop_that_has_another_meaning_is_refused(reason: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=rf"^run\.stop got the reason '{reason}'; use another one\n"):
+        train(config, callback=lambda row, run: run.stop(reason))
 
 
 @pytest.mark.parametrize("name", ["best", "1", "iteration-5", "", "a/b", "../a"])

@@ -19,7 +19,8 @@ BOX = spaces.Box(-1, 1, (2,))
 @pytest.mark.parametrize(
     ("space", "right", "wrong"),
     [
-        (BOX, [[0, 1], np.zeros(2), (2.5, -3)], [None, 1.0, [1.0], "up", [0, 0, 0]]),
+        (BOX, [[0, 1], np.zeros(2), (2.5, -3)], [None, 1.0, [1.0], "up", [0, 0, 0], ["a", "b"], [[0], [0, 1]]]),
+        (spaces.Box(-1, 1, ()), [0.5, np.float32(2)], [None, "up", [0.5]]),
         (spaces.Discrete(3), [0, np.int64(2)], [None, 3, -1, 0.5, [1]]),
         (spaces.MultiDiscrete([2, 3]), [np.array([1, 2])], [None, np.array([2, 0]), 1]),
         (spaces.Dict(arm=BOX), [{"arm": np.zeros(2)}], [None]),

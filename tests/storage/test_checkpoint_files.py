@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from public_helpers import csv_rows
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.runs.handle import RunHandle
+from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import (
     BEFORE,
@@ -74,6 +77,7 @@ def test_stops_and_other_checkpoints_do_not_change_the_best_one(tmp_path: Path) 
         ({"stop_when": ("iteration>=16",)}, None, 16),
         ({}, lambda row: row["iteration"] == 16, 16),
         ({"stop_at_iteration": 16}, None, 15),
+        ({}, lambda row: row["iteration"] == 16 and os.kill(os.getpid(), signal.SIGTERM), 15),
         ({"best_by": "eval/episodes", "eval_every": 15}, lambda row: row["iteration"] == 16, 16),
         ({"best_by": "eval/episodes", "eval_every": 15, "stop_at_iteration": 16}, None, 15),
     ],
@@ -85,6 +89,34 @@ def test_the_end_of_a_run_is_compared_but_not_a_pause(
     config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, best_by="env_steps")
     train(dataclasses.replace(config, **fields, run_dir=str(tmp_path / "run")), callback=callback)
     assert load_checkpoint(tmp_path / "run" / BEST)["iteration"] == best
+
+
+@pytest.mark.parametrize("values", [(2.0, 1.0), (2.0, None)])
+def test_the_best_checkpoint_has_the_value_of_its_own_evaluation(
+    values: tuple[float, float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One evaluation is of iteration 2, the other one of the end. In the end, perhaps no episode has the key."""
+
+    def evaluate(session: Session) -> dict[str, float]:
+        value = values[session.state.iteration == 3]
+        return {"eval/episodes": 1} | ({} if value is None else {"eval/info/is_success": value})
+
+    monkeypatch.setattr(Session, "evaluate", evaluate)
+    config = dataclasses.replace(BASE, best_by="eval/info/is_success", eval_every=2, info_keys=("is_success",))
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=lambda row: row["iteration"] == 3)
+    best = load_checkpoint(tmp_path / "run" / BEST)
+    assert (best["iteration"], best["best_value"]) == (2, 2.0)
+
+
+def test_the_end_of_a_run_that_a_callback_has_saved_is_not_saved_again(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, checkpoint_every=10, best_by="env_steps")
+
+    def callback(row: dict[str, float], run: RunHandle) -> None:
+        if row["iteration"] == 41:
+            run.save("end")
+
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
+    assert [load_checkpoint(tmp_path / "run" / name)["iteration"] for name in (NAME, BEFORE, BEST)] == [41, 40, 41]
 
 
 def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_them(
