@@ -12,7 +12,6 @@ from agent_environments import Crowd
 from gymnasium import spaces
 from helpers import assert_refused
 
-from shmppo.config.combinations import NEED_ONE_AGENT
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
@@ -177,7 +176,11 @@ def test_observations_with_an_index_and_the_state_of_the_environment() -> None:
     assert ids.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]] * 2, "agent 1 has not joined yet"
 
 
-@pytest.mark.parametrize("name", NEED_ONE_AGENT)
+@pytest.mark.parametrize(
+    "name",
+    ["wrappers", "demonstrations", "teacher", "prev_action", "prev_reward", "skip_bad_episodes", "refresh_states",
+     "preempt_fraction", "eval_videos"],
+)  # fmt: skip
 def test_options_for_one_agent_are_refused(name: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"wrappers": ("NormalizeReward",), "teacher": str(CARTPOLE), "preempt_fraction": 0.5}
     changes = {name: given.get(name, True)} | ({"eval_every": 1} if name == "eval_videos" else {})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
+from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
@@ -120,6 +123,29 @@ def test_demonstrations_that_have_moved_are_named_to_resume(tmp_path: Path, monk
     summary = resume(tmp_path / "other", demonstrations=str(moved))
     assert summary["inexact_reasons"] == ["an episode was continued with other --demonstrations"]
     assert not summary["exact"]
+
+
+def test_a_run_that_was_made_longer_is_reproduced_after_that(tmp_path: Path) -> None:
+    """The checkpoint of iteration 2 still has the first configuration, with which it could not be continued so far."""
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, total_steps=4 * 16 * 4, stop_at_iteration=3, run_dir=str(run_dir)))
+    resume(run_dir, total_steps=BASE.total_steps, anneal_steps=BASE.total_steps)
+    assert verify_run(run_dir, from_iteration=4).equal
+    verdict = verify_run(run_dir, from_iteration=2)
+    assert "iteration 3 differs" in verdict.text
+    assert "not exact: resumed at iteration 3 with --anneal-steps 384, but the iterations before" in verdict.text
+
+
+def test_a_signal_ends_the_execution_without_a_verdict(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Session.after_iteration
+
+    def after_iteration(session: Session, *arguments: Any) -> None:
+        original(session, *arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Session, "after_iteration", after_iteration)
+    with pytest.raises(KeyboardInterrupt):
+        verify_run(trained, from_iteration=0, iterations=3)
 
 
 @pytest.mark.long
