@@ -87,7 +87,7 @@ def parse_start(
     """Make a configuration from a command line, and return it with the options that do not belong to it.
 
     Flags override --config, which overrides --preset or `default`. With --init-from, but without the three, flags
-    override the configuration of that run.
+    override the configuration of that run. If --env stays the same, --env-kwargs are added to the earlier ones.
 
     Args:
         arguments: the command line.
@@ -115,6 +115,9 @@ def parse_start(
     require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+    given = {name: fields[name] for name in given_fields(arguments) if name in fields}
+    if fields["env"] == base["env"]:
+        fields["env_kwargs"] = base["env_kwargs"] | fields["env_kwargs"]
     try:
         config = TrainConfig(**fields)
     except ConfigError as error:
@@ -123,10 +126,8 @@ def parse_start(
         raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
     # A file of flags is trusted like the command line that names it. The config.json of a run is not.
     if file is not None and (option == "--init-from" or _is_of_run(_read(file, option))):
-        given = given_fields(arguments)
-        named_here = modules_of({name: value for name, value in fields.items() if name in given})
-        used = {name: value for name, value in from_file.items() if name not in given}
-        check_trust(used, file, (*parsed.start.trust, *named_here))
+        used = {name: value for name, value in from_file.items() if name not in given or fields[name] != given[name]}
+        check_trust(used, file, (*parsed.start.trust, *modules_of(given)))
     return config, parsed.start
 
 

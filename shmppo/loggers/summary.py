@@ -17,7 +17,7 @@ from shmppo.utils.commands import program
 from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PHASES
 
-_EXACT = {True: "", False: " (not exact)", None: " (the check of the environment has not finished)"}
+_EXACT = {True: "", False: " (not exact)", None: " (its environment was not checked to the end; see check-env)"}
 
 
 class RunSummary(dict[str, Any]):

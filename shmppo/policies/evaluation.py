@@ -190,10 +190,11 @@ def play_episodes(
     return [result for results in played for result in results]
 
 
-def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = False) -> None:
+def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = False, max_steps: int = MAX_STEPS) -> None:
     """Record the first episode with the seed of the run. For arguments and errors, see `play_episodes`."""
     with VideoRecorder(file) as video:
-        play_episodes(trained, episodes=1, seed=trained.config.seed, stochastic=stochastic, video=video)
+        seed = trained.config.seed
+        play_episodes(trained, episodes=1, seed=seed, stochastic=stochastic, max_steps=max_steps, video=video)
 
 
 def _film(handle: GymnasiumHandle | AgentHandle, video: VideoRecorder, env_id: str, step: int) -> None:

@@ -7,7 +7,6 @@ resumes do not change them. A run that a callback has stopped, or that is made l
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 
@@ -17,8 +16,6 @@ from shmppo.envs.schedule import load_schedule
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import DECISIVE
 from shmppo.loggers.trackers import Row
-
-log = logging.getLogger(__name__)
 
 _COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run may be another one
 _CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
@@ -62,21 +59,27 @@ class Decisions:
             self._conditions.append((text, metric, comparison, limit))
         self._unknown = {self.best_metric, *(metric for _, metric, _, _ in self._conditions)}
 
-    def take(self, row: Row) -> None:
-        """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
+    def take(self, row: Row) -> list[str]:
+        """Take over the metrics of a finished iteration, with those of its evaluation if there was one.
+
+        Returns:
+            Sentences about metrics that no episode has.
+        """
         new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
         self.compared = on_grid or row["iteration"] == self._iterations or self.best_metric.startswith("eval/")
         self.value = new.get(self.best_metric, math.nan)
+        warnings = []
         for metric in list(self._unknown):
             ended = row.get("eval/episodes" if metric.startswith("eval/") else "episodes", 0)
             if math.isfinite(row.get(metric, math.nan)):
                 self._unknown.remove(metric)
             elif ended and "info/" in metric:
-                log.warning("--stop-when or --best-by needs %s, but no episode so far has it in its info", metric)
+                warnings.append(f"--stop-when or --best-by needs {metric}, but no episode so far has it in its info")
                 self._unknown.remove(metric)
+        return warnings
 
     @property
     def better(self) -> bool:

@@ -6,6 +6,8 @@ The episodes have the same seeds in every evaluation, and their results do not d
 from __future__ import annotations
 
 import logging
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError
+from shmppo.errors import ConfigError, EnvError
 from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -88,6 +90,15 @@ class Evaluations:
             "eval/seconds": seconds,
             **{f"eval/{name}": mean for name, mean in means.items()},
         }
+
+    def check_video(self, learner: Learner, iteration: int) -> None:
+        """Raise ConfigError if no video of --eval-videos can be recorded here."""
+        with tempfile.TemporaryDirectory() as directory, suppress(EnvError):
+            try:
+                record_episode(self.policy(learner, iteration), Path(directory) / "check.mp4", max_steps=1)
+            except ConfigError as error:
+                text = str(error).replace("--video", "--eval-videos")
+                raise ConfigError(text) from error
 
     def policy(self, learner: Learner, iteration: int) -> TrainedPolicy:
         """Return the current policy in the environment of evaluations. It shares the weights with the learner."""

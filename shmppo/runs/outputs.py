@@ -130,6 +130,12 @@ class Outputs:
         """The verdict of the check of the environment, see `BackgroundCheck`."""
         return "none" if self._check is None else self._check.verdict
 
+    def warn(self, text: str) -> None:
+        """Show a warning, and log it. The same text is shown once."""
+        if text not in self._status.notes:
+            log.warning("%s", text)
+            self._status.notes.append(text)
+
     def poll_check(self) -> None:
         """Show the result of the check of the environment, if it has just ended with a difference."""
         if self._check is not None and (reason := self._check.poll()):

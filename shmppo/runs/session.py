@@ -134,6 +134,8 @@ class Session:
         elif start.weights is not None:
             self.learner.load_weights(start.weights.learner)
         self._mark_inexact_options(task)
+        if config.eval_videos:
+            self.evaluations.check_video(self.learner, self.state.iteration)
         self.pool.start(self.learner.model)
         stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
         self.preemption: Preemption | None = None
@@ -226,7 +228,8 @@ class Session:
             SaveError: if a file cannot be written.
         """
         decisions = self.state.decisions
-        decisions.take(row | evaluation)
+        for text in (*decisions.take(row | evaluation), *self.state.episodes.misleading):
+            self.outputs.warn(text)
         if self.outputs.log(row, evaluation, self.learner, RunHandle(self)):
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):

@@ -131,6 +131,16 @@ class EpisodeStatistics:
         return info_means(self.keys, [info for _, _, *info in self.last], self.seen)
 
     @property
+    def misleading(self) -> list[str]:
+        """Sentences about metrics of success that some of these episodes have, but not most of them."""
+        missing = {key.metric: sum(math.isnan(row[k]) for row in self.last) for k, key in enumerate(self.keys, start=2)}
+        return [
+            f"{name} is the mean of the few episodes that have it; set it in the last step of every episode"
+            for name, episodes in missing.items()
+            if name.endswith("success") and len(self.last) > episodes > len(self.last) / 2
+        ]
+
+    @property
     def return_mean(self) -> float:
         """Mean undiscounted return. NaN before the first episode has ended."""
         return self._mean(0)

@@ -35,7 +35,8 @@ class SearchOptions:
     values. None: a space of 13 options for PPO."""
     objective: str = "last"
     """What to maximize: the mean return of 100 episodes at the end of training (last), its mean over training (mean),
-    which prefers fast learning, or the mean of a number of `info` at the end, for example info/is_success."""
+    which prefers fast learning, or the mean of a number of `info` at the end, for example info/is_success. With
+    --eval-every, also eval/return or eval/info/KEY of the evaluation at the end."""
     seeds: int = 1
     """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
     rungs: int = 3
@@ -105,8 +106,10 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     config, start = parse_start(training, script=f"{prog} --")
     require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out")
     require(config.demonstrations is None, "--demonstrations gives each trial the same returns; search without it")
-    metrics = ["last", "mean", *(key.metric for key in config.reported_info)]
-    name = options.objective
-    require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, or a key of --info-keys after --")
+    info, name = [key.metric for key in config.reported_info], options.objective
+    evaluated = [f"eval/{metric}" for metric in ("return", *info)] if config.eval_every is not None else []
+    metrics = ["last", "mean", *info, *evaluated]
+    more = "or after -- add --info-keys, or --eval-every for eval/return"
+    require(name in metrics, f"--objective is {name}; use {', '.join(metrics)}, {more}")
     user_path(options.search_dir, "--search-dir")
     return options, config, start.trust

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.storage.run_directory import EVALUATIONS
 from shmppo.tools.run_process import RunProcess
 
 
@@ -58,11 +59,16 @@ class TrialRun(RunProcess):
         rows = self.rows()
         if len(rows) < self.iterations:
             return None
+        last = rows[self.iterations - 1]
         rows = rows[: self.iterations]
+        if self._objective.startswith("eval/"):
+            rows = [row for row in self.rows(EVALUATIONS) if int(row["iteration"]) <= self.iterations][-1:]
+            if not rows or int(rows[0]["iteration"]) < self.iterations:
+                return None
         column = "return_mean_100" if self._objective in ("last", "mean") else self._objective
         values = [value for row in rows if math.isfinite(value := float(row.get(column, "nan")))]
         if not values:
             what = "" if column == "return_mean_100" else f" with {column}"
-            return RunResult(math.nan, f"no episode{what} has ended in {int(rows[-1]['env_steps']):,} steps")
+            return RunResult(math.nan, f"no episode{what} has ended in {int(last['env_steps']):,} steps")
         value = fmean(values) if self._objective == "mean" else values[-1]
-        return RunResult(value, weights_hash=rows[-1]["weights_hash"])
+        return RunResult(value, weights_hash=last["weights_hash"])

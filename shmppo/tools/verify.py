@@ -59,6 +59,8 @@ class Checkpoint(NamedTuple):
     digests: dict[str, str]
     """Digests of its content (see `state_digests`)."""
     inexact_reasons: list[str]
+    checked: bool
+    """Whether the check of its environment has passed."""
     initial_weights: dict[str, Any] | None
     """What it records about the run of --init-from."""
 
@@ -121,7 +123,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     config = TrainConfig(**json.loads(state["config"]))
     if config.demonstrations is not None and "carry" in state:
         digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
-    return Checkpoint(path, state["iteration"], config, digests, state["inexact_reasons"], state["initial_weights"])
+    reasons, checked = state["inexact_reasons"], state.get("checked", False)
+    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state["initial_weights"])
 
 
 def verify_run(
@@ -255,6 +258,8 @@ def _mismatch(files: RunFiles, rows: Rows) -> str:
         text += f" (and {len(values) - 1} more columns)"
     if files.newest.inexact_reasons:
         text += f"\n{name} is not exact: {'; '.join(files.newest.inexact_reasons)}"
+    elif not files.newest.checked:
+        text += f"\nthe environment of {name} was not checked to the end; shmppo check-env may find the reason"
     return text
 
 

@@ -76,6 +76,14 @@ def test_a_preset_is_overridden_by_the_file_and_both_by_flags(tmp_path: Path) ->
     assert parse_config(["--preset", "Hopper-v5"], default=preset("ALE/Pong-v5")) == preset("Hopper-v5")
 
 
+def test_arguments_of_the_same_environment_are_added(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text('{"env-kwargs": {"b": 3, "c": 4}, "env": "own:Env"}')
+    given = ["--config", str(tmp_path / "file.json"), "--env-kwargs", "a=1", "b=2"]
+    assert parse_config(given).env_kwargs == {"a": 1, "b": 2, "c": 4}
+    assert parse_config([*given, "--env", "own:Env"]).env_kwargs == {"a": 1, "b": 2, "c": 4}
+    assert parse_config([*given, "--env", "own:Other"]).env_kwargs == {"a": 1, "b": 2}
+
+
 def test_auto_takes_the_environment_of_a_file_or_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "file.json").write_text('{"env": "Ant-v5"}')
     assert parse_config(["--preset", "auto", "--config", str(tmp_path / "file.json")]) == preset("Ant-v5")

@@ -70,6 +70,11 @@ def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -
     assert parse_config(["--config", str(tmp_path / "config.json")]).env == "own:Env"
     with pytest.raises(ConfigError, match="--env own:Env, --env-kwargs own:x; "):
         parse_config(["--init-from", str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"names code to import: --env-kwargs own:x; "):
+        parse_config(["--init-from", str(tmp_path), "--env", "other:Env"])
+    with pytest.raises(ConfigError, match=r"names code to import: --env own:Env, --env-kwargs own:x; "):
+        parse_config(["--init-from", str(tmp_path), "--env-kwargs", "b=2"])
+    assert parse_config(["--init-from", str(tmp_path), "--env", "other:Env", "--env-kwargs", "b=2"]).env == "other:Env"
 
 
 def test_the_flag_names_one_module_and_can_be_repeated() -> None:

@@ -184,13 +184,13 @@ def test_the_first_condition_that_holds_ends_a_run() -> None:
     assert decisions.reason_to_stop({}) is None
 
 
-def test_a_decisive_metric_that_no_episode_has_is_named_once(tmp_path: Path) -> None:
+def test_a_decisive_metric_that_no_episode_has_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     conditions = ("eval/info/success>=0.9", "info/success>=0.9", "eval/info/is_success>=2")
-    train(dataclasses.replace(DECIDED, stop_when=conditions, run_dir=str(tmp_path / "run")))
-    log = (tmp_path / "run" / "run.log").read_text()
-    for metric in ("eval/info/success", "info/success"):
-        assert log.count(f"needs {metric}, but no episode so far has it in its info") == 1
-    assert log.count("but no episode so far has it") == 2
+    train(dataclasses.replace(DECIDED, stop_when=conditions, quiet=False, run_dir=str(tmp_path / "run")))
+    for text in ((tmp_path / "run" / "run.log").read_text(), capsys.readouterr().out):
+        for metric in ("eval/info/success", "info/success"):
+            assert text.count(f"needs {metric}, but no episode so far has it in its info") == 1
+        assert text.count("but no episode so far has it") == 2
 
 
 def test_evaluations_that_a_schedule_may_read_cannot_change(tmp_path: Path) -> None:

@@ -274,6 +274,17 @@ def test_a_video_of_each_evaluation(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "run" / "videos").iterdir()] == ["000005.mp4"]
 
 
+def test_videos_that_cannot_be_recorded_are_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    with monkeypatch.context() as patch:
+        patch.setattr("shmppo.envs.sync_vector_env.GymnasiumHandle.render", lambda handle: 1 / 0)
+        with pytest.raises(ConfigError, match=r"^--eval-videos: \S+ cannot be rendered here \(division by zero\); pip"):
+            trained(tmp_path / "run", eval_videos=True)
+    trained(tmp_path / "run")  # the directory can be used again
+
+
 def test_a_video_is_a_part_of_the_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shmppo.runs.evaluation.record_episode", lambda *_, **__: time.sleep(0.2))
     seen: list[dict[str, float]] = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from shmppo import train
 from shmppo.config.info_keys import parse_info_keys
+from shmppo.config.train_config import TrainConfig
 from shmppo.runs.training import EpisodeStatistics, waiting_share
 
 
@@ -30,3 +34,20 @@ def test_a_resume_keeps_the_names_of_metrics_that_recent_episodes_lack() -> None
     after.load(before.state())
     assert len(before.info_means) == len(keys) > 0
     assert list(after.info_means) == list(before.info_means)
+
+
+@pytest.mark.parametrize(("known", "misleading"), [(0, False), (1, True), (49, True), (50, False), (100, False)])
+def test_a_success_that_few_episodes_have_is_named(known: int, misleading: bool) -> None:
+    statistics, nan = EpisodeStatistics(parse_info_keys(("level",))), float("nan")
+    statistics.add([[1.0, 5.0, nan, nan, 1.0 if i < known else nan] for i in range(100)])
+    assert [text.split()[0] for text in statistics.misleading] == [statistics.keys[2].metric] * misleading
+
+
+def test_a_warning_is_shown_and_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = TrainConfig(
+        env="environments:Reach", env_kwargs={"rare": 0.2}, num_envs=4, rollout_steps=16, total_steps=4 * 16 * 3,
+        minibatches=2, hidden_size=8, workers=0, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    train(config)
+    for text in ((tmp_path / "run" / "run.log").read_text(), capsys.readouterr().out):
+        assert text.count("info/success is the mean of the few episodes that have it") == 1
