@@ -12,25 +12,31 @@ A file contains no pickled objects, so loading it runs no code. Episodes follow 
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from shmppo.config.checks import require
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
 from shmppo.envs.handles import EnvHandle
+from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.errors import ConfigError, EnvError
-from shmppo.utils.files import make_parent_directory, replaced_file
+from shmppo.utils.files import make_parent_directory, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator
 
 OUTCOMES = ("rewards", "terminated", "truncated")
@@ -73,11 +79,76 @@ class Recorder:
 
     def save(self, config: TrainConfig, task: Task) -> None:
         """Write the episodes to the file."""
-        arrays = _join(self._episodes, task)
-        about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": config.hidden_indices}
-        about |= {"return_mean": arrays["rewards"].sum() / len(self._episodes), **_required(config, task)}
-        with replaced_file(self._path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays, description=json.dumps(about))  # type: ignore[arg-type]
+        _write(self._path, self._episodes, config, task)
+
+
+class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The environment of a run, which records what any program plays in it, for --demonstrations.
+
+    Use it as a context manager: `close` writes the file. An episode that is not played to its end counts as truncated.
+    """
+
+    def __init__(self, config: TrainConfig, path: str | Path) -> None:
+        """Make the environment.
+
+        Args:
+            config: of the runs that will learn from the file.
+            path: of the NPZ file.
+
+        Raises:
+            ConfigError: if the environment cannot be made or cloned, or if the file cannot be written.
+        """
+        self._path = user_path(path, "path")
+        make_parent_directory(self._path, "path")
+        self._config = replace(config, objective="clone", demonstrations=str(path))
+        self._task = inspect_task(self._config)
+        self._obs: list[list[np.ndarray]] = []  # of the current episode
+        self._steps: list[tuple[Any, float, bool, bool]] = []
+        self._episodes: list[list[np.ndarray]] = []
+        super().__init__(make_environment(self._config))
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode. arguments: of the environment's `reset`."""
+        self._end_episode()
+        obs, info = super().reset(**arguments)
+        self._obs.append(self._stored(obs))
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment. action: as the environment takes it."""
+        own = copy.deepcopy(action)  # the environment may change it
+        obs, reward, terminated, truncated, info = super().step(action)
+        self._obs.append(self._stored(obs))
+        self._steps.append((own, float(reward), bool(terminated), bool(truncated)))
+        return obs, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Write the file, if a step was recorded, and close the environment."""
+        self._end_episode()
+        if self._episodes:
+            _write(self._path, self._episodes, self._config, self._task)
+        super().close()
+
+    def _stored(self, obs: Any) -> list[np.ndarray]:
+        return [np.array(leaf.to_storage(leaf.extract(obs)), leaf.dtype) for leaf in self._task.observation.leaves]
+
+    def _end_episode(self) -> None:
+        if self._steps:
+            actions, *outcomes = zip(*self._steps, strict=True)
+            empty: Any = create_empty_array(self.action_space, len(actions))
+            sampled = self._task.distribution.from_env(concatenate(self.action_space, actions, empty))
+            obs = [np.stack(leaf) for leaf in zip(*self._obs, strict=True)]
+            self._episodes.append([*obs, sampled, *map(np.array, outcomes)])
+        self._obs, self._steps = [], []
+
+
+def _write(path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: Task) -> None:
+    """Write episodes to a file."""
+    arrays = _join(episodes, task)
+    about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": config.hidden_indices}
+    about |= {"return_mean": arrays["rewards"].sum() / len(episodes), **_required(config, task)}
+    with replaced_file(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **arrays, description=json.dumps(about))  # type: ignore[arg-type]
 
 
 def _join(episodes: Sequence[Sequence[np.ndarray]], task: Task) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ schedulers send these signals to every process of a run.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -45,6 +46,9 @@ from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import full_precision
 from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
+
+STACK_SIGNAL = signal.SIGUSR2
+"""A worker that gets this signal writes its stack to the log file, even if an environment never returns."""
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +90,8 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
     multiprocessing.current_process().daemon = False  # so that environments may start processes
     open_standard_streams()
     torch.set_num_threads(1)
-    with log_to(setup.log_file):
+    with log_to(setup.log_file), open(setup.log_file, "a") as stack:
+        faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
         try:
             _serve(setup, commands, reports)
         except FAILURES as error:

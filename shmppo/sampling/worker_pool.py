@@ -305,6 +305,7 @@ class WorkerPool(Pool):
                 continue
             for worker, error in detector.stalled(list(waiting.values())):
                 del waiting[worker.index]
+                worker.write_stack()
                 yield worker, error
 
     def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:

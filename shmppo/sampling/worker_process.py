@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import torch.multiprocessing
 
 from shmppo.parallel.fork_server import kill_with_children, start_fork_server, started_process
 from shmppo.parallel.mailbox import PipeQueue
-from shmppo.sampling.worker import WorkerSetup, run_worker
+from shmppo.sampling.worker import STACK_SIGNAL, WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
 
 WORKER_NAME = "worker-"
@@ -54,6 +55,11 @@ class WorkerProcess:
 
         self.process = started_process(make)
         self.handles = [self.reports.reader, self.process.sentinel]
+
+    def write_stack(self) -> None:
+        """Let a process that makes no progress write its stack to the log file. It does not if it is suspended."""
+        os.kill(self.process.pid, STACK_SIGNAL)
+        time.sleep(0.1)
 
     def end(self, deadline: float) -> None:
         """Wait for the process until `deadline` (monotonic seconds), then kill it, and reap it. Safe to call twice."""

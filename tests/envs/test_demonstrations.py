@@ -14,13 +14,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector.utils import concatenate, create_empty_array
 from helpers import clone_of_recording, collected
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.demonstrations import PlaybackVectorEnv, load_demonstrations
-from shmppo.envs.factory import make_environment
+from shmppo.envs.demonstrations import DemonstrationRecorder, PlaybackVectorEnv, load_demonstrations
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import ConfigError
@@ -60,9 +60,10 @@ def loaded(config: TrainConfig) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> None:
+    """The environment that records what another program plays has the same content then."""
     config = CASES[case]
     data = loaded(clone_of_recording(config, tmp_path / "a.npz", episodes=3, max_steps=30))
-    task, env = inspect_task(config), make_environment(config)
+    task, env = inspect_task(config), DemonstrationRecorder(config, tmp_path / "b.npz")
     step = row = 0
     for k, length in enumerate(data["lengths"].tolist()):
         seed = episode_seed(config.seed, FIRST_INDEX + k, 0)
@@ -80,6 +81,30 @@ def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> 
         step, row = step + length, row + length + 1
     assert (step, row) == (len(data["actions"]), len(data[task.observation.leaves[0].field]))
     env.close()
+    again = loaded(dataclasses.replace(config, objective="clone", demonstrations=str(tmp_path / "b.npz")))
+    assert again.keys() == data.keys()
+    for name in data.keys() - {"actions", "description"}:
+        np.testing.assert_array_equal(again[name], data[name])
+    taken = [task.distribution.to_env(one["actions"]) for one in (again, data)]
+    for one, other in zip(*taken, strict=True):
+        assert data_equivalence(one, other) or np.allclose(one, other, atol=1e-5)
+
+
+def test_an_environment_records_only_what_is_played(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.npz"
+    with DemonstrationRecorder(SMALL, path) as env:
+        env.reset(seed=1)
+        env.reset(seed=2)
+    assert not path.exists()
+    with DemonstrationRecorder(SMALL, path) as env:
+        obs, _ = env.reset(seed=3)
+        obs[:] = 0
+        env.step(1)
+    data = arrays_of(path)
+    assert data["obs"][0].any()
+    assert [data[name].tolist() for name in ("actions", "rewards", "truncated", "lengths")] == [[[1]], [1], [True], [1]]
+    with pytest.raises(ConfigError, match=f"^path {tmp_path} is a directory"):
+        DemonstrationRecorder(SMALL, tmp_path)
 
 
 def test_evaluate_records_its_episodes(

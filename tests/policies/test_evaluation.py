@@ -229,6 +229,19 @@ def test_an_environment_with_other_spaces_than_in_training_is_refused(run_dir: P
         trained_from(state)
 
 
+def test_parts_that_only_the_critic_saw_are_needed(tmp_path: Path) -> None:
+    split = "shmppo.envs.wrappers:SplitObservation(positions=[0, None, 2]{})"
+    config = dataclasses.replace(
+        SMALL, workers=0, total_steps=128, wrappers=(split.format(", rest=[None]"),), separate_critic="all",
+        actor_obs=("positions",), run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    train(config)
+    state = load_selected_checkpoint(tmp_path / "run")
+    state["config"] = json.dumps(json.loads(state["config"]) | {"wrappers": [split.format("")]})
+    with pytest.raises(ConfigError, match=r"critic saw; where they are missing, call policy\.act in a loop"):
+        trained_from(state)
+
+
 def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"--video .*a\.avi ends in neither \.mp4 nor \.gif; name a file that does"):
         evaluate(run_dir, video=tmp_path / "a.avi")

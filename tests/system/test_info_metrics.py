@@ -245,7 +245,8 @@ def test_search_maximizes_a_metric(tmp_path: Path) -> None:
     run[run.index("info/is_success")] = "info/far"
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert (
-        "--objective is info/far; use last, mean, info/is_success, info/success, or a key of --info-keys" in done.stderr
+        "--objective is info/far; use last, mean, info/is_success, info/success, or after -- add --info-keys"
+        in done.stderr
     )
 
 

@@ -99,6 +99,8 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
     )  # fmt: skip
     assert result.returncode == 1
     assert re.search(FAILURES[how], result.stderr), result.stderr
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert bool(re.search(r'File "\S+faulty_environments.py", line \d+ in step\n', log)) is (how == "hang")
     assert not list((tmp_path / "cwd").iterdir()), "something was written outside the run directory"
     assert not remaining_processes()
 
