@@ -79,9 +79,10 @@ def _return_line(status: RunStatus, width: int) -> Text:
 
 def _metrics(row: dict[str, float], status: RunStatus, width: int) -> Table:
     """Build the table of metrics: two to four pairs of name and value per line."""
+    failed = f" + {row['failed_episodes']:,.0f} failed" if row["failed_episodes"] > 0 else ""
     cells = status.info | {
         "length (100)": number(row["length_mean_100"]),
-        "episodes": f"{row['episodes']:,.0f}",
+        "episodes": f"{row['episodes']:,.0f}{failed}",
         "steps/s": f"{row['steps_per_second']:,.0f}",
         "memory": f"{status.memory / 2**20:,.0f} MiB" if status.memory else "-",
         "approx KL": number(row["approx_kl"]),

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from shmppo.config.checks import require
+from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
 from shmppo.errors import ShmppoError
@@ -72,14 +73,17 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
     ]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
-    titles = ["return" if name == "return_mean_100" else name for name in metrics]
-    table = Table("run", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
+    titles = ["return" if name == "return_mean_100" else name.replace(PREFIX, "") for name in metrics]
+    table = Table("seed", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
     for run, rows, row in zip(runs, tables, last, strict=True):
-        iterations = f"{len(rows):,} of {run.config.last_iteration:,}"
-        state = "failed" if run.failure else row.get("weights_hash", "")
+        iterations = f"{len(rows):,}/{run.config.last_iteration:,}"
+        state = "failed" if run.failure else row.get("weights_hash", "")[:8]
         values = (number(float(row.get(name, "nan"))) for name in metrics)
-        table.add_row(short_path(run.run_dir), iterations, f"{float(row['env_steps']):,.0f}", *values, state)
+        table.add_row(str(run.config.seed), iterations, f"{float(row['env_steps']):,.0f}", *values, state)
     table.columns[0].footer = "mean"
+    for column in table.columns[3:-1]:
+        column.overflow = "fold"  # a narrow terminal breaks the names of metrics, and hides nothing
+    table.columns[-1].no_wrap = True
     for column, name in zip(table.columns[3:], metrics, strict=False):
         column.footer = number(fmean(float(row.get(name, "nan")) for row in last))
-    return Group(table, "")
+    return Group(f"{short_path(runs[0].run_dir).removesuffix(f'-s{runs[0].config.seed}')}-sSEED", table, "")

@@ -76,6 +76,14 @@ def test_the_first_three_metrics_of_info_are_shown(width: int) -> None:
     assert "is_success 0.250  reward/a_very_long_name 1,000,000  third -  " in row_line(status)
 
 
+@pytest.mark.parametrize("failed", [0, 1370])
+def test_failed_episodes_are_shown(failed: int) -> None:
+    status = status_of()
+    status.add(LARGE | {"episodes": 12, "failed_episodes": failed}, [0.5, 0.5], 2**30)
+    assert ("12 + 1,370 failed " in "\n".join(lines_of(status, 80))) is (failed > 0)
+    assert ("failed 1,370  " in row_line(status)) is (failed > 0)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_last_evaluation_is_shown(width: int) -> None:
     status = status_of()

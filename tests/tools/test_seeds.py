@@ -55,13 +55,14 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(jobs: int, tmp_path
     assert weights(tmp_path, (1, 2, 3)) == [summary["weights_sha256"] for summary in alone]
     assert done.stdout.endswith("\n")
     rows = [line.split() for line in done.stdout.splitlines() if line.split()]
-    assert rows[0] == ["run", "iterations", "steps", "return", "eval/return", "weights"]
+    assert rows.pop(0) == ["run-sSEED"]
+    assert rows[0] == ["seed", "iterations", "steps", "return", "eval/return", "weights"]
     for row, summary, seed in zip(rows[1:4], alone, (1, 2, 3), strict=True):
-        assert row[:5] == [f"run-s{seed}", "8", "of", "8", "1,024"]
-        assert float(row[5]) == pytest.approx(summary["return_mean_100"], rel=1e-2)
+        assert row[:3] == [str(seed), "8/8", "1,024"]
+        assert float(row[3]) == pytest.approx(summary["return_mean_100"], rel=1e-2)
         evaluation = summary_of(tmp_path / f"run-s{seed}")["evaluation"]
-        assert float(row[6]) == pytest.approx(evaluation["eval/return"], rel=1e-2)
-        assert summary["weights_sha256"].startswith(row[7])
+        assert float(row[4]) == pytest.approx(evaluation["eval/return"], rel=1e-2)
+        assert summary["weights_sha256"].startswith(row[5])
     assert float(rows[4][1]) == pytest.approx(sum(summary["return_mean_100"] for summary in alone) / 3, rel=1e-2)
 
 
@@ -209,9 +210,9 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
     with pytest.raises(ShmppoError, match=r"^1 of 3 runs failed: .*run-s1: .*the simulation exploded") as raised:
         train_seeds(config, (1, 2, 3), 2)
     assert "\n" not in str(raised.value)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "run-s" in line]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()[:1] in {"1", "2", "3"}]
     assert [row[-1] == "failed" for row in rows] == [True, False, False]
-    assert [row[1] for row in rows[1:]] == ["7", "7"]
+    assert [row[1] for row in rows[1:]] == ["7/7", "7/7"]
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; make space there, or name another directory"):
         train_seeds(replace(config, run_dir=str(tmp_path / "file" / "run")), (1,), 1)
@@ -236,7 +237,7 @@ def test_a_seed_that_is_named_twice_is_one_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     train_seeds(replace(SMALL, total_steps=128, run_dir="run"), (3, 3), 1)
-    assert sum("run-s3" in line for line in capsys.readouterr().out.splitlines()) == 1
+    assert sum(line.split()[:1] == ["3"] for line in capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("cores", "workers"), [([0], "0"), ([0, 1, 2], "3"), (list(range(6)), "4")])
