@@ -87,7 +87,7 @@ def parse_start(
     """Make a configuration from a command line, and return it with the options that do not belong to it.
 
     Flags override --config, which overrides --preset or `default`. With --init-from, but without the three, flags
-    override the configuration of that run. If --env stays the same, --env-kwargs are added to the earlier ones.
+    override the configuration of that run. --env-kwargs are added to those of the same environment.
 
     Args:
         arguments: the command line.
@@ -116,8 +116,11 @@ def parse_start(
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
     given = {name: fields[name] for name in given_fields(arguments) if name in fields}
-    if fields["env"] == base["env"]:
-        fields["env_kwargs"] = base["env_kwargs"] | fields["env_kwargs"]
+    if fields["env"] == base["env"] and given.get("env_kwargs"):
+        kept = {name: value for name, value in base["env_kwargs"].items() if name not in given["env_kwargs"]}
+        fields["env_kwargs"] = kept | given["env_kwargs"]
+        if "env_kwargs" in from_file:
+            from_file["env_kwargs"] = kept
     try:
         config = TrainConfig(**fields)
     except ConfigError as error:

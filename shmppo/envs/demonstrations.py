@@ -79,13 +79,14 @@ class Recorder:
 
     def save(self, config: TrainConfig, task: Task) -> None:
         """Write the episodes to the file."""
-        _write(self._path, self._episodes, config, task)
+        _write(self._path, self._episodes, config, task, config.hidden_indices)
 
 
 class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The environment of a run, which records what any program plays in it, for --demonstrations.
+    """The environment of a run, which records the episodes that a program plays in it, for --demonstrations.
 
-    Use it as a context manager: `close` writes the file. An episode that is not played to its end counts as truncated.
+    Use it as a context manager: `close` writes the file, also after an exception. An episode that is not played to its
+    end counts as truncated. What --hide-obs hides is recorded, too.
     """
 
     def __init__(self, config: TrainConfig, path: str | Path) -> None:
@@ -96,12 +97,13 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             path: of the NPZ file.
 
         Raises:
-            ConfigError: if the environment cannot be made or cloned, or if the file cannot be written.
+            ConfigError: if the environment cannot be made, if it has several agents, or if the file cannot be written.
         """
         self._path = user_path(path, "path")
         make_parent_directory(self._path, "path")
         self._config = replace(config, objective="clone", demonstrations=str(path))
         self._task = inspect_task(self._config)
+        require(not self._task.agents, "demonstrations need an environment with one agent; choose another one")
         self._obs: list[list[np.ndarray]] = []  # of the current episode
         self._steps: list[tuple[Any, float, bool, bool]] = []
         self._episodes: list[list[np.ndarray]] = []
@@ -115,7 +117,8 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment. action: as the environment takes it."""
+        """Step the environment, after `reset`. action: as the environment takes it."""
+        require(bool(self._obs), "an episode must begin with reset; call it before step")
         own = copy.deepcopy(action)  # the environment may change it
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))
@@ -124,10 +127,12 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Write the file, if a step was recorded, and close the environment."""
-        self._end_episode()
-        if self._episodes:
-            _write(self._path, self._episodes, self._config, self._task)
-        super().close()
+        try:
+            self._end_episode()
+            if self._episodes:
+                _write(self._path, self._episodes, self._config, self._task, ())
+        finally:
+            super().close()
 
     def _stored(self, obs: Any) -> list[np.ndarray]:
         return [np.array(leaf.to_storage(leaf.extract(obs)), leaf.dtype) for leaf in self._task.observation.leaves]
@@ -142,10 +147,12 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._obs, self._steps = [], []
 
 
-def _write(path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: Task) -> None:
-    """Write episodes to a file."""
+def _write(
+    path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: Task, hidden: Sequence[int]
+) -> None:
+    """Write episodes to a file. hidden: indices of the observation that the episodes do not contain."""
     arrays = _join(episodes, task)
-    about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": config.hidden_indices}
+    about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": hidden}
     about |= {"return_mean": arrays["rewards"].sum() / len(episodes), **_required(config, task)}
     with replaced_file(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays, description=json.dumps(about))  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """What is decided from metrics: the best checkpoint (--best-by), the end of the run (--stop-when), and the curriculum.
 
 Decisions read only metrics that depend on nothing but the configuration, so crashes, signals, --stop-at-iteration, and
-resumes do not change them. A run that a callback has stopped, or that is made longer, has one more comparison for
---best-by.
+resumes do not change them. A run that a callback has stopped has one more comparison for --best-by, and one that was
+made longer also has those of its first length.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Decisions:
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
-        self.compared = on_grid or row["iteration"] == self._iterations or self.best_metric.startswith("eval/")
+        self.compared = on_grid or self.best_metric.startswith("eval/")
         self.value = new.get(self.best_metric, math.nan)
         warnings = []
         for metric in list(self._unknown):

@@ -94,11 +94,12 @@ class Evaluations:
     def check_video(self, learner: Learner, iteration: int) -> None:
         """Raise ConfigError if no video of --eval-videos can be recorded here."""
         with tempfile.TemporaryDirectory() as directory, suppress(EnvError):
+            file = Path(directory) / "video.mp4"
             try:
-                record_episode(self.policy(learner, iteration), Path(directory) / "check.mp4", max_steps=1)
+                record_episode(self.policy(learner, iteration), file, max_steps=1)
             except ConfigError as error:
-                text = str(error).replace("--video", "--eval-videos")
-                raise ConfigError(text) from error
+                text = str(error).replace(f"--video {file}", "--video").replace("--video", "--eval-videos")
+                raise ConfigError(text, details=error.details) from error
 
     def policy(self, learner: Learner, iteration: int) -> TrainedPolicy:
         """Return the current policy in the environment of evaluations. It shares the weights with the learner."""

@@ -271,7 +271,7 @@ class Session:
         config, state = self.config, self.state
         reasons = self.process_group.gather_objects(self.stop.reason or "finished")
         stop_reason = min(reasons, key=lambda reason: (reason == "finished", reason == "signal"))
-        if stop_reason == "signal" and state.iteration == config.iterations:
+        if stop_reason == "signal" and state.iteration == config.last_iteration:
             stop_reason = "finished"  # it came too late to stop anything
         # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
         evaluation: Row = {}
@@ -288,7 +288,6 @@ class Session:
             state.decisions.value = evaluation.get(state.decisions.best_metric, state.decisions.value)
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.pids)
-        # Saving an iteration twice would remove an older checkpoint that another rank may still need.
         if self.checkpoints.saved_at != state.iteration or state.decisions.better:
             self.save()
         inexact = [  # reasons of all ranks: a run is exact only if it is exact on each of them

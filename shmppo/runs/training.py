@@ -135,7 +135,7 @@ class EpisodeStatistics:
         """Sentences about metrics of success that some of these episodes have, but not most of them."""
         missing = {key.metric: sum(math.isnan(row[k]) for row in self.last) for k, key in enumerate(self.keys, start=2)}
         return [
-            f"{name} is the mean of the few episodes that have it; set it in the last step of every episode"
+            f"{name} is the mean of only those episodes that have it; set it in every episode, also to 0"
             for name, episodes in missing.items()
             if name.endswith("success") and len(self.last) > episodes > len(self.last) / 2
         ]
@@ -215,7 +215,7 @@ class TrainState:
         (episode,) = self.actions.episodes(range(row, row + 1))
         self.actions.forget(row)
         if self._config.demonstrations is not None and episode.actions is not None:
-            self.mark_inexact("an episode was continued with other --demonstrations")
+            self.mark_inexact("an episode could not be continued, because --demonstrations has other content")
             return
         env_index = row // self._config.env_rows
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")

@@ -40,7 +40,7 @@ class StallDetector:
                 worker,
                 WorkerError(
                     f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {self._timeout:g} s; "
-                    "run.log shows where it is; if its environment is that slow, raise --worker-timeout"
+                    "run.log may show where it is; if its environment is that slow, raise --worker-timeout"
                 ),
             )
             for worker in workers

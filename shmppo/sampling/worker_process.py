@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import torch.multiprocessing
@@ -57,9 +58,10 @@ class WorkerProcess:
         self.handles = [self.reports.reader, self.process.sentinel]
 
     def write_stack(self) -> None:
-        """Let a process that makes no progress write its stack to the log file. It does not if it is suspended."""
-        os.kill(self.process.pid, STACK_SIGNAL)
-        time.sleep(0.1)
+        """Let a process without progress write its stack to the log file, unless it is starting or suspended."""
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(self.process.pid, STACK_SIGNAL)
+            time.sleep(0.1)
 
     def end(self, deadline: float) -> None:
         """Wait for the process until `deadline` (monotonic seconds), then kill it, and reap it. Safe to call twice."""

@@ -65,7 +65,7 @@ class CheckpointSchedule:
         copies = ([BEST] if best else []) + ([f"checkpoint-{name}.pt"] if name else [])
         if self._is_kept(state["iteration"]):
             copies.append(kept_name(state["iteration"]))
-        save_checkpoint(self._run_dir, state, copies=copies)
+        save_checkpoint(self._run_dir, state, copies=copies, again=self.saved_at == state["iteration"])
         self.saved_at = state["iteration"]
         self._due_at = time.monotonic() + SECONDS_BETWEEN
 
@@ -75,13 +75,14 @@ def kept_name(iteration: int) -> str:
     return f"{KEPT}{iteration:06d}.pt"
 
 
-def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[str] = ()) -> None:
+def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[str] = (), again: bool = False) -> None:
     """Write the newest checkpoint, and keep the one before it. A complete checkpoint exists at every moment.
 
     Args:
         run_dir: directory of the run.
         state: content of the checkpoint.
         copies: further file names of this checkpoint. They are not renamed when the next one is written.
+        again: whether the newest checkpoint is of the same iteration, so that it takes its place.
 
     Raises:
         OSError: if the checkpoint cannot be written. The existing checkpoints are kept.
@@ -91,7 +92,7 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[st
         write_checkpoint(temporary, state)
         for name in copies:
             _duplicate(temporary, run_dir / name)
-        if path.exists():
+        if path.exists() and not again:
             _duplicate(path, run_dir / BEFORE)
     directory = os.open(run_dir, os.O_RDONLY)
     try:

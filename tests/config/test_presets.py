@@ -82,6 +82,7 @@ def test_arguments_of_the_same_environment_are_added(tmp_path: Path) -> None:
     assert parse_config(given).env_kwargs == {"a": 1, "b": 2, "c": 4}
     assert parse_config([*given, "--env", "own:Env"]).env_kwargs == {"a": 1, "b": 2, "c": 4}
     assert parse_config([*given, "--env", "own:Other"]).env_kwargs == {"a": 1, "b": 2}
+    assert parse_config([*given[:2], "--env-kwargs"]).env_kwargs == {}
 
 
 def test_auto_takes_the_environment_of_a_file_or_of_a_script(tmp_path: Path) -> None:

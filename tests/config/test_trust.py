@@ -74,6 +74,8 @@ def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -
         parse_config(["--init-from", str(tmp_path), "--env", "other:Env"])
     with pytest.raises(ConfigError, match=r"names code to import: --env own:Env, --env-kwargs own:x; "):
         parse_config(["--init-from", str(tmp_path), "--env-kwargs", "b=2"])
+    with pytest.raises(ConfigError, match=r"names code to import: --env own:Env; "):
+        parse_config(["--init-from", str(tmp_path), "--env-kwargs", "a=2"])
     assert parse_config(["--init-from", str(tmp_path), "--env", "other:Env", "--env-kwargs", "b=2"]).env == "other:Env"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -60,7 +61,7 @@ def loaded(config: TrainConfig) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> None:
-    """The environment that records what another program plays has the same content then."""
+    """Played again in a DemonstrationRecorder, they give the same file."""
     config = CASES[case]
     data = loaded(clone_of_recording(config, tmp_path / "a.npz", episodes=3, max_steps=30))
     task, env = inspect_task(config), DemonstrationRecorder(config, tmp_path / "b.npz")
@@ -105,6 +106,31 @@ def test_an_environment_records_only_what_is_played(tmp_path: Path) -> None:
     assert [data[name].tolist() for name in ("actions", "rewards", "truncated", "lengths")] == [[[1]], [1], [True], [1]]
     with pytest.raises(ConfigError, match=f"^path {tmp_path} is a directory"):
         DemonstrationRecorder(SMALL, tmp_path)
+    agents = dataclasses.replace(SMALL, env="agent_environments:Crowd")
+    with pytest.raises(ConfigError, match=r"several agents|with one agent"):
+        DemonstrationRecorder(agents, path)
+    with pytest.raises(ConfigError, match="must begin with reset"):
+        DemonstrationRecorder(SMALL, path).step(1)
+
+
+def test_hidden_numbers_are_recorded_and_an_exception_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = dataclasses.replace(SMALL, hide_obs=(1, 3))
+    with contextlib.suppress(KeyError), DemonstrationRecorder(hidden, tmp_path / "a.npz") as env:
+        env.reset(seed=1)
+        env.step(1)
+        raise KeyError("controller")
+    data = loaded(dataclasses.replace(SMALL, hide_obs=(), objective="clone", demonstrations=str(tmp_path / "a.npz")))
+    assert (data["obs"][1] != 0).all()
+    env, closed = DemonstrationRecorder(hidden, tmp_path / "b.npz"), []
+    monkeypatch.setattr(env.env, "close", lambda: closed.append(True))
+    monkeypatch.setattr("shmppo.envs.demonstrations._write", lambda *_: 1 / 0)
+    env.reset(seed=1)
+    env.step(1)
+    with pytest.raises(ZeroDivisionError):
+        env.close()
+    assert closed
 
 
 def test_evaluate_records_its_episodes(

@@ -111,6 +111,19 @@ def test_a_signal_before_the_end_of_a_run_does_not_take_its_place(
     assert (summary["stop_reason"], summary.interrupted) == ("iteration>=3", ranks == 1)
 
 
+def test_a_run_with_a_signal_in_its_last_iteration_has_its_last_evaluation(tmp_path: Path) -> None:
+    """Otherwise `search` would wait for it, and could not continue the run to the same iteration."""
+    config = dataclasses.replace(CONFIG, workers=0, eval_every=100, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
+
+    def callback(row: dict[str, float]) -> None:
+        if row["iteration"] == 2 and "entropy" in row:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    summary = train(config, callback=callback)
+    assert (summary["stop_reason"], summary.interrupted) == ("finished", True)
+    assert summary["evaluation"]["iteration"] == 2
+
+
 @pytest.mark.parametrize("reason", ["finished", "signal", "error"])
 def test_a_reason_to_stop_that_has_another_meaning_is_refused(reason: str, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run"))

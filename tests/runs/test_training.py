@@ -50,4 +50,4 @@ def test_a_warning_is_shown_and_logged_once(tmp_path: Path, capsys: pytest.Captu
     )  # fmt: skip
     train(config)
     for text in ((tmp_path / "run" / "run.log").read_text(), capsys.readouterr().out):
-        assert text.count("info/success is the mean of the few episodes that have it") == 1
+        assert text.count("info/success is the mean of only those episodes that have it") == 1

@@ -108,15 +108,19 @@ def test_the_best_checkpoint_has_the_value_of_its_own_evaluation(
     assert (best["iteration"], best["best_value"]) == (2, 2.0)
 
 
-def test_the_end_of_a_run_that_a_callback_has_saved_is_not_saved_again(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, checkpoint_every=10, best_by="env_steps")
+@pytest.mark.parametrize("end", [16, 41])
+def test_the_end_of_a_run_that_a_callback_has_saved_leaves_the_checkpoint_before(end: int, tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, checkpoint_every=5, best_by="env_steps")
 
     def callback(row: dict[str, float], run: RunHandle) -> None:
-        if row["iteration"] == 41:
+        if row["iteration"] == end:
             run.save("end")
+            if end < 41:
+                run.stop()
 
     train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
-    assert [load_checkpoint(tmp_path / "run" / name)["iteration"] for name in (NAME, BEFORE, BEST)] == [41, 40, 41]
+    found = [load_checkpoint(tmp_path / "run" / name)["iteration"] for name in (NAME, BEFORE, BEST)]
+    assert found == [end, end - 1, end]
 
 
 def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_them(

@@ -62,7 +62,8 @@ def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeyp
     np.savez("a.npz", **arrays)
     monkeypatch.chdir(os.sep)
     summary = resume(tmp_path / "run")
-    assert summary["inexact_reasons"] == ["an episode was continued with other --demonstrations"]
+    (reason,) = summary["inexact_reasons"]
+    assert reason == "an episode could not be continued, because --demonstrations has other content"
     assert summary["best_checkpoint"] is None, "the returns of the demonstrations say nothing about the policy"
 
 
