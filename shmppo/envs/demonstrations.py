@@ -103,7 +103,9 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         make_parent_directory(self._path, "path")
         self._config = replace(config, objective="clone", demonstrations=str(path))
         self._task = inspect_task(self._config)
-        require(not self._task.agents, "demonstrations need an environment with one agent; choose another one")
+        require(
+            not self._task.agents, "--demonstrations does not support environments with several agents; use another one"
+        )
         self._obs: list[list[np.ndarray]] = []  # of the current episode
         self._steps: list[tuple[Any, float, bool, bool]] = []
         self._episodes: list[list[np.ndarray]] = []
@@ -118,7 +120,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, after `reset`. action: as the environment takes it."""
-        require(bool(self._obs), "an episode must begin with reset; call it before step")
+        require(bool(self._obs), "`step` was called before `reset`; begin each episode with `reset`")
         own = copy.deepcopy(action)  # the environment may change it
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))

@@ -107,9 +107,9 @@ def test_an_environment_records_only_what_is_played(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"^path {tmp_path} is a directory"):
         DemonstrationRecorder(SMALL, tmp_path)
     agents = dataclasses.replace(SMALL, env="agent_environments:Crowd")
-    with pytest.raises(ConfigError, match=r"several agents|with one agent"):
+    with pytest.raises(ConfigError, match=r"^--demonstrations does not support environments with several agents"):
         DemonstrationRecorder(agents, path)
-    with pytest.raises(ConfigError, match="must begin with reset"):
+    with pytest.raises(ConfigError, match="was called before `reset`"):
         DemonstrationRecorder(SMALL, path).step(1)
 
 
