@@ -116,11 +116,10 @@ def parse_start(
     groups = [getattr(parsed, name) for name in subjects()]
     fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
     given = {name: fields[name] for name in given_fields(arguments) if name in fields}
+    kept = {}
     if fields["env"] == base["env"] and given.get("env_kwargs"):
         kept = {name: value for name, value in base["env_kwargs"].items() if name not in given["env_kwargs"]}
         fields["env_kwargs"] = kept | given["env_kwargs"]
-        if "env_kwargs" in from_file:
-            from_file["env_kwargs"] = kept
     try:
         config = TrainConfig(**fields)
     except ConfigError as error:
@@ -129,7 +128,9 @@ def parse_start(
         raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
     # A file of flags is trusted like the command line that names it. The config.json of a run is not.
     if file is not None and (option == "--init-from" or _is_of_run(_read(file, option))):
-        used = {name: value for name, value in from_file.items() if name not in given or fields[name] != given[name]}
+        used = {name: value for name, value in from_file.items() if name not in given}
+        if "env_kwargs" in from_file:
+            used.setdefault("env_kwargs", kept)
         check_trust(used, file, (*parsed.start.trust, *modules_of(given)))
     return config, parsed.start
 

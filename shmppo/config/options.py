@@ -59,9 +59,9 @@ class TaskOptions:
     """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a function.
     None: CartPole-v1 with its velocities (indices 1 and 3) hidden, which is the default job."""
     env_kwargs: KeywordArguments = field(default_factory=dict)
-    """Arguments of the environment's constructor, for example frame_skip=4. They are added to
-    those of --preset, --config, or --init-from, or replace them all if --env names another environment. Without values,
-    the flag removes all."""
+    """Arguments of the environment's constructor, for example frame_skip=4. They are added to those of --preset,
+    --config, or --init-from; if --env names another environment, they replace them. Without values, the flag removes
+    all."""
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""

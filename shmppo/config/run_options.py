@@ -42,9 +42,9 @@ class ProcessOptions:
     worker_timeout: float = 60.0
     """Seconds without a step or an acknowledgement after which a worker counts as stalled."""
     checkpoint_every: int | None = None
-    """Iterations between checkpoints. A run also writes a checkpoint at its start, every ten minutes, at its end, after
-    a stop signal, and with each new best value of --best-by. It keeps the last two and the best one. None: only
-    at these times."""
+    """Iterations between checkpoints, of which the last two and the best one are kept. A run also writes one at its
+    start, every ten minutes, at its end, after a stop signal, and with each new best value of --best-by. None: only at
+    these times."""
     keep_every: int | None = None
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 

@@ -101,11 +101,9 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         self._path = user_path(path, "path")
         make_parent_directory(self._path, "path")
-        self._config = replace(config, objective="clone", demonstrations=str(path))
-        self._task = inspect_task(self._config)
-        require(
-            not self._task.agents, "--demonstrations does not support environments with several agents; use another one"
-        )
+        cloning = replace(config, objective="clone", demonstrations=str(path))
+        self._task = inspect_task(cloning)
+        self._config = replace(cloning, agents=self._task.agents)  # which refuses several agents
         self._obs: list[list[np.ndarray]] = []  # of the current episode
         self._steps: list[tuple[Any, float, bool, bool]] = []
         self._episodes: list[list[np.ndarray]] = []

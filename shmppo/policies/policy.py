@@ -32,8 +32,8 @@ WITHOUT_MINIBATCHES: dict[str, Any] = {"minibatches": 1, "grad_shards": None}
 need not fill the minibatches of the training."""
 
 SAME_PARTS = (
-    "the environment has other parts or spaces than in training. It also needs the parts that only the critic saw; "
-    "where they are missing, call policy.act in a loop of your own"
+    "the environment must have the parts and spaces of the training, also the parts that only the critic saw; where "
+    "they are missing, call policy.act in a loop of your own"
 )
 
 

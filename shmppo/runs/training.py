@@ -133,11 +133,12 @@ class EpisodeStatistics:
     @property
     def misleading(self) -> list[str]:
         """Sentences about metrics of success that some of these episodes have, but not most of them."""
-        missing = {key.metric: sum(math.isnan(row[k]) for row in self.last) for k, key in enumerate(self.keys, start=2)}
+        success = [(k, key.metric) for k, key in enumerate(self.keys, start=2) if key.metric.endswith("success")]
+        missing = {name: sum(math.isnan(row[k]) for row in self.last) for k, name in success}
         return [
             f"{name} is the mean of only those episodes that have it; set it in every episode, also to 0"
             for name, episodes in missing.items()
-            if name.endswith("success") and len(self.last) > episodes > len(self.last) / 2
+            if len(self.last) > episodes > len(self.last) / 2
         ]
 
     @property
