@@ -61,7 +61,8 @@ def utilization(
 ) -> dict[str, float]:
     """Return the share of the cores' time that is used, while sampling and in the rest of the iteration.
 
-    The phases "reduce" and "optimizer" count for one core, although the workers share them in large networks.
+    The phases "reduce" and "optimizer" count for one core, although the workers share them in large networks. A core
+    whose environment waits for something counts as used.
 
     Args:
         phases: seconds of an iteration in each phase; if several processes are in a phase, their mean.

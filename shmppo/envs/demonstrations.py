@@ -36,6 +36,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.errors import ConfigError, EnvError
+from shmppo.spaces.distributions import MASKED
 from shmppo.utils.files import make_parent_directory, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator
 
@@ -117,9 +118,14 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, after `reset`. action: as the environment takes it."""
+        """Step the environment, after `reset`. action: as the environment takes it, and as its mask allows."""
         require(bool(self._obs), "`step` was called before `reset`; begin each episode with `reset`")
         own = copy.deepcopy(action)  # the environment may change it
+        if self._config.action_masks:
+            log_prob = self._task.distribution.log_prob(MASKED * (1 - self._obs[-1][-1]), self._sampled([own])[0])
+            require(
+                log_prob.sum() > MASKED / 2, f"action {own} is one that the action mask forbids; choose another one"
+            )
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))
         self._steps.append((own, float(reward), bool(terminated), bool(truncated)))
@@ -140,11 +146,14 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _end_episode(self) -> None:
         if self._steps:
             actions, *outcomes = zip(*self._steps, strict=True)
-            empty: Any = create_empty_array(self.action_space, len(actions))
-            sampled = self._task.distribution.from_env(concatenate(self.action_space, actions, empty))
             obs = [np.stack(leaf) for leaf in zip(*self._obs, strict=True)]
-            self._episodes.append([*obs, sampled, *map(np.array, outcomes)])
+            self._episodes.append([*obs, self._sampled(actions), *map(np.array, outcomes)])
         self._obs, self._steps = [], []
+
+    def _sampled(self, actions: Sequence[Any]) -> np.ndarray:
+        """Return actions as the policy would sample them, float32 [n, A]."""
+        empty: Any = create_empty_array(self.action_space, len(actions))
+        return self._task.distribution.from_env(concatenate(self.action_space, actions, empty))
 
 
 def _write(
