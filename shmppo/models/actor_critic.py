@@ -147,8 +147,6 @@ class ActorCritic(nn.Module):
         self.auxiliary: AuxiliaryLoss | None = None
         if config.auxiliary is not None:
             self.auxiliary = AuxiliaryLoss(config, leaves, self.trunk_list[0].features, distribution.action_size)
-        for parameter in self.parameters():  # the code of an environment may have changed the default type of torch
-            parameter.data = parameter.data.float()
 
     @property
     def state_size(self) -> int:
@@ -288,9 +286,14 @@ def weights_sha256(tensors: Iterable[Tensor]) -> str:
 
 def build_model(config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> ActorCritic:
     """Create the network with the initial weights of the run's seed. Torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return ActorCritic(config, observation, distribution)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # the code of the user may have changed it
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return ActorCritic(config, observation, distribution)
+    finally:
+        torch.set_default_dtype(before)
 
 
 def trained_model(

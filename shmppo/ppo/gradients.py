@@ -177,6 +177,7 @@ class ShardGradients:
         Gradients and loss terms are sums over the valid steps of a shard, divided by the valid steps of the minibatch
         over all ranks, so their sum over shards and ranks is the mean over the minibatch.
         """
+        torch.set_num_threads(1)  # a callback may have changed it
         keep_denormals()
         full_precision()
         self._network.load()

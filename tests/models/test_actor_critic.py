@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
 import numpy as np
 import pytest
 import torch
-from helpers import ACTION_SIZE, CORES, KERNELS, OBS_SIZE, learning_network, random_states, small_network
+from helpers import (
+    ACTION_SIZE,
+    CORES,
+    DISTRIBUTION,
+    KERNELS,
+    OBS_SIZE,
+    OBSERVATION,
+    learning_network,
+    random_states,
+    small_network,
+)
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -125,10 +136,15 @@ def test_parameters_as_views_of_a_flat_vector() -> None:
 
 def test_an_environment_may_have_changed_the_default_type(request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
-    torch.set_default_dtype(torch.float64)
-    for core in ("gru", "lru", "gtrxl"):
-        _, model = small_network(core, 1)
-        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    hashes: list[list[str]] = []
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        config = TrainConfig(hidden_size=12, encoder_sizes=(9,), seq_len=6, attention_window=5)
+        models = [build_model(dataclasses.replace(config, core=core), OBSERVATION, DISTRIBUTION) for core, _ in CORES]
+        assert {parameter.dtype for model in models for parameter in model.parameters()} == {torch.float32}
+        hashes.append([weights_sha256(model.state_dict().values()) for model in models])
+        assert torch.get_default_dtype() == dtype
+    assert hashes[0] == hashes[1]
     leaf = Leaf((), "codes", (1,), (), "int32", (0,), (3,))
     assert network_input(leaf, torch.zeros(2, 1, dtype=torch.int32)).dtype == torch.float32
 

@@ -165,3 +165,17 @@ def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> No
         config = TrainConfig(env=f"environments:{env}", workers=workers, run_dir=run_dir, **(SMALL | fields))
         hashes.add(train(dataclasses.replace(config, stop_at_iteration=2))["weights_sha256"])
     assert len(hashes) == 1
+
+
+def test_a_callback_cannot_change_the_threads_of_torch(tmp_path: Path) -> None:
+    """The torch kernels may add the terms of a sum in another order with more threads."""
+
+    def callback(_: Any) -> None:
+        torch.set_num_threads(2)
+
+    config = TrainConfig(kernel="torch", workers=0, total_steps=4 * 128 * 64, num_envs=64, grad_shards=1, quiet=True)
+    hashes = {
+        train(dataclasses.replace(config, run_dir=str(tmp_path / str(k))), callback=one)["weights_sha256"]
+        for k, one in enumerate((None, callback))
+    }
+    assert len(hashes) == 1
