@@ -13,6 +13,7 @@ SPACES: dict[str, spaces.Space] = {
     "multidiscrete": spaces.MultiDiscrete([3, 4], start=[0, 1]),
     "multibinary": spaces.MultiBinary([2, 3]),
     "matrix": spaces.Box(-3, 3, (2, 3)),
+    "one-key": spaces.Dict({"x": spaces.Box(-1, 1, (2,))}),
     "integers": spaces.Box(-5, 5, (3,), np.int16),
     "image": spaces.Box(0, 255, (36, 40, 3), np.uint8),
     "stacked": spaces.Box(0, 9, (2, 3, 7, 8), np.uint8),

@@ -30,7 +30,6 @@ def check(config: TrainConfig) -> None:
     config.check_update()
     config.check_objective()
     config.check_processes()
-    config.check_ranks()
     config.check_evaluation()
     _check_combinations(config)
     _check_workers(config)

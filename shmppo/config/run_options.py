@@ -74,10 +74,6 @@ class RankOptions:
     rank: NotAFlag = 0
     """Index of this rank."""
 
-    def check_ranks(self) -> None:
-        """Raise ConfigError if one of these options is invalid."""
-        require(0 <= self.rank < self.ranks, f"rank is {self.rank} of {self.ranks}; it must lie in 0 … ranks - 1")
-
 
 @dataclass(frozen=True)
 class EvaluationOptions:

@@ -267,8 +267,8 @@ class TrainConfig(
         return copy.deepcopy(dict(self.env_kwargs)) | ({} if render_mode is None else {"render_mode": render_mode})
 
     def with_absolute_paths(self) -> TrainConfig:
-        """Return a copy that names the files of --init-from, --teacher, and --demonstrations by absolute paths."""
-        paths = {name: getattr(self, name) for name in ("init_from", "teacher", "demonstrations")}
+        """Return a copy that names files and directories by absolute paths."""
+        paths = {name: getattr(self, name) for name in ("run_dir", "init_from", "teacher", "demonstrations")}
         absolute: dict[str, Any] = {
             name: str(user_path(path, flag(name)))
             for name, path in paths.items()

@@ -17,15 +17,10 @@ MAX_PENDING = 256
 
 
 class EpisodeInfo:
-    """Combines the numbers of `info` over the steps of the current episodes of n environments.
-
-    Attributes:
-        keys: the I keys.
-    """
+    """Combines the numbers of `info` over the steps of the current episodes of n environments."""
 
     def __init__(self, keys: Sequence[InfoKey], count: int) -> None:
-        """count: n, number of environments."""
-        self.keys = keys
+        """keys: the I keys. count: n, number of environments."""
         self._ordered = sorted(keys, key=lambda key: ("sum", "mean", "max", "last").index(key.how))
         self._to_combine = [key for key in self._ordered if key.how != "last"]
         summed = sum(key.how in ("sum", "mean") for key in keys)

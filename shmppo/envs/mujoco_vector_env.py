@@ -125,7 +125,8 @@ class MujocoVectorEnv(SyncVectorEnv):
 
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         super().reset_env(i, episode, options)
-        self._update_position(i)
+        np.concatenate(self._views, out=self._rows.reshape(-1))
+        self._position[i] = self._task.position(self._batch)[i]
 
     def _remake(self, i: int) -> None:
         super()._remake(i)
@@ -138,11 +139,6 @@ class MujocoVectorEnv(SyncVectorEnv):
         self._simulations = [(handle.model, handle.data, handle.data.ctrl) for handle in self.handles]
         for i, handle in enumerate(self.handles):
             handle.position = self._position[i : i + 1]
-
-    def _update_position(self, i: int) -> None:
-        """Read the position of environment i from its simulation, after a reset."""
-        np.concatenate(self._views, out=self._rows.reshape(-1))
-        self._position[i] = self._task.position(self._batch)[i]
 
     def _simulate(self, actions: list[Any]) -> dict[int, EnvError]:
         """Run every simulation for one step. Return the errors by environment."""

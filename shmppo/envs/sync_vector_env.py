@@ -269,12 +269,8 @@ class SyncVectorEnv(VectorEnv):
             right = observation.shape == obs.shape and observation.dtype.kind in NUMBERS
         except AttributeError:  # for example a list, or a tensor of torch
             right = False
-        if not right:
-            array = np.asarray(observation)  # the assignment below would broadcast a single number, and convert text
-            if array.shape != obs.shape:
-                raise ObservationError((), f"has shape {array.shape}, but its space has shape {obs.shape}")
-            if array.dtype.kind not in NUMBERS:
-                raise ObservationError((), f"has type {array.dtype}, but it must contain real numbers")
+        if not right:  # the assignment below would broadcast a single number, and convert text
+            observation = self.observation.leaves[0].to_storage(observation)
         obs[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 

@@ -50,7 +50,7 @@ typedef struct {
     int32_t inputs, outputs;
     int32_t bf16;         /* whether matrix products round their inputs to bfloat16 (LINEAR, LSTM, GRU) */
     int32_t into_y;       /* SET or ADD (LINEAR) */
-    int32_t into_by_x;    /* SKIP, SET, or ADD (LINEAR, LAYER_NORM, LSTM, GRU); the others always SET */
+    int32_t into_by_x;    /* SET or ADD (LAYER_NORM), or also SKIP (LINEAR, LSTM, GRU); the others always SET */
     int32_t writes_state; /* whether `forward` writes the new state to `state`; for batches of one step */
     int32_t trains;       /* whether `backward` will be called */
     int32_t heads;        /* ATTEND */

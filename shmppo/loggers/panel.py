@@ -62,7 +62,7 @@ def _counters(status: RunStatus) -> Text:
 
 def _progress(status: RunStatus) -> Table:
     """Build one line: a bar that fills the width, the share, and the elapsed and remaining time."""
-    share = min(status.steps / max(status.total_steps, 1), 1.0)
+    share = min(status.steps / status.total_steps, 1.0)
     line = Table.grid(expand=True)
     line.add_column(ratio=1)
     line.add_column(no_wrap=True)

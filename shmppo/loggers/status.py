@@ -115,9 +115,8 @@ class RunStatus:
         """Estimated seconds until the end of the run. None: unknown."""
         if self.row is None:
             return None
-        per_iteration = self.row["wall_seconds"] / max(self.iteration, 1)
-        left = (self.config.last_iteration - self.iteration) * per_iteration
-        return max(left - (time.monotonic() - self._since), 0.0) if left else 0.0
+        left = (self.config.last_iteration - self.iteration) * self.row["wall_seconds"] / self.iteration
+        return max(left - (time.monotonic() - self._since), 0.0)
 
     @property
     def mean_return(self) -> str:

@@ -144,7 +144,7 @@ class NotebookView:
         state = row_line(status) if status.row is not None else status.activity
         lines = [f"{status.title}  ({status.directory})", state]
         lines += [*filter(None, [status.stopping]), *status.notes]
-        share = min(status.steps / max(status.total_steps, 1), 1.0)
+        share = min(status.steps / status.total_steps, 1.0)
         bar = f'<progress value="{share:.4f}" max="1" style="width: 100%"></progress>'
         text = "<br>".join(html.escape(line) for line in lines)
         return {"text/plain": "\n".join(lines), "text/html": f"<div>{bar}<br><small>{text}</small></div>"}

@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError
 from shmppo.kernels import Batch, Layer, kernels, supported_variants
 from shmppo.models.actor_critic import ActorCritic, Trunk
 from shmppo.models.encoders import Mlp, network_input
-from shmppo.models.native_layers import LayerBuilder, Statistics, as_rows
+from shmppo.models.native_layers import LayerBuilder, Statistics
 from shmppo.spaces.distributions import MASKED
 from shmppo.utils.torch_utils import aligned_zeros
 
@@ -104,11 +104,9 @@ class NativeNetwork:
         self._builder = LayerBuilder(model, row_count, self.state, gradients)
         self._build(statistics, writes_state=state is not None, bf16=bf16)
         for layer in self._builder.layers:
-            sizes = row_count, sequences
-            for name, size in (
-                ("packed", self._kernels.packed_size(ctypes.addressof(layer))),
-                ("memory", self._kernels.memory_size(ctypes.addressof(layer), *sizes)),
-            ):
+            at, made = ctypes.addressof(layer), self._kernels
+            sizes = {"packed": made.packed_size(at), "memory": made.memory_size(at, row_count, sequences)}
+            for name, size in sizes.items():
                 memory = aligned_zeros(size).numpy()
                 setattr(layer, name, memory.ctypes.data)
                 self._builder.kept.append(memory)
@@ -151,17 +149,17 @@ class NativeNetwork:
         """
         active = self._one_step if active is None else active
         count = int(active.sum())
+        read = slice(count) if index is None else index
         for leaf, i, part in self._builder.conversions:
-            stored = self._obs[i][:count] if index is None else self._obs[i].reshape(-1, *leaf.shape)[index]
-            torch.from_numpy(part[:count]).copy_(network_input(leaf, torch.from_numpy(stored)).flatten(1))
+            stored = torch.from_numpy(self._obs[i][read])
+            torch.from_numpy(part[:count]).copy_(network_input(leaf, stored).flatten(1))
         self._batch = Batch(rows=count, steps=len(active), sequences=int(active[0]), active=active.ctypes.data)
         if index is not None:
             self._batch.index = index.ctypes.data
         self._arrays = active, index  # the batch has only their addresses
         self._kernels.forward(self._layers, len(self._layers), ctypes.byref(self._batch))
         if self._model.has_mask:
-            mask = as_rows(self._obs[-1])[:count] if index is None else as_rows(self._obs[-1])[index]
-            self.params[:count][mask == 0] = MASKED
+            self.params[:count][self._obs[-1][read] == 0] = MASKED
 
     def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray) -> None:
         """Write the gradients of shards, from `by_params` and `by_values` of the batch of the last `forward`.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, SKIP, Layer, Rows, rows
@@ -21,11 +19,6 @@ from shmppo.spaces.observations import Leaf
 
 Statistics = Sequence[tuple[np.ndarray, np.ndarray] | None]
 """For each leaf, the mean and the scale that normalize it; None: it is not normalized."""
-
-
-def as_rows(obs: np.ndarray) -> np.ndarray:
-    """Return a view [rows, size] of stored vectors."""
-    return torch.from_numpy(obs).view(math.prod(obs.shape[:-1]), obs.shape[-1]).numpy()  # `view` of torch never copies
 
 
 class Scan:
@@ -173,7 +166,7 @@ class LayerBuilder:
                 continue
             self.kept += statistics[i] or ()
             names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
-            self._add("input", as_rows(obs[i]), part, **{name: array.ctypes.data for name, array in names.items()})
+            self._add("input", obs[i], part, **{name: array.ctypes.data for name, array in names.items()})
         for linear, norm in zip(linears(network.linears), network.norms, strict=True):
             if isinstance(norm, nn.LayerNorm):
                 hidden = self.linear(x, linear)

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -153,9 +153,7 @@ class Evaluate(NamedTuple):
 
 
 Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | RefreshStates | Evaluate
-_KINDS: tuple[type[Command], ...] = (
-    Collect, ComputeGradients, ReduceGradients, StepOptimizer, RefreshStates, Evaluate
-)  # fmt: skip
+_KINDS: tuple[type[Command], ...] = get_args(Command)
 
 
 @dataclass(frozen=True)

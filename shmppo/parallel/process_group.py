@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ class ProcessGroup:
             with self._collective():
                 gathered = self._gather_in_shared_memory(tensor.numpy())
                 if gathered is not None:
-                    _add_rows(torch.from_numpy(gathered), tensor)
+                    add_rows(torch.from_numpy(gathered), tensor)
                 elif self.size == 2:
                     dist.all_reduce(tensor)  # faster, and the order of two numbers does not matter
                 else:
@@ -76,12 +76,12 @@ class ProcessGroup:
 
     def _sum_parts(self, tensor: Tensor) -> None:
         """Sum through torch.distributed: each rank sums one part. `dist.all_reduce` adds in another order."""
-        parts = torch.zeros(self.size, -(-tensor.numel() // self.size))
+        parts = tensor.new_zeros(self.size, -(-tensor.numel() // self.size))
         flat = parts.view(-1)[: tensor.numel()]
         flat.copy_(tensor)
         received, own = torch.empty_like(parts), torch.empty_like(parts[0])
         dist.all_to_all_single(received, parts)
-        _add_rows(received, own)
+        add_rows(received, own)
         dist.all_gather(list(parts.unbind(0)), own)
         tensor.copy_(flat)
 
@@ -223,7 +223,7 @@ class ProcessGroup:
             dist.destroy_process_group()
 
 
-def _add_rows(rows: Tensor, total: Tensor) -> None:
+def add_rows(rows: Iterable[Tensor], total: Tensor) -> None:
     """Write the sum of some rows, added in their order."""
     first, *others = rows
     total.copy_(first)
@@ -247,7 +247,7 @@ class GradientAllReduce:
         """
         self._group = group
         self._sizes = (parameters, statistics, group.size)
-        self._buffer = torch.zeros(sum(self._sizes) if group.size > 1 else 0)
+        self._buffer = torch.zeros(sum(self._sizes) if group.size > 1 else 0, dtype=torch.float32)
         group.use_shared_memory(self._buffer.nbytes)
 
     def __call__(self, gradient: Tensor, sums: np.ndarray, largest: float) -> tuple[np.ndarray, float]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.parallel.process_group import add_rows
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.utils.partition import partition
 
@@ -38,11 +39,7 @@ class Optimizer:
 
     def add_gradients(self) -> None:
         """Write the sum of the gradients of all shards, in order."""
-        _, total, *_ = self._arrays
-        first, *others = self._shards
-        total.copy_(first)
-        for shard in others:
-            total.add_(shard)
+        add_rows(self._shards, self._arrays[1])
 
     @torch.no_grad()
     def step(self) -> None:

@@ -78,15 +78,11 @@ class Schedule:
         """
         desired = self._config.desired_kl
         if self._config.objective == "penalty":
-            if approx_kl < desired / PENALTY_BAND:
-                self.penalty_coef = _bounded(self.penalty_coef / PENALTY_FACTOR, self.penalty_coef, PENALTY_BOUNDS)
-            elif approx_kl > desired * PENALTY_BAND:
-                self.penalty_coef = _bounded(self.penalty_coef * PENALTY_FACTOR, self.penalty_coef, PENALTY_BOUNDS)
+            low, high = approx_kl < desired / PENALTY_BAND, approx_kl > desired * PENALTY_BAND
+            self.penalty_coef = _adapted(self.penalty_coef, high, low, PENALTY_FACTOR, PENALTY_BOUNDS)
         if self._config.lr_schedule == "kl-adaptive":
-            if approx_kl > desired * RATE_BAND:
-                self.adapted_rate = _bounded(self.adapted_rate / RATE_FACTOR, self.adapted_rate, RATE_BOUNDS)
-            elif 0 < approx_kl < desired / RATE_BAND:
-                self.adapted_rate = _bounded(self.adapted_rate * RATE_FACTOR, self.adapted_rate, RATE_BOUNDS)
+            low, high = 0 < approx_kl < desired / RATE_BAND, approx_kl > desired * RATE_BAND
+            self.adapted_rate = _adapted(self.adapted_rate, low, high, RATE_FACTOR, RATE_BOUNDS)
 
     def state(self) -> dict[str, float]:
         """Return what a checkpoint stores of the schedule."""
@@ -97,6 +93,7 @@ class Schedule:
         self.adapted_rate, self.penalty_coef = state["adapted_rate"], state["penalty_coef"]
 
 
-def _bounded(value: float, previous: float, bounds: tuple[float, float]) -> float:
-    """Limit a value to the bounds. A previous value outside of them widens them."""
-    return min(max(value, min(previous, bounds[0])), max(previous, bounds[1]))
+def _adapted(value: float, rises: bool, falls: bool, factor: float, bounds: tuple[float, float]) -> float:
+    """Multiply or divide a value by a factor, within the bounds. A value outside of them widens them."""
+    adapted = value * factor if rises else value / factor if falls else value
+    return min(max(adapted, min(value, bounds[0])), max(value, bounds[1]))

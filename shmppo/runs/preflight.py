@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -41,13 +41,12 @@ def only_run() -> Iterator[None]:
         _training.release()
 
 
-def allocate_shared(fields: Iterable[Field]) -> torch.Tensor:
+def allocate_shared(fields: Sequence[Field]) -> torch.Tensor:
     """Allocate the shared buffers of a run, see `allocate`. If that fails, nothing is left in /dev/shm.
 
     Raises:
         ConfigError: if the system refuses to create the shared memory.
     """
-    fields = tuple(fields)
     before = _segments()
     try:
         return allocate(fields)

@@ -17,11 +17,7 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.schedule import Schedule
 from shmppo.runs.start import Start, load_teacher
-from shmppo.storage.checkpoint import (
-    is_file_name,
-    load_resumable_checkpoint,
-    load_selected_checkpoint,
-)
+from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint
 from shmppo.storage.history import check_metrics
 from shmppo.storage.run_directory import TEACHER, directory_of, fork_name
 

@@ -24,7 +24,7 @@ from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory
 from shmppo.storage.run_lock import locked
-from shmppo.utils.files import read_object, user_path, write_json
+from shmppo.utils.files import read_object, write_json
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     """
     if config.init_from is None:
         return None
-    path = user_path(config.init_from, "--init-from")
+    path = Path(config.init_from)
     state = _load_on_all_ranks(path, "--init-from", process_group)
     return InitialWeights(path, TrainConfig(**json.loads(state["config"])), state["iteration"], state["learner"])
 

@@ -61,8 +61,6 @@ def train(
     """
     require(isinstance(config, TrainConfig), f"train got {shown(config)}; pass a TrainConfig: TrainConfig(env=…)")
     refuse_imported_script()
-    if config.run_dir is not None:
-        config = dataclasses.replace(config, run_dir=str(user_path(config.run_dir, "--run-dir")))
     config = config.with_absolute_paths()
     trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = (callback, loggers)

@@ -56,11 +56,10 @@ class TrialRun(RunProcess):
         """Return the result at the rung; None if the run has to be started or continued for it."""
         if self.failure:
             return RunResult(math.nan, self.failure)
-        rows = self.rows()
+        rows = self.rows()[: self.iterations]
         if len(rows) < self.iterations:
             return None
-        last = rows[self.iterations - 1]
-        rows = rows[: self.iterations]
+        last = rows[-1]
         if self._objective.startswith("eval/"):
             rows = [row for row in self.rows(EVALUATIONS) if int(row["iteration"]) <= self.iterations][-1:]
             if not rows or int(rows[0]["iteration"]) < self.iterations:

@@ -211,7 +211,8 @@ class ObservationSpec:
     @property
     def is_single_vector(self) -> bool:
         """Whether the whole observation is one vector."""
-        return len(self.leaves) == 1 and self.leaves[0].kind == "vector" and len(self.leaves[0].env_shape) == 1
+        leaf = self.leaves[0]
+        return not leaf.keys and leaf.kind == "vector" and len(leaf.env_shape) == 1
 
 
 def observation_spec(space: spaces.Space[Any], where: str) -> ObservationSpec:

@@ -18,7 +18,7 @@ from shmppo.config.resumable import RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
-from shmppo.storage.run_directory import SUMMARY
+from shmppo.storage.run_directory import CONFIG, SUMMARY, holds_run
 from shmppo.utils.files import complete_rows, read_object
 from shmppo.utils.signals import kill_with_parent
 
@@ -44,7 +44,7 @@ class RunProcess:
         self.cores: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._output_start, self._asked_to_stop = 0, False
-        if (run_dir / "config.json").is_file():
+        if (run_dir / CONFIG).is_file():
             own = TrainConfig(**self.config.to_json())  # config.json has defaults in place of None
             stored = load_config(run_dir)
             others = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
@@ -130,12 +130,12 @@ class RunProcess:
 
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
-        if list(self.run_dir.glob("checkpoint*.pt")):
+        if holds_run(self.run_dir):
             own = TrainConfig(**self.config.to_json())  # as in the checkpoint, with defaults in place of None
             kept = [name for name in RESUMABLE if name not in ("workers", "quiet")]
             flags = flags_with_values({name: getattr(own, name) for name in kept})
             return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags]
-        if (self.run_dir / "config.json").is_file():
+        if (self.run_dir / CONFIG).is_file():
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
         fields = self.config.fields() | {"run_dir": str(self.run_dir)}
         # All of them, because with --init-from the defaults are the options of that run.

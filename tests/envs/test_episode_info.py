@@ -32,7 +32,8 @@ def test_wrong_keys_are_refused(texts: list[str]) -> None:
 def test_episodes_agree_with_a_slow_reference(how: str) -> None:
     generator = np.random.default_rng(0)
     count, steps = 3, 700
-    info = EpisodeInfo([key("a", how), key("never", how)], count)
+    keys = [key("a", how), key("never", how)]
+    info = EpisodeInfo(keys, count)
     values = generator.standard_normal((steps, count)) - 1  # the maximum of an episode may be below 0
     values[generator.random((steps, count)) < 0.3] = np.nan
     begun = [0] * count
@@ -48,7 +49,7 @@ def test_episodes_agree_with_a_slow_reference(how: str) -> None:
             if how != "last" and known:
                 expected = {"sum": sum(known), "mean": sum(known) / len(known), "max": max(known)}[how]
             assert row.get("info/a", math.nan) == pytest.approx(expected, nan_ok=True)
-            assert info_row(info.keys, row) == pytest.approx([expected, math.nan], nan_ok=True)
+            assert info_row(keys, row) == pytest.approx([expected, math.nan], nan_ok=True)
             info.begin(i)
             begun[i] = t + 1
 
