@@ -39,6 +39,12 @@ class Counter(gymnasium.Env[np.ndarray, int]):
         return self.buffer, 1.0, ended and not self.truncate, ended and self.truncate, {}
 
 
+class Outside(Counter):
+    """Its steps return numbers outside of its observation space."""
+
+    observation_space = spaces.Box(-1, 0, (2,), np.float64)
+
+
 class Exponential(Counter):
     """Its reward is a sum of float64 exponentials, whose last bits depend on the functions that NumPy uses."""
 

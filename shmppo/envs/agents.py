@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shmppo.config.checks import require
+from shmppo.config.checks import require, shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.wrappers import MASK_KEY, allowed_action
 from shmppo.spaces.observations import STATE_KEY
@@ -74,8 +74,9 @@ class AgentsEnv:
         self._masked = isinstance(own, spaces.Dict) and set(own.spaces) == {"observation", MASK_KEY}
         require(
             self._masked == config.action_masks,
-            f"{where}: the agents have {'action' if self._masked else 'no action'} masks in their observations; "
-            f"{'add' if self._masked else 'leave out'} --action-masks",
+            f"{where}: the agents' observations {'have' if self._masked else 'do not have'} the form "
+            f"{{'observation': …, 'action_mask': …}}; {'add' if self._masked else 'correct them, or leave out'} "
+            "--action-masks",
         )
         parts = [("obs", own["observation"] if self._masked else own)]
         self._ids = np.eye(len(self.names), dtype=np.int8) if config.agent_id else None
@@ -113,7 +114,12 @@ class AgentsEnv:
     def reset(self, **arguments: Any) -> None:
         """Begin an episode. arguments: of the environment's `reset`."""
         self._forget()
-        self._update(*self.env.reset(**arguments))
+        returned = self.env.reset(**arguments)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            raise ValueError("reset must return (observations, infos)")
+        self._update(*returned)
+        if self.done:
+            raise ValueError("the list agents is empty after reset; it must contain the agents that begin the episode")
 
     def step(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step the environment with the actions of the active agents, until an agent is active or the episode ends.
@@ -133,12 +139,15 @@ class AgentsEnv:
                 raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
             living = set(self.env.agents)
             observations, gained, terminations, truncations, infos = self.env.step(chosen)
+            for what, given in {"reward": gained, "termination": terminations, "truncation": truncations}.items():
+                if missing := living - given.keys():
+                    raise ValueError(f"step returned no {what} of {min(missing)}, one of the agents before the step")
             for k, name in enumerate(self.names):
-                rewards[k] += gained.get(name, 0.0)
+                rewards[k] += _number(gained.get(name, 0.0), name)
                 if name in living:
-                    terminated[k] |= bool(terminations.get(name, False))
-                    truncated[k] |= bool(truncations.get(name, False)) or name not in self.env.agents
-            ended = {name for name in living if terminations.get(name) or truncations.get(name)}
+                    terminated[k] |= bool(terminations[name])
+                    truncated[k] |= bool(truncations[name]) or name not in self.env.agents
+            ended = {name for name in living if terminations[name] or truncations[name]}
             if living and living == ended == set(self.env.agents):
                 raise ValueError("all agents have ended, but are still in the list agents; step must remove them")
             self._update(observations, infos, living)
@@ -151,6 +160,8 @@ class AgentsEnv:
 
         living: the agents before the step. The last step of an agent may have an info without an observation.
         """
+        if unknown := {*observations, *self.env.agents} - {*self.names}:
+            raise ValueError(f"{min(unknown)} is not one of possible_agents: {', '.join(self.names)}")
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
             has_turn = self._turns is None or name == self._turns.agent_selection
@@ -175,6 +186,14 @@ class AgentsEnv:
         if self._masked:
             parts[MASK_KEY] = np.asarray(observation[MASK_KEY])
         return parts
+
+
+def _number(reward: Any, name: str) -> float:
+    """Return the reward of an agent as a number."""
+    try:
+        return float(reward)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"step returned the reward {shown(reward)} of {name}; it must be one number") from error
 
 
 class AgentsView(gymnasium.Env):

@@ -146,9 +146,7 @@ class AgentsVectorEnv(VectorEnv):
         try:
             results = self._envs[e].step(actions)
         except FAILURES as error:
-            reraise_ctrl_c(error)
-            message = f"step raised {describe_error(error)}"
-            raise self._error(self._rows(e).start, message, user_traceback(error)) from error
+            raise self._raised(e, "step", error) from error
         for k, i in enumerate(self._rows(e)):
             self.hashes[i] = zlib.crc32(_DOUBLE.pack(results[0][k]), self.hashes[i])
         self._store(e, "step")
@@ -163,12 +161,11 @@ class AgentsVectorEnv(VectorEnv):
         self._opponents[rows.start : rows.stop] = self._seats(e, stream, episode)
         seed = episode_seed(self._config.seed, stream, episode) if self._seeded[e] else None
         self._seeded[e] = self._seeding == "episode"
+        arguments = {"seed": seed, "options": copy.deepcopy(options)}
         try:
-            self._envs[e].reset(seed=seed, options=copy.deepcopy(options))
+            self._envs[e].reset(**{name: value for name, value in arguments.items() if value is not None})
         except FAILURES as error:
-            reraise_ctrl_c(error)
-            message = f"reset raised {describe_error(error)}"
-            raise self._error(rows.start, message, user_traceback(error)) from error
+            raise self._raised(e, "reset", error) from error
         for leaf in self.obs:
             leaf[rows.start : rows.stop] = 0
         self._store(e, "reset")
@@ -207,8 +204,18 @@ class AgentsVectorEnv(VectorEnv):
         return numbers
 
     def _error(self, i: int, message: str, details: str = "") -> EnvError:
+        return self._of_environment(i, f"agent {self._envs[i // self._size].names[i % self._size]}: {message}", details)
+
+    def _raised(self, e: int, call: str, error: BaseException) -> EnvError:
+        """Create an error for what a method of environment e has raised."""
+        reraise_ctrl_c(error)
+        return self._of_environment(
+            self._rows(e).start, f"{call} raised {describe_error(error)}", user_traceback(error)
+        )
+
+    def _of_environment(self, i: int, message: str, details: str) -> EnvError:
         error = super()._error(i, message, details)
-        return EnvError(error.env_index // self._size, error.message, details=details)
+        return EnvError(error.env_index // self._size, error.message, details=error.details)
 
     def _begin_next(self, indices: Sequence[int]) -> None:
         for e in sorted({i // self._size for i in indices}):

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
 from shmppo.config.checks import shown
+from shmppo.envs.agents import AgentsView
 from shmppo.envs.snapshots import spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec, path_name, relative_pronoun
@@ -75,7 +76,7 @@ def check_contract(
         raise ConfigError(f"{where}: reset returned {result_of(returned)}; {_RESET_RULE}")
     if not isinstance(returned[1], dict):
         raise ConfigError(f"{where}: reset returned {kind_of(returned[1])} as its info; {_RESET_RULE}")
-    _check_observation(where, "reset", env.observation_space, returned[0])
+    _check_observations(where, "reset", env, returned[0])
     first = copy.deepcopy(returned[0])  # the environment may reuse its arrays
     env.action_space.seed(0)
     action = choose_action(returned[0])
@@ -83,7 +84,7 @@ def check_contract(
     if not (isinstance(stepped, tuple) and len(stepped) == 5):
         raise ConfigError(f"{where}: step returned {result_of(stepped)}; {STEP_RULE}")
     observation, reward, terminated, truncated, info = stepped
-    _check_observation(where, "step", env.observation_space, observation)
+    _check_observations(where, "step", env, observation)
     is_number = isinstance(reward, numbers.Real) or (
         isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in NUMBERS
     )
@@ -105,6 +106,16 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
     """Call a method of the environment and turn its exception into a ConfigError."""
     with as_config_error(f"{where}: {what}", " in a check before the run; correct the method"):
         return function()
+
+
+def _check_observations(where: str, call: str, env: gymnasium.Env, observation: Any) -> None:
+    """Check an observation, or if the environment has several agents, the new ones of all agents."""
+    if not isinstance(env, AgentsView):
+        _check_observation(where, call, env.observation_space, observation)
+        return
+    for name, seen, updated in zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True):
+        if updated:
+            _check_observation(f"{where}: agent {name}", call, env.observation_space, seen)
 
 
 def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:

@@ -35,8 +35,8 @@ from shmppo.envs.handles import EnvHandle
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.envs.wrappers import is_allowed
 from shmppo.errors import ConfigError, EnvError
-from shmppo.spaces.distributions import MASKED
 from shmppo.utils.files import make_parent_directory, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator
 
@@ -122,10 +122,8 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         require(bool(self._obs), "`step` was called before `reset`; begin each episode with `reset`")
         own = copy.deepcopy(action)  # the environment may change it
         if self._config.action_masks:
-            log_prob = self._task.distribution.log_prob(MASKED * (1 - self._obs[-1][-1]), self._sampled([own])[0])
-            require(
-                log_prob.sum() > MASKED / 2, f"action {own} is one that the action mask forbids; choose another one"
-            )
+            allowed = is_allowed(self.action_space, self._obs[-1][-1], action)
+            require(allowed, f"action {own} is one that the action mask forbids; choose another one")
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))
         self._steps.append((own, float(reward), bool(terminated), bool(truncated)))

@@ -47,13 +47,14 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         return AgentsView(AgentsEnv(env, config))
     for name in ("agent_id", "critic_state", "self_play"):
         unused = getattr(config, name) in (False, None)
-        require(unused, f"{flag(name)} needs an environment with several agents; leave it out")
+        require(unused, f"{flag(name)} needs an environment with several agents (possible_agents); leave it out")
     for text in config.wrappers:
         env = _wrap(env, text)
     where = f"--env {config.env_id}"
     require(
         isinstance(env, gymnasium.Env),
-        f"{where} returned {type(env).__name__}, not a gymnasium.Env; name a factory that returns an environment",
+        f"{where} returned {type(env).__name__}, neither a gymnasium.Env nor an environment of PettingZoo with "
+        "possible_agents; name a factory that returns an environment",
     )
     for name in ("observation_space", "action_space"):
         require(hasattr(env, name), f"{where} has no {name}; set it in __init__ or as a class attribute")

@@ -39,6 +39,12 @@ def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], 
     return np.reshape(choices, space.nvec.shape) + space.start
 
 
+def is_allowed(space: Any, mask: np.ndarray, action: Any) -> bool:
+    """Whether a mask allows an action of a space. Arguments: see `allowed_action`."""
+    begins = 0 if isinstance(space, spaces.Discrete) else np.cumsum([0, *space.nvec.ravel()[:-1]])
+    return bool(mask[np.ravel(action - space.start) + begins].all())
+
+
 def random_action(space: Any) -> Any:
     """Return a sample of an action space in the types of training: a Discrete action is an int, not np.int64."""
     return _with_int(space.sample())

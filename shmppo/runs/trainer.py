@@ -33,7 +33,7 @@ from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights, load_teacher
 from shmppo.runs.teacher import save_teacher, with_teacher
 from shmppo.runs.training import train_iterations
-from shmppo.sampling.evaluation_opponents import FunctionOpponent
+from shmppo.sampling.evaluation_opponents import RANDOM, FunctionOpponent
 from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
@@ -150,6 +150,9 @@ def _run(
             Decisions(config)  # only to check its options
             if config.self_play is not None:
                 FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
+            else:
+                advice = "--eval-opponent concerns --self-play; add --self-play, or leave it out"
+                require(config.eval_opponent == RANDOM, advice)
             if config.demonstrations is not None:
                 load_demonstrations(config, task)  # only to check them
                 task = dataclasses.replace(task, snapshot=None)

@@ -13,8 +13,9 @@ from gymnasium import spaces
 from shmppo.config.checks import require, shown
 from shmppo.config.plugins import load_object
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.envs.wrappers import MASK_KEY, allowed_action
+from shmppo.envs.wrappers import MASK_KEY, allowed_action, is_allowed
 from shmppo.utils.rng import opponent_generator
+from shmppo.utils.user_code import as_config_error
 
 RANDOM = "random"
 """The opponent that plays at random."""
@@ -62,12 +63,16 @@ class FunctionOpponent(EvaluationOpponent):
         """Return the actions that the function chooses.
 
         Raises:
-            ConfigError: if one of them is None, has another shape, or is a code outside the action space.
+            ConfigError: if it raises, or if one of them is None, has another shape, is a code outside the action space,
+                or is forbidden by the mask.
         """
-        space = self._envs.action_space
-        actions = [self._choose(self._envs.seen(i), space, self._generators[i]) for i in rows]
-        for action in actions:
+        space, seen = self._envs.action_space, [self._envs.seen(i) for i in rows]
+        with as_config_error(self._name, "; correct the function"):
+            actions = [self._choose(obs, space, self._generators[i]) for obs, i in zip(seen, rows, strict=True)]
+        for obs, action in zip(seen, actions, strict=True):
             require(_fits(action, space), f"{self._name} returned {shown(action)}; it must return an action of {space}")
+            allowed = not _has_mask(obs) or is_allowed(space, obs[MASK_KEY], action)
+            require(allowed, f"{self._name} returned {shown(action)}, which the action mask forbids")
         return actions
 
 
@@ -82,9 +87,13 @@ def _fits(action: Any, space: gymnasium.Space[Any]) -> bool:
     return action is not None if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.contains(action)
 
 
+def _has_mask(observation: Any) -> bool:
+    return isinstance(observation, dict) and MASK_KEY in observation
+
+
 def play_at_random(observation: Any, space: gymnasium.Space[Any], generator: np.random.Generator) -> Any:
     """Return any action that the mask allows."""
-    if isinstance(observation, dict) and MASK_KEY in observation:
+    if _has_mask(observation):
         return allowed_action(space, observation[MASK_KEY], lambda mask: generator.choice(np.flatnonzero(mask)))
     space.seed(int(generator.integers(2**31)))
     return space.sample()

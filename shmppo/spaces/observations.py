@@ -94,7 +94,8 @@ class Leaf:
             for key in self.keys:
                 observation = observation[key]
         except (KeyError, IndexError, TypeError) as error:
-            raise ObservationError((), f"has no part {path_name(self.keys)!r}") from error
+            given = f"; it has {', '.join(map(repr, observation))}" if isinstance(observation, dict) else ""
+            raise ObservationError((), f"has no part {path_name(self.keys)!r}{given}") from error
         return observation
 
     def to_storage(self, value: Any, batch: tuple[int, ...] = ()) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.check_process import CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
+from shmppo.utils.logs import buffer_records
 
 
 class Report(NamedTuple):
@@ -32,16 +34,18 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
         ConfigError: if the environment cannot be made or breaks Gymnasium's API, or if an option is invalid.
     """
     config = TrainConfig(**fields, workers=0, minibatches=1)  # 8 minibatches need more than one environment
-    task = inspect_task(config)
+    with buffer_records() as records:
+        task = inspect_task(config)
+    warnings = [record.getMessage() for record in records if record.levelno >= logging.WARNING]
     finding = Finding(0, task.inexact_reason)
     if task.inexact_reason is None:
         with closing(CheckProcesses(config, task, steps, background=False)) as processes:
             finding = processes.wait()
-    return Report(_text(config, task, finding), finding.difference is None and finding.problem is None)
+    return Report(_text(config, task, finding, warnings), finding.difference is None and finding.problem is None)
 
 
-def _text(config: TrainConfig, task: Task, finding: Finding) -> str:
-    """Describe the environment and the finding."""
+def _text(config: TrainConfig, task: Task, finding: Finding, warnings: Sequence[str]) -> str:
+    """Describe the environment, the finding, and what the inspection warns of."""
     if finding.difference is not None:
         verdict = f"no: {finding.difference}"
     elif finding.problem is not None:
@@ -60,4 +64,5 @@ def _text(config: TrainConfig, task: Task, finding: Finding) -> str:
         "valid": f"yes: reset and step follow {'PettingZoo' if task.agents else 'Gymnasium'}'s API",
         "reproducible": verdict,
     }
-    return "\n".join(f"{name:<15}{value}" for name, value in lines.items() if value)
+    rows = [*lines.items(), *(("warning", text) for text in warnings)]
+    return "\n".join(f"{name:<15}{value}" for name, value in rows if value)

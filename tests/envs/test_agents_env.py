@@ -17,7 +17,7 @@ from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
-from shmppo.errors import EnvError
+from shmppo.errors import ConfigError, EnvError
 
 CROWD = TrainConfig(
     env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8,
@@ -60,10 +60,11 @@ class Script:
 
     def step(self, actions: dict[str, int]) -> tuple[dict, ...]:
         self.taken.append(actions)
-        living, seen, rewards, terminated, truncated = self.steps[len(self.taken) - 1]
-        self.agents = list(living)
+        living, seen, rewards, *ended = self.steps[len(self.taken) - 1]
+        before, self.agents = self.agents, list(living)
         observations = {name: np.full(1, len(self.taken), np.float32) for name in seen}
-        return observations, rewards, dict.fromkeys(terminated, True), dict.fromkeys(truncated, True), {}
+        flags = [dict.fromkeys(before, False) | dict.fromkeys(names, True) for names in ended]
+        return observations, dict.fromkeys(before, 0.0) | rewards, *flags, {}
 
 
 def test_agents_that_join_skip_a_turn_and_end_by_hand() -> None:
@@ -119,8 +120,9 @@ def test_the_last_observation_of_an_agent_counts_if_the_others_are_idle_then() -
     seen = iter([{"walker_0": np.full(2, 5, np.float32)}, {"walker_2": np.full(2, 7, np.float32)}])
 
     def step(actions: dict[str, int]) -> tuple[dict, ...]:
+        rewards, flags = dict.fromkeys(env.agents, 0.0), dict.fromkeys(env.agents, False)
         env.agents = ["walker_2"]
-        return next(seen), {}, {}, {"walker_0": True}, {}
+        return next(seen), rewards, flags, flags | {"walker_0": True}, {}
 
     env.step = step
     ended = envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
@@ -195,8 +197,15 @@ REFUSED = [
         {"env": "agent_environments:Unequal"},
         "the agents walker_0 and walker_1 have different observation spaces, but one policy",
     ),
-    (MASKED, "the agents have action masks in their observations; add --action-masks$"),
-    ({"action_masks": True}, "the agents have no action masks in their observations; leave out --action-masks$"),
+    (
+        {"eval_opponent": "agent_environments:take_one"},
+        "^--eval-opponent concerns --self-play; add --self-play, or leave",
+    ),
+    (MASKED, "the agents' observations have the form {'observation': …, 'action_mask': …}; add --action-masks$"),
+    (
+        {"action_masks": True},
+        r"the agents' observations do not have the form .*; correct them, or leave out --action-masks$",
+    ),
     (
         {"env": "agent_environments:WrongMasks", "action_masks": True},
         r"the action masks have shape \(3,\), which does not fit the action space Discrete\(2\); it must be",
@@ -206,11 +215,11 @@ REFUSED = [
         {"env_backend": "mujoco"},
         r"has several agents \(possible_agents\); give an environment of PettingZoo",
     ),
-    ({"env": "CartPole-v1", "self_play": ()}, r"^--self-play needs an environment with several agents; leave it out$"),
-    ({"env": "CartPole-v1", "agent_id": True}, r"^--agent-id needs an environment with several agents; leave it out$"),
+    ({"env": "CartPole-v1", "self_play": ()}, r"^--self-play needs an environment with several agents .*leave it out$"),
+    ({"env": "CartPole-v1", "agent_id": True}, r"^--agent-id needs an environment with several agents .*leave it out$"),
     (
         {"env": "CartPole-v1", "critic_state": True, "separate_critic": "all"},
-        r"^--critic-state needs an environment with several agents; leave it out$",
+        r"^--critic-state needs an environment with several agents .*leave it out$",
     ),
     (
         {"env": "agent_environments:Stateless", "critic_state": True, "separate_critic": "all"},
@@ -242,8 +251,10 @@ def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None
 def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment() -> None:
     envs = rows_of(CROWD)
     box = {name: np.array([0, np.nan], np.float32) for name in ("walker_0", "walker_2")}
-    envs._envs[1].env.reset = lambda **_: (box, {})
-    with pytest.raises(EnvError, match=r"^environment 1: reset returned an observation .* not finite: \[1\] is nan"):
+    reset = envs._envs[1].env.reset
+    envs._envs[1].env.reset = lambda **given: (box, reset(**given)[1])
+    message = r"^environment 1: agent walker_0: reset returned an observation .* not finite: \[1\] is nan"
+    with pytest.raises(EnvError, match=message):
         envs.reset_all(0)
 
 
@@ -256,6 +267,63 @@ def test_an_environment_that_keeps_ended_agents_is_refused() -> None:
     env.step([0, 1])
     with pytest.raises(ValueError, match="all agents have ended, but are still in the list agents; step must"):
         env.step([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rewards": {"a": 0.0, "c": 0.0}}, "step returned no reward of b, one of the agents before the step"),
+        ({"terminated": {"__all__": False}}, "step returned no termination of a, one of the agents"),
+        ({"truncated": {"a": False}}, "step returned no truncation of b, one of the agents"),
+        ({"observations": {"a": np.zeros(1), "B": np.zeros(1)}}, "B is not one of possible_agents: a, b"),
+        ({"rewards": {"a": None, "b": 0.0}}, "step returned the reward None of a; it must be one number"),
+        ({"rewards": {"a": 0.0, "b": np.zeros(2)}}, r"step returned the reward .* of b; it must be one number"),
+    ],
+)
+def test_a_step_must_return_a_value_of_each_agent(changes: dict[str, Any], message: str) -> None:
+    script, names = Script(), ("observations", "rewards", "terminated", "truncated", "infos")
+    env = AgentsEnv(script, CROWD)
+    env.reset()
+    env.step([0, 0])
+    step = script.step
+    script.step = lambda actions: tuple(  # type: ignore[method-assign]
+        changes.get(name, value) for name, value in zip(names, step(actions), strict=True)
+    )
+    with pytest.raises(ValueError, match=message):
+        env.step([0, 0])
+
+
+def test_a_reset_must_return_observations_and_infos_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    env = AgentsEnv(script, CROWD)
+    for agents, returned, message in (
+        ([], ({}, {}), "the list agents is empty after reset; it must contain the agents that begin"),
+        (["A"], ({}, {}), "A is not one of possible_agents: a, b"),
+        (["a"], {"a": np.zeros(1)}, r"reset must return \(observations, infos\)"),
+    ):
+        script.agents = agents
+        monkeypatch.setattr(script, "reset", lambda returned=returned: returned)
+        with pytest.raises(ValueError, match=message):
+            env.reset()
+
+
+def test_a_reset_without_arguments_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset = Crowd.reset
+    monkeypatch.setattr(Crowd, "reset", lambda self: reset(self))
+    envs = rows_of(CROWD)
+    assert envs._seeding == "never"
+    envs.reset_all(0)
+    assert envs.active.any()
+
+
+def test_the_checks_before_a_run_see_the_observations_of_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = Crowd._observe
+    monkeypatch.setattr(
+        Crowd, "_observe", lambda self, names: observe(self, names) | {"walker_2": np.zeros(3, np.float32)}
+    )
+    message = r"^--env agent_environments:Crowd: agent walker_2: reset returned an observation that has shape \(3,\)"
+    with pytest.raises(ConfigError, match=message):
+        inspect_task(CROWD)
 
 
 def test_info_of_idle_agents_counts_once() -> None:
@@ -307,7 +375,7 @@ def test_agents_that_have_not_joined_an_episode_have_no_observation_of_the_one_b
 def test_which_resets_get_a_seed(seeding: Any, seeded: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     envs, seeds = rows_of(dataclasses.replace(CROWD, episode_seeding=seeding), envs=1), []
     reset = envs._envs[0].reset
-    monkeypatch.setattr(envs._envs[0], "reset", lambda **given: (seeds.append(given["seed"]), reset(**given)))
+    monkeypatch.setattr(envs._envs[0], "reset", lambda **given: (seeds.append(given.get("seed")), reset(**given)))
     envs.reset_all(0)
     envs.reset_env(0, 1)
     assert [seed is not None for seed in seeds] == seeded

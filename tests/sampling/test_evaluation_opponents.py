@@ -40,3 +40,35 @@ def test_an_action_has_the_form_of_the_action_space(
         monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
         with pytest.raises(ConfigError, match=r"--opponent random returned .*; it must return an action of "):
             opponent.act([0])
+
+
+MASKED: list[tuple[spaces.Space[Any], list[int], list[Any], list[Any]]] = [
+    (spaces.Discrete(3, start=2), [1, 0, 1], [2, np.int64(4)], [3]),
+    (spaces.MultiDiscrete([2, 3]), [1, 0, 0, 1, 1], [np.array([0, 1])], [np.array([1, 1]), np.array([0, 0])]),
+]
+
+
+@pytest.mark.parametrize(("space", "mask", "right", "wrong"), MASKED)
+def test_an_action_must_be_allowed_by_the_mask(
+    space: spaces.Space[Any], mask: list[int], right: list[Any], wrong: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {"obs": np.zeros(2), "action_mask": np.array(mask, np.int8)}
+    envs = SimpleNamespace(action_space=space, handles=[SimpleNamespace(index=0)], seen=lambda i: seen)
+    opponent = FunctionOpponent("random", "--eval-opponent")
+    opponent.begin(cast(AgentsVectorEnv, envs), seed=1)
+    for action in right:
+        monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
+        assert np.array_equal(opponent.act([0])[0], action)
+    for action in wrong:
+        monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
+        with pytest.raises(ConfigError, match=r"--eval-opponent random returned .*, which the action mask forbids$"):
+            opponent.act([0])
+
+
+def test_an_exception_of_the_function_is_an_error_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = SimpleNamespace(action_space=BOX, handles=[SimpleNamespace(index=0)], seen=lambda i: {"obs": 1})
+    opponent = FunctionOpponent("random")
+    opponent.begin(cast(AgentsVectorEnv, envs), seed=1)
+    monkeypatch.setattr(opponent, "_choose", lambda seen, *_: seen["observation"])
+    with pytest.raises(ConfigError, match=r"^--opponent random raised KeyError\('observation'\) at .*; correct the"):
+        opponent.act([0])

@@ -78,3 +78,11 @@ def test_bad_input_ends_with_code_2(
     assert captured.out == ""
     assert captured.err.startswith("error: ") or "Unrecognized options: --stpes" in captured.err
     assert "Traceback" not in captured.err
+
+
+def test_warnings_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "environments:Outside", "--steps", "20") == 0
+    assert (
+        "\nwarning        --env environments:Outside: step returned an observation outside its space: [1] is 0.1 "
+        in (capsys.readouterr().out)
+    )
