@@ -72,7 +72,9 @@ class FunctionOpponent(EvaluationOpponent):
         for obs, action in zip(seen, actions, strict=True):
             require(_fits(action, space), f"{self._name} returned {shown(action)}; it must return an action of {space}")
             allowed = not _has_mask(obs) or is_allowed(space, obs[MASK_KEY], action)
-            require(allowed, f"{self._name} returned {shown(action)}, which the action mask forbids")
+            require(
+                allowed, f"{self._name} returned {shown(action)}, which the action mask forbids; correct the function"
+            )
         return actions
 
 

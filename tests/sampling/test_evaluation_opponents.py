@@ -61,7 +61,9 @@ def test_an_action_must_be_allowed_by_the_mask(
         assert np.array_equal(opponent.act([0])[0], action)
     for action in wrong:
         monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
-        with pytest.raises(ConfigError, match=r"--eval-opponent random returned .*, which the action mask forbids$"):
+        with pytest.raises(
+            ConfigError, match=r"--eval-opponent random returned .*, which the action mask forbids; correct the"
+        ):
             opponent.act([0])
 
 
