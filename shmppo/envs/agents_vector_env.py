@@ -45,8 +45,8 @@ class AgentsVectorEnv(VectorEnv):
         active: bool [n], the rows in which the policy acts in the next step.
         opponent_active: bool [n], the rows in which an opponent acts in the next step. All other actions are ignored.
         finished: the episodes of environments that ended at the last step, with the index of their first row. The
-            return is the sum over the agents that the policy plays; each number of `info` is the mean over the agents
-            that have it.
+            return is the sum over the agents that the policy plays; each number of `info` is the mean over those of
+            them that have it.
     """
 
     handles: list[AgentHandle]
@@ -226,8 +226,8 @@ class AgentsVectorEnv(VectorEnv):
                 self._reset(e, self.handles[rows.start].episode + 1)
 
     def info_of(self, e: int) -> dict[str, float]:
-        """Return the numbers of `info` as means over the agents, and each agent's return."""
-        parts = self.episode_info(self._rows(e))
+        """Return the numbers of `info` as means over the agents that the policy plays, and each agent's return."""
+        parts = self.episode_info([i for i in self._rows(e) if not self._opponents[i]])
         found = {name: [part[name] for part in parts if name in part] for part in parts for name in part}
         means = {name: sum(values) / len(values) for name, values in found.items()}
         rows = slice(self._rows(e).start, self._rows(e).stop)

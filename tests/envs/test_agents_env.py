@@ -326,9 +326,10 @@ def test_the_checks_before_a_run_see_the_observations_of_all_agents(monkeypatch:
         inspect_task(CROWD)
 
 
-def test_info_of_idle_agents_counts_once() -> None:
-    """Each info of `Crowd` contains the time. It counts when the agent sees the environment."""
-    envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=1)
+@pytest.mark.parametrize("opponents", [(), ("walker_0",)])
+def test_info_of_idle_agents_counts_once(opponents: tuple[str, ...]) -> None:
+    """Each info of `Crowd` contains the time. It counts when an agent of the policy sees the environment."""
+    envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",), self_play=opponents or None), envs=1)
     envs.reset_all(0)
     sums, env = {}, envs._envs[0].env
     original = env.step
@@ -342,7 +343,7 @@ def test_info_of_idle_agents_counts_once() -> None:
     env.step = step
     while not envs.finished:
         envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
-    assert envs.finished[0].info["info/time"] == np.mean(list(sums.values()))
+    assert envs.finished[0].info["info/time"] == np.mean([sums[name] for name in sums if name not in opponents])
 
 
 def test_the_last_info_of_an_agent_needs_no_observation() -> None:
