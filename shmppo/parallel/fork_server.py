@@ -7,54 +7,28 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from shmppo.utils.signals import handled, kill_with_parent
+from shmppo.utils.signals import STOP_SIGNALS, handled, kill_with_parent
 
 PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
 `shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
 
-START_TRIES, RETRY_SECONDS = 3, 0.2
-
 
 def start_fork_server() -> None:
     """Start the fork server, which imports PRELOAD while this process continues. Safe to call again.
 
-    Terminals and cluster schedulers send SIGINT and SIGUSR1 to every process of a job. The fork server inherits the
-    dispositions of this process, so it ignores both.
+    Terminals and cluster schedulers send signals to every process of a job. The fork server inherits the dispositions
+    of this process, so it ignores STOP_SIGNALS; workers restore that of SIGTERM.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    with handled((signal.SIGUSR1, signal.SIGINT), signal.SIG_IGN):
+    with handled(STOP_SIGNALS, signal.SIG_IGN):
         forkserver.ensure_running()
-
-
-def started_process(make: Callable[[], Any]) -> Any:
-    """Make a process with the start method "forkserver", and start it.
-
-    Args:
-        make: makes the process. It is called again if the fork server ends meanwhile, because a signal was sent to all
-            processes of the job. The next try starts another fork server.
-
-    Raises:
-        EOFError, ConnectionError: if the fork server ends again and again.
-        OSError: if the system cannot start another process.
-    """
-    for tries_left in reversed(range(START_TRIES)):
-        process = make()
-        try:
-            process.start()
-            break
-        except (EOFError, ConnectionError):
-            if not tries_left:
-                raise
-            time.sleep(RETRY_SECONDS)
-    return process
 
 
 def kill_fork_server() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from shmppo.parallel.fork_server import kill_with_children, start_fork_server, started_process
+from shmppo.parallel.fork_server import kill_with_children, start_fork_server
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import STACK_SIGNAL, WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
@@ -39,22 +39,15 @@ class WorkerProcess:
             context: from `start_context`.
 
         Raises:
-            EOFError, ConnectionError: if the fork server ends again and again.
             OSError: if the system cannot start another process.
         """
         self.index = setup.index
         self._ended = False
-
-        def make() -> Any:
-            self.commands, self.reports = PipeQueue(context), PipeQueue(context)
-            return context.Process(
-                target=run_worker,
-                args=(setup, self.commands, self.reports),
-                name=f"{WORKER_NAME}{setup.index}",
-                daemon=True,
-            )
-
-        self.process = started_process(make)
+        self.commands, self.reports = PipeQueue(context), PipeQueue(context)
+        arguments = setup, self.commands, self.reports
+        name = f"{WORKER_NAME}{setup.index}"
+        self.process = context.Process(target=run_worker, args=arguments, name=name, daemon=True)
+        self.process.start()
         self.handles = [self.reports.reader, self.process.sentinel]
 
     def write_stack(self) -> None:

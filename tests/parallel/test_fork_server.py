@@ -1,4 +1,4 @@
-"""The fork server: its pipe, which would keep it alive if a stopped worker held it, and a start while it ends."""
+"""The fork server: its pipe, which would keep it alive if a stopped worker held it, and signals to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import os
 from multiprocessing import forkserver
 from typing import Any
 
-import pytest
-
-from shmppo.parallel.fork_server import end_with_fork_server, started_process
+from shmppo.parallel.fork_server import end_with_fork_server
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker_process import start_context
+from shmppo.utils.signals import STOP_SIGNALS
 
 
 def is_open(descriptor: int) -> bool:
@@ -19,6 +18,10 @@ def is_open(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def server_pid() -> int:
+    return vars(forkserver)["_forkserver"]._forkserver_pid
 
 
 def close_and_report(reports: PipeQueue) -> None:
@@ -43,21 +46,15 @@ def test_a_worker_lets_go_of_the_pipe() -> None:
     reports.close()
 
 
-class Interrupted:
-    """A process whose first start fails as if the fork server had ended."""
-
-    def __init__(self, failures: list[BaseException]) -> None:
-        self.failures = failures
-
-    def start(self) -> None:
-        if self.failures:
-            raise self.failures.pop()
-
-
-def test_a_start_is_tried_again_if_the_fork_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shmppo.parallel.fork_server.RETRY_SECONDS", 0.0)
-    failures: list[BaseException] = [EOFError(), ConnectionResetError()]
-    started_process(lambda: Interrupted(failures))
-    assert not failures
-    with pytest.raises(EOFError):
-        started_process(lambda: Interrupted([EOFError()]))
+def test_signals_to_all_processes_of_a_job_do_not_end_the_fork_server() -> None:
+    context = start_context()
+    pid = server_pid()
+    for number in STOP_SIGNALS:
+        os.kill(pid, number)
+    reports = PipeQueue(context)
+    process = context.Process(target=close_and_report, args=(reports,), daemon=True)
+    process.start()
+    assert reports.get()
+    process.join(10)
+    assert server_pid() == pid
+    reports.close()

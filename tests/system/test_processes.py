@@ -224,11 +224,14 @@ def test_the_first_signal_finishes_the_iteration_and_saves(number: int, tmp_path
 
 
 @pytest.mark.long
-def test_ctrl_c_in_a_terminal_reaches_all_processes_and_the_run_ends_with_code_0(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_of_a_job_ends_the_run_with_code_0(number: int, tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal does it, and some cluster schedulers. SIGTERM also ends the workers."""
     learner = start_long_run(tmp_path)
     for process in [*learner.children(recursive=True), learner]:  # the learner last, because it ends the others
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
     assert learner.wait(timeout=60) == 0
+    assert summary_of(tmp_path / "run")["stop_reason"] == "signal"
     assert gone(learner)
 
 
