@@ -138,10 +138,13 @@ class AgentsEnv:
             if not chosen and self._turns is not None:
                 raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
             living = set(self.env.agents)
-            observations, gained, terminations, truncations, infos = self.env.step(chosen)
+            returned = self.env.step(chosen)
+            if not (isinstance(returned, tuple) and len(returned) == 5):
+                raise ValueError("step must return (observations, rewards, terminations, truncations, infos)")
+            observations, gained, terminations, truncations, infos = returned
             for what, given in {"reward": gained, "termination": terminations, "truncation": truncations}.items():
-                if missing := living - given.keys():
-                    raise ValueError(f"step returned no {what} of {min(missing)}, one of the agents before the step")
+                for name in living - given.keys():
+                    raise ValueError(f"step returned no {what} for {name}, one of the agents before the step")
             for k, name in enumerate(self.names):
                 rewards[k] += _number(gained.get(name, 0.0), name)
                 if name in living:
@@ -160,8 +163,8 @@ class AgentsEnv:
 
         living: the agents before the step. The last step of an agent may have an info without an observation.
         """
-        if unknown := {*observations, *self.env.agents} - {*self.names}:
-            raise ValueError(f"{min(unknown)} is not one of possible_agents: {', '.join(self.names)}")
+        for name in {*observations, *self.env.agents} - {*self.names}:
+            raise ValueError(f"{name} is not one of possible_agents: {', '.join(map(str, self.names))}")
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
             has_turn = self._turns is None or name == self._turns.agent_selection

@@ -109,17 +109,18 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
 
 
 def _check_observations(where: str, call: str, env: gymnasium.Env, observation: Any) -> None:
-    """Check an observation, or if the environment has several agents, the new ones of all agents."""
-    if not isinstance(env, AgentsView):
-        _check_observation(where, call, env.observation_space, observation)
-        return
-    for name, seen, updated in zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True):
-        if updated:
-            _check_observation(f"{where}: agent {name}", call, env.observation_space, seen)
+    """Check an observation, or the new ones of all agents. Values outside the bounds of a Box are only a warning."""
+    seen = {where: observation}
+    if isinstance(env, AgentsView):
+        rows = zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True)
+        seen = {f"{where}: agent {name}": one for name, one, updated in rows if updated}
+    texts = {who: _check_observation(who, call, env.observation_space, one) for who, one in seen.items()}
+    for who in [who for who, outside in texts.items() if outside][:1]:
+        log.warning("%s: %s returned an observation outside its space: %s", who, call, texts[who])
 
 
-def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
-    """Check that an observation can be stored and is finite. A value outside the bounds of a Box is only a warning.
+def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> str | None:
+    """Check that an observation can be stored and is finite. Returns `values_outside`.
 
     Raises:
         ConfigError: if it cannot, or is not.
@@ -137,8 +138,7 @@ def _check_observation(where: str, call: str, space: spaces.Space[Any], observat
     if clause is not None:
         remedy = "correct the observation or observation_space"
         raise ConfigError(f"{where}: {call} returned an observation {clause}; {remedy}")
-    if outside := values_outside(space, observation):
-        log.warning("%s: %s returned an observation outside its space: %s", where, call, outside)
+    return values_outside(space, observation)
 
 
 def values_outside(space: spaces.Space[Any], observation: Any) -> str | None:

@@ -245,6 +245,8 @@ class VectorEnv(ABC):
         try:
             return self._read_info(key, indices)
         except TypeError as error:
+            if len(indices) > 1:  # find the environment
+                return np.concatenate([self._numbers(key, [i]) for i in indices])
             name = key.metric.removeprefix(PREFIX)
             message = f"--info-keys {name}: in the info of {self._env_id}, {error}; name a key of numbers"
             raise self._error(indices[0], message) from error

@@ -39,6 +39,17 @@ def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], 
     return np.reshape(choices, space.nvec.shape) + space.start
 
 
+def fits(action: Any, space: Any) -> bool:
+    """Whether an action has the form of a space. Numbers may lie outside a Box."""
+    if isinstance(space, spaces.Box):
+        try:
+            numbers = np.asarray(action)
+        except ValueError:  # lists of different lengths
+            return False
+        return numbers.shape == space.shape and numbers.dtype.kind in "biuf"
+    return action is not None if isinstance(space, (spaces.Dict, spaces.Tuple)) else bool(space.contains(action))
+
+
 def is_allowed(space: Any, mask: np.ndarray, action: Any) -> bool:
     """Whether a mask allows an action of a space. Arguments: see `allowed_action`."""
     begins = 0 if isinstance(space, spaces.Discrete) else np.cumsum([0, *space.nvec.ravel()[:-1]])

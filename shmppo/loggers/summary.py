@@ -108,7 +108,7 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
     best = " --checkpoint best" if config.best_by != "return" and summary["best_checkpoint"] else ""
-    opponent = "" if config.self_play is None else " --opponent random"
+    opponent = "" if config.self_play is None else f" --opponent {shlex.quote(config.eval_opponent)}"
     commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{opponent}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{program('plot')} {argument}")

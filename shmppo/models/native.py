@@ -104,8 +104,9 @@ class NativeNetwork:
         self._builder = LayerBuilder(model, row_count, self.state, gradients)
         self._build(statistics, writes_state=state is not None, bf16=bf16)
         for layer in self._builder.layers:
-            at, made = ctypes.addressof(layer), self._kernels
-            sizes = {"packed": made.packed_size(at), "memory": made.memory_size(at, row_count, sequences)}
+            address = ctypes.addressof(layer)
+            packed = self._kernels.packed_size(address)
+            sizes = {"packed": packed, "memory": self._kernels.memory_size(address, row_count, sequences)}
             for name, size in sizes.items():
                 memory = aligned_zeros(size).numpy()
                 setattr(layer, name, memory.ctypes.data)

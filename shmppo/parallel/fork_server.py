@@ -14,7 +14,7 @@ from typing import Any
 
 from shmppo.utils.signals import STOP_SIGNALS, handled, kill_with_parent
 
-PRELOAD = ["shmppo.sampling.worker", "shmppo.runs.trainer"]
+PRELOAD = ["shmppo.parallel.forked_children", "shmppo.sampling.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
 `shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
@@ -24,7 +24,7 @@ def start_fork_server() -> None:
     """Start the fork server, which imports PRELOAD while this process continues. Safe to call again.
 
     Terminals and cluster schedulers send signals to every process of a job. The fork server inherits the dispositions
-    of this process, so it ignores STOP_SIGNALS; workers restore that of SIGTERM.
+    of this process, so it ignores STOP_SIGNALS. Its children restore that of SIGTERM.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     with handled(STOP_SIGNALS, signal.SIG_IGN):

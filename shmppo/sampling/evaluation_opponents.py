@@ -8,12 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from shmppo.config.checks import require, shown
 from shmppo.config.plugins import load_object
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.envs.wrappers import MASK_KEY, allowed_action, is_allowed
+from shmppo.envs.wrappers import MASK_KEY, allowed_action, fits, is_allowed
 from shmppo.utils.rng import opponent_generator
 from shmppo.utils.user_code import as_config_error
 
@@ -70,32 +69,17 @@ class FunctionOpponent(EvaluationOpponent):
         with as_config_error(self._name, "; correct the function"):
             actions = [self._choose(obs, space, self._generators[i]) for obs, i in zip(seen, rows, strict=True)]
         for obs, action in zip(seen, actions, strict=True):
-            require(_fits(action, space), f"{self._name} returned {shown(action)}; it must return an action of {space}")
-            allowed = not _has_mask(obs) or is_allowed(space, obs[MASK_KEY], action)
+            require(fits(action, space), f"{self._name} returned {shown(action)}; it must return an action of {space}")
+            allowed = not self._envs.observation.has_mask or is_allowed(space, obs[MASK_KEY], action)
             require(
                 allowed, f"{self._name} returned {shown(action)}, which the action mask forbids; correct the function"
             )
         return actions
 
 
-def _fits(action: Any, space: gymnasium.Space[Any]) -> bool:
-    """Whether an action has the form of a space. Numbers may lie outside a Box."""
-    if isinstance(space, spaces.Box):
-        try:
-            numbers = np.asarray(action)
-        except ValueError:  # lists of different lengths
-            return False
-        return numbers.shape == space.shape and numbers.dtype.kind in "biuf"
-    return action is not None if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.contains(action)
-
-
-def _has_mask(observation: Any) -> bool:
-    return isinstance(observation, dict) and MASK_KEY in observation
-
-
 def play_at_random(observation: Any, space: gymnasium.Space[Any], generator: np.random.Generator) -> Any:
     """Return any action that the mask allows."""
-    if _has_mask(observation):
+    if isinstance(observation, dict) and MASK_KEY in observation:
         return allowed_action(space, observation[MASK_KEY], lambda mask: generator.choice(np.flatnonzero(mask)))
     space.seed(int(generator.integers(2**31)))
     return space.sample()

@@ -272,9 +272,9 @@ def test_an_environment_that_keeps_ended_agents_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": {"a": 0.0, "c": 0.0}}, "step returned no reward of b, one of the agents before the step"),
-        ({"terminated": {"__all__": False}}, "step returned no termination of a, one of the agents"),
-        ({"truncated": {"a": False}}, "step returned no truncation of b, one of the agents"),
+        ({"rewards": {"a": 0.0, "c": 0.0}}, "step returned no reward for b, one of the agents before the step"),
+        ({"terminated": {"__all__": False}}, "step returned no termination for a, one of the agents"),
+        ({"truncated": {"a": False}}, "step returned no truncation for b, one of the agents"),
         ({"observations": {"a": np.zeros(1), "B": np.zeros(1)}}, "B is not one of possible_agents: a, b"),
         ({"rewards": {"a": None, "b": 0.0}}, "step returned the reward None of a; it must be one number"),
         ({"rewards": {"a": 0.0, "b": np.zeros(2)}}, r"step returned the reward .* of b; it must be one number"),
@@ -291,6 +291,31 @@ def test_a_step_must_return_a_value_of_each_agent(changes: dict[str, Any], messa
     )
     with pytest.raises(ValueError, match=message):
         env.step([0, 0])
+
+
+def test_a_step_must_return_five_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    env = AgentsEnv(script, CROWD)
+    env.reset()
+    monkeypatch.setattr(script, "step", lambda actions: ({}, {}, {}, {}))
+    with pytest.raises(ValueError, match=r"^step must return \(observations, rewards, terminations, .*infos\)"):
+        env.step([0, 0])
+
+
+def test_a_text_in_the_info_is_an_error_that_names_the_agent() -> None:
+    envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=2)
+    envs.reset_all(0)
+    step = envs._envs[1].env.step
+
+    def with_text(actions: dict[str, int]) -> tuple[dict, ...]:
+        *others, infos = step(actions)
+        return *others, infos | {"walker_2": {"time": "late"}}
+
+    envs._envs[1].env.step = with_text
+    message = r"^environment 1: agent walker_2: --info-keys time: .*'late' is not a number"
+    with pytest.raises(EnvError, match=message):  # noqa: PT012 (walker_2 is not seen in every step)
+        for _ in range(20):
+            envs.step([0] * 6, np.zeros(6), *np.zeros((2, 6), bool))
 
 
 def test_a_reset_must_return_observations_and_infos_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ VIOLATIONS = [
     (spaces.MultiBinary(50), np.full(50, 2), "that is outside its space, whose values are 0 and 1"),
     (BOTH, GOOD | {"b": (2, GOOD["b"][1])}, "whose part 'b/0' is 2, which is outside its space"),
     (BOTH, GOOD | {"b": (1,)}, "that has no part 'b/1'"),
-    (BOTH, {"c": 0, "b": GOOD["b"]}, "that has no part 'a'"),
+    (BOTH, {"c": 0, "b": GOOD["b"]}, "that has no part 'a'; it has 'c', 'b'"),
     (BOTH, 3, "that has no part 'a'"),
 ]
 

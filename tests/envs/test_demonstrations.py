@@ -109,6 +109,11 @@ def test_an_environment_records_only_what_is_played(tmp_path: Path) -> None:
     agents = dataclasses.replace(SMALL, env="agent_environments:Crowd")
     with pytest.raises(ConfigError, match=r"^--demonstrations does not support environments with several agents"):
         DemonstrationRecorder(agents, path)
+    with DemonstrationRecorder(SMALL, path) as env:
+        env.reset(seed=4)
+        for wrong in (-1, 2, 0.5, None):
+            with pytest.raises(ConfigError, match=rf"^action {wrong} is not one of Discrete\(2\); choose another one"):
+                env.step(wrong)
     with pytest.raises(ConfigError, match="was called before `reset`"):
         DemonstrationRecorder(SMALL, path).step(1)
 
@@ -126,7 +131,7 @@ def test_an_environment_records_no_action_that_its_mask_forbids(sizes: tuple[int
             for k, part in enumerate(parts):
                 for forbidden in np.flatnonzero(part == 0).tolist():
                     wrong = [*best[:k], forbidden, *best[k + 1 :]]
-                    with pytest.raises(ConfigError, match=r"^action .* is one that the action mask forbids; choose"):
+                    with pytest.raises(ConfigError, match=r"^action .* is forbidden by the action mask; choose"):
                         env.step(wrong[0] if len(sizes) == 1 else np.array(wrong))
             _, _, _, _, info = env.step(best[0] if len(sizes) == 1 else np.array(best))
     assert arrays_of(tmp_path / "a.npz")["lengths"].tolist() == [5]

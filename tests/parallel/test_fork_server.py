@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from multiprocessing import forkserver
 from typing import Any
 
@@ -56,5 +58,10 @@ def test_signals_to_all_processes_of_a_job_do_not_end_the_fork_server() -> None:
     process.start()
     assert reports.get()
     process.join(10)
+    sleeper = context.Process(target=time.sleep, args=(100,), daemon=True)
+    sleeper.start()
+    sleeper.terminate()
+    sleeper.join(50)
+    assert sleeper.exitcode == -signal.SIGTERM
     assert server_pid() == pid
     reports.close()

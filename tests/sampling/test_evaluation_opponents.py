@@ -16,6 +16,13 @@ from shmppo.sampling.evaluation_opponents import FunctionOpponent
 BOX = spaces.Box(-1, 1, (2,))
 
 
+def envs_with(space: spaces.Space[Any], seen: Any, *, has_mask: bool = False) -> AgentsVectorEnv:
+    """One row whose agent sees something."""
+    observation, handles = SimpleNamespace(has_mask=has_mask), [SimpleNamespace(index=0)]
+    envs = SimpleNamespace(action_space=space, handles=handles, seen=lambda i: seen, observation=observation)
+    return cast(AgentsVectorEnv, envs)
+
+
 @pytest.mark.parametrize(
     ("space", "right", "wrong"),
     [
@@ -30,9 +37,9 @@ BOX = spaces.Box(-1, 1, (2,))
 def test_an_action_has_the_form_of_the_action_space(
     space: spaces.Space[Any], right: list[Any], wrong: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    envs = SimpleNamespace(action_space=space, handles=[SimpleNamespace(index=0)], seen=lambda i: None)
+    envs = envs_with(space, None)
     opponent = FunctionOpponent("random")
-    opponent.begin(cast(AgentsVectorEnv, envs), seed=1)
+    opponent.begin(envs, seed=1)
     for action in right:
         monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
         assert opponent.act([0]) == [action] or np.array_equal(opponent.act([0])[0], action)
@@ -53,9 +60,9 @@ def test_an_action_must_be_allowed_by_the_mask(
     space: spaces.Space[Any], mask: list[int], right: list[Any], wrong: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {"obs": np.zeros(2), "action_mask": np.array(mask, np.int8)}
-    envs = SimpleNamespace(action_space=space, handles=[SimpleNamespace(index=0)], seen=lambda i: seen)
+    envs = envs_with(space, seen, has_mask=True)
     opponent = FunctionOpponent("random", "--eval-opponent")
-    opponent.begin(cast(AgentsVectorEnv, envs), seed=1)
+    opponent.begin(envs, seed=1)
     for action in right:
         monkeypatch.setattr(opponent, "_choose", lambda *_, action=action: action)
         assert np.array_equal(opponent.act([0])[0], action)
@@ -68,9 +75,9 @@ def test_an_action_must_be_allowed_by_the_mask(
 
 
 def test_an_exception_of_the_function_is_an_error_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    envs = SimpleNamespace(action_space=BOX, handles=[SimpleNamespace(index=0)], seen=lambda i: {"obs": 1})
+    envs = envs_with(BOX, {"obs": 1})
     opponent = FunctionOpponent("random")
-    opponent.begin(cast(AgentsVectorEnv, envs), seed=1)
+    opponent.begin(envs, seed=1)
     monkeypatch.setattr(opponent, "_choose", lambda seen, *_: seen["observation"])
     with pytest.raises(ConfigError, match=r"^--opponent random raised KeyError\('observation'\) at .*; correct the"):
         opponent.act([0])
