@@ -143,7 +143,7 @@ class AgentsEnv:
                 raise ValueError("step must return (observations, rewards, terminations, truncations, infos)")
             observations, gained, terminations, truncations, infos = returned
             for what, given in {"reward": gained, "termination": terminations, "truncation": truncations}.items():
-                for name in living - given.keys():
+                for name in (name for name in self.names if name in living - given.keys()):
                     raise ValueError(f"step returned no {what} for {name}, one of the agents before the step")
             for k, name in enumerate(self.names):
                 rewards[k] += _number(gained.get(name, 0.0), name)
@@ -163,7 +163,7 @@ class AgentsEnv:
 
         living: the agents before the step. The last step of an agent may have an info without an observation.
         """
-        for name in {*observations, *self.env.agents} - {*self.names}:
+        for name in (name for name in (*observations, *self.env.agents) if name not in self.names):
             raise ValueError(f"{name} is not one of possible_agents: {', '.join(map(str, self.names))}")
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
