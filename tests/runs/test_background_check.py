@@ -143,10 +143,10 @@ def test_a_check_that_cannot_start_does_not_harm_the_run(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.usefixtures("environments_importable")
 def test_the_check_ends_when_the_run_is_killed(number: int, stopped: bool, tmp_path: Path) -> None:
-    """Also a check that is stopped, and one that hangs in a step."""
+    """Also a check that is stopped. The environment sleeps, because the check uses only idle time."""
     command = [
-        sys.executable, "-m", "shmppo.train", "--env", "hidden_state:FailsElsewhere", "--env-kwargs", "how=sleepless",
-        "owner=0", "--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--total-steps", "100000000",
+        sys.executable, "-m", "shmppo.train", "--env", "environments:Sleeping", "--env-kwargs", "seconds=0.002",
+        "--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--total-steps", "100000000",
         "--check-determinism", "100000000", "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "0",
     ]  # fmt: skip
     learner = psutil.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
