@@ -3,4 +3,19 @@
 import os
 import signal
 
-os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _restore() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _unblock()
+
+
+# The signal is blocked meanwhile, so that a child does not lose one that comes before `_restore`.
+os.register_at_fork(
+    before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}),
+    after_in_parent=_unblock,
+    after_in_child=_restore,
+)
