@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from shmppo.config.checks import require, shown
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.wrappers import MASK_KEY, allowed_action
+from shmppo.envs.wrappers import MASK_KEY, allowed_action, mask_starts
 from shmppo.spaces.observations import STATE_KEY
 
 
@@ -94,8 +94,7 @@ class AgentsEnv:
                 f"{self.action_space}; it must be Discrete or MultiDiscrete, and a mask needs one number per choice",
             )
             parts.append((MASK_KEY, spaces.MultiBinary(size)))
-            sizes = np.ravel(getattr(self.action_space, "nvec", size))
-            self._starts = np.cumsum([0, *sizes[:-1]])  # of the action dimensions in a mask
+            self._starts = mask_starts(self.action_space)
         self._plain = len(parts) == 1
         self.observation_space = parts[0][1] if self._plain else spaces.Dict(parts)
         self._forget()
@@ -143,7 +142,8 @@ class AgentsEnv:
                 raise ValueError("step must return (observations, rewards, terminations, truncations, infos)")
             observations, gained, terminations, truncations, infos = returned
             for what, given in {"reward": gained, "termination": terminations, "truncation": truncations}.items():
-                for name in (name for name in self.names if name in living - given.keys()):
+                if missing := living.difference(given):
+                    name = min(missing, key=str)
                     raise ValueError(f"step returned no {what} for {name}, one of the agents before the step")
             for k, name in enumerate(self.names):
                 rewards[k] += _number(gained.get(name, 0.0), name)
@@ -163,8 +163,8 @@ class AgentsEnv:
 
         living: the agents before the step. The last step of an agent may have an info without an observation.
         """
-        for name in (name for name in (*observations, *self.env.agents) if name not in self.names):
-            raise ValueError(f"{name} is not one of possible_agents: {', '.join(map(str, self.names))}")
+        if unknown := {*observations, *self.env.agents}.difference(self.names):
+            raise ValueError(f"{min(unknown, key=str)} is not in possible_agents: {', '.join(map(str, self.names))}")
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
             has_turn = self._turns is None or name == self._turns.agent_selection

@@ -109,14 +109,18 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
 
 
 def _check_observations(where: str, call: str, env: gymnasium.Env, observation: Any) -> None:
-    """Check an observation, or the new ones of all agents. Values outside the bounds of a Box are only a warning."""
+    """Check an observation, or the new ones of all agents. If some are outside their space, warn of the first one."""
     seen = {where: observation}
     if isinstance(env, AgentsView):
         rows = zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True)
         seen = {f"{where}: agent {name}": one for name, one, updated in rows if updated}
-    texts = {who: _check_observation(who, call, env.observation_space, one) for who, one in seen.items()}
-    for who in [who for who, outside in texts.items() if outside][:1]:
-        log.warning("%s: %s returned an observation outside its space: %s", who, call, texts[who])
+    outside = [
+        f"{who}: {call} returned an observation outside its space: {text}"
+        for who, one in seen.items()
+        if (text := _check_observation(who, call, env.observation_space, one))
+    ]
+    if outside:
+        log.warning("%s", outside[0])
 
 
 def _check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> str | None:

@@ -146,13 +146,10 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._steps:
             actions, *outcomes = zip(*self._steps, strict=True)
             obs = [np.stack(leaf) for leaf in zip(*self._obs, strict=True)]
-            self._episodes.append([*obs, self._sampled(actions), *map(np.array, outcomes)])
+            empty: Any = create_empty_array(self.action_space, len(actions))
+            sampled = self._task.distribution.from_env(concatenate(self.action_space, actions, empty))
+            self._episodes.append([*obs, sampled, *map(np.array, outcomes)])
         self._obs, self._steps = [], []
-
-    def _sampled(self, actions: Sequence[Any]) -> np.ndarray:
-        """Return actions as the policy would sample them, float32 [n, A]."""
-        empty: Any = create_empty_array(self.action_space, len(actions))
-        return self._task.distribution.from_env(concatenate(self.action_space, actions, empty))
 
 
 def _write(

@@ -34,8 +34,7 @@ def allowed_action(space: Any, mask: np.ndarray, choose: Callable[[np.ndarray], 
     """
     if isinstance(space, spaces.Discrete):
         return int(space.start) + int(choose(mask))
-    sizes = space.nvec.reshape(-1)
-    choices = [int(choose(part)) for part in np.split(mask, np.cumsum(sizes)[:-1])]
+    choices = [int(choose(part)) for part in np.split(mask, mask_starts(space)[1:])]
     return np.reshape(choices, space.nvec.shape) + space.start
 
 
@@ -52,8 +51,12 @@ def fits(action: Any, space: Any) -> bool:
 
 def is_allowed(space: Any, mask: np.ndarray, action: Any) -> bool:
     """Whether a mask allows an action of a space. Arguments: see `allowed_action`."""
-    begins = 0 if isinstance(space, spaces.Discrete) else np.cumsum([0, *space.nvec.ravel()[:-1]])
-    return bool(mask[np.ravel(action - space.start) + begins].all())
+    return bool(mask[np.ravel(action - space.start) + mask_starts(space)].all())
+
+
+def mask_starts(space: Any) -> np.ndarray:
+    """Return the first index of each action dimension in a mask."""
+    return np.cumsum([0, *np.ravel(getattr(space, "nvec", ()))[:-1]], dtype=np.int64)
 
 
 def random_action(space: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Only the fork server imports this (see `PRELOAD`). It ignores SIGTERM, but the processes that it forks must not."""
+"""The fork server ignores SIGTERM. This module, which only it imports, lets its children react to SIGTERM again."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ def _restore() -> None:
     _unblock()
 
 
-# The signal is blocked meanwhile, so that a child does not lose one that comes before `_restore`.
+# A signal that comes before `_restore` is blocked instead of ignored, so that the child receives it afterwards.
 os.register_at_fork(
     before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}),
     after_in_parent=_unblock,

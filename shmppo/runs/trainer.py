@@ -148,11 +148,9 @@ def _run(
             config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
             Decisions(config)  # only to check its options
-            if config.self_play is not None:
-                FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
-            else:
-                advice = "--eval-opponent concerns --self-play; add --self-play, or leave it out"
-                require(config.eval_opponent == RANDOM, advice)
+            unused = config.eval_opponent == RANDOM
+            require(unused or config.self_play is not None, "--eval-opponent needs --self-play; add --self-play")
+            FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
             if config.demonstrations is not None:
                 load_demonstrations(config, task)  # only to check them
                 task = dataclasses.replace(task, snapshot=None)

@@ -69,11 +69,10 @@ class FunctionOpponent(EvaluationOpponent):
         with as_config_error(self._name, "; correct the function"):
             actions = [self._choose(obs, space, self._generators[i]) for obs, i in zip(seen, rows, strict=True)]
         for obs, action in zip(seen, actions, strict=True):
-            require(fits(action, space), f"{self._name} returned {shown(action)}; it must return an action of {space}")
+            what = f"{self._name} returned {shown(action)}"
+            require(fits(action, space), f"{what}; it must return an action of {space}")
             allowed = not self._envs.observation.has_mask or is_allowed(space, obs[MASK_KEY], action)
-            require(
-                allowed, f"{self._name} returned {shown(action)}, which the action mask forbids; correct the function"
-            )
+            require(allowed, f"{what}, which the action mask forbids; correct the function")
         return actions
 
 

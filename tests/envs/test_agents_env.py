@@ -1,29 +1,25 @@
-"""Environments with several agents: which rows act, what they receive, and what is refused."""
+"""Environments with several agents: which rows act, and what they receive."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from agent_environments import Crowd
 from gymnasium import spaces
-from helpers import assert_refused
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
-from shmppo.errors import ConfigError, EnvError
 
 CROWD = TrainConfig(
     env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8,
     encoder_sizes=(8,), workers=0, quiet=True, total_steps=64,
 )  # fmt: skip
-CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 MASKED = {"env_kwargs": {"masks": True}}
 
 
@@ -178,160 +174,6 @@ def test_observations_with_an_index_and_the_state_of_the_environment() -> None:
     assert ids.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]] * 2, "agent 1 has not joined yet"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["wrappers", "demonstrations", "teacher", "prev_action", "prev_reward", "skip_bad_episodes", "refresh_states",
-     "preempt_fraction", "eval_videos"],
-)  # fmt: skip
-def test_options_for_one_agent_are_refused(name: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"wrappers": ("NormalizeReward",), "teacher": str(CARTPOLE), "preempt_fraction": 0.5}
-    changes = {name: given.get(name, True)} | ({"eval_every": 1} if name == "eval_videos" else {})
-    if name == "demonstrations":
-        changes = {name: "x.npz", "objective": "clone"}
-    text = rf"^--{name.replace('_', '-')} does not support environments with several agents; leave it out$"
-    assert_refused(CROWD, changes, text, tmp_path)
-
-
-REFUSED = [
-    (
-        {"env": "agent_environments:Unequal"},
-        "the agents walker_0 and walker_1 have different observation spaces, but one policy",
-    ),
-    (
-        {"eval_opponent": "agent_environments:take_one"},
-        "^--eval-opponent concerns --self-play; add --self-play, or leave",
-    ),
-    (MASKED, "the agents' observations have the form {'observation': …, 'action_mask': …}; add --action-masks$"),
-    (
-        {"action_masks": True},
-        r"the agents' observations do not have the form .*; correct them, or leave out --action-masks$",
-    ),
-    (
-        {"env": "agent_environments:WrongMasks", "action_masks": True},
-        r"the action masks have shape \(3,\), which does not fit the action space Discrete\(2\); it must be",
-    ),
-    ({"critic_state": True}, "^--critic-state needs a critic of its own; add --separate-critic all$"),
-    (
-        {"env_backend": "mujoco"},
-        r"has several agents \(possible_agents\); give an environment of PettingZoo",
-    ),
-    ({"env": "CartPole-v1", "self_play": ()}, r"^--self-play needs an environment with several agents .*leave it out$"),
-    ({"env": "CartPole-v1", "agent_id": True}, r"^--agent-id needs an environment with several agents .*leave it out$"),
-    (
-        {"env": "CartPole-v1", "critic_state": True, "separate_critic": "all"},
-        r"^--critic-state needs an environment with several agents .*leave it out$",
-    ),
-    (
-        {"env": "agent_environments:Stateless", "critic_state": True, "separate_critic": "all"},
-        "^--env agent_environments:Stateless has no state_space; leave out --critic-state$",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_what_cannot_run_is_refused_in_a_sentence(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    assert_refused(CROWD, changes, message, tmp_path)
-
-
-@pytest.mark.parametrize("call", ["reset", "step"])
-def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None:
-    envs, flags = rows_of(CROWD), np.zeros((2, 6), bool)
-    envs.reset_all(4)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise ValueError("no license")
-
-    setattr(envs._envs[1].env, call, fail)
-    message = rf"^environment 1: {call} raised ValueError\('no license'\) .*\(episode {4 if call == 'step' else 5}, "
-    use = (lambda: envs.reset_env(4, 5)) if call == "reset" else lambda: envs.step([0] * 6, np.zeros(6), *flags)
-    with pytest.raises(EnvError, match=message):
-        use()
-
-
-def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment() -> None:
-    envs = rows_of(CROWD)
-    box = {name: np.array([0, np.nan], np.float32) for name in ("walker_0", "walker_2")}
-    reset = envs._envs[1].env.reset
-    envs._envs[1].env.reset = lambda **given: (box, reset(**given)[1])
-    message = r"^environment 1: agent walker_0: reset returned an observation .* not finite: \[1\] is nan"
-    with pytest.raises(EnvError, match=message):
-        envs.reset_all(0)
-
-
-def test_an_environment_that_keeps_ended_agents_is_refused() -> None:
-    """Otherwise, its episode would never end, and it would never be reset."""
-    script = Script()
-    script.steps = (script.steps[0], ("ab", "ab", {}, "ab", ""))
-    env = AgentsEnv(script, CROWD)
-    env.reset()
-    env.step([0, 1])
-    with pytest.raises(ValueError, match="all agents have ended, but are still in the list agents; step must"):
-        env.step([0, 1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rewards": {"a": 0.0, "c": 0.0}}, "step returned no reward for b, one of the agents before the step"),
-        ({"terminated": {"__all__": False}}, "step returned no termination for a, one of the agents"),
-        ({"truncated": {"a": False}}, "step returned no truncation for b, one of the agents"),
-        ({"observations": {"a": np.zeros(1), "B": np.zeros(1)}}, "B is not one of possible_agents: a, b"),
-        ({"rewards": {"a": None, "b": 0.0}}, "step returned the reward None of a; it must be one number"),
-        ({"rewards": {"a": 0.0, "b": np.zeros(2)}}, r"step returned the reward .* of b; it must be one number"),
-    ],
-)
-def test_a_step_must_return_a_value_of_each_agent(changes: dict[str, Any], message: str) -> None:
-    script, names = Script(), ("observations", "rewards", "terminated", "truncated", "infos")
-    env = AgentsEnv(script, CROWD)
-    env.reset()
-    env.step([0, 0])
-    step = script.step
-    script.step = lambda actions: tuple(  # type: ignore[method-assign]
-        changes.get(name, value) for name, value in zip(names, step(actions), strict=True)
-    )
-    with pytest.raises(ValueError, match=message):
-        env.step([0, 0])
-
-
-def test_a_step_must_return_five_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
-    env = AgentsEnv(script, CROWD)
-    env.reset()
-    monkeypatch.setattr(script, "step", lambda actions: ({}, {}, {}, {}))
-    with pytest.raises(ValueError, match=r"^step must return \(observations, rewards, terminations, .*infos\)"):
-        env.step([0, 0])
-
-
-def test_a_text_in_the_info_is_an_error_that_names_the_agent() -> None:
-    envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=2)
-    envs.reset_all(0)
-    step = envs._envs[1].env.step
-
-    def with_text(actions: dict[str, int]) -> tuple[dict, ...]:
-        *others, infos = step(actions)
-        return *others, infos | {"walker_2": {"time": "late"}}
-
-    envs._envs[1].env.step = with_text
-    message = r"^environment 1: agent walker_2: --info-keys time: .*'late' is not a number"
-    with pytest.raises(EnvError, match=message):  # noqa: PT012 (walker_2 is not seen in every step)
-        for _ in range(20):
-            envs.step([0] * 6, np.zeros(6), *np.zeros((2, 6), bool))
-
-
-def test_a_reset_must_return_observations_and_infos_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
-    env = AgentsEnv(script, CROWD)
-    for agents, returned, message in (
-        ([], ({}, {}), "the list agents is empty after reset; it must contain the agents that begin"),
-        (["A"], ({}, {}), "A is not one of possible_agents: a, b"),
-        (["a"], {"a": np.zeros(1)}, r"reset must return \(observations, infos\)"),
-    ):
-        script.agents = agents
-        monkeypatch.setattr(script, "reset", lambda returned=returned: returned)
-        with pytest.raises(ValueError, match=message):
-            env.reset()
-
-
 def test_a_reset_without_arguments_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     reset = Crowd.reset
     monkeypatch.setattr(Crowd, "reset", lambda self: reset(self))
@@ -339,16 +181,6 @@ def test_a_reset_without_arguments_gets_none(monkeypatch: pytest.MonkeyPatch) ->
     assert envs._seeding == "never"
     envs.reset_all(0)
     assert envs.active.any()
-
-
-def test_the_checks_before_a_run_see_the_observations_of_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    observe = Crowd._observe
-    monkeypatch.setattr(
-        Crowd, "_observe", lambda self, names: observe(self, names) | {"walker_2": np.zeros(3, np.float32)}
-    )
-    message = r"^--env agent_environments:Crowd: agent walker_2: reset returned an observation that has shape \(3,\)"
-    with pytest.raises(ConfigError, match=message):
-        inspect_task(CROWD)
 
 
 @pytest.mark.parametrize("opponents", [(), ("walker_0",)])
