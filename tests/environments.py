@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +44,12 @@ class Outside(Counter):
     """Its steps return numbers outside of its observation space."""
 
     observation_space = spaces.Box(-1, 0, (2,), np.float64)
+
+
+class Warns(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+        warnings.warn("no GPU found", stacklevel=1)
 
 
 class Exponential(Counter):

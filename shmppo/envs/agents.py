@@ -194,6 +194,8 @@ class AgentsEnv:
 def _number(reward: Any, name: str) -> float:
     """Return the reward of an agent as a number."""
     try:
+        if isinstance(reward, (str, bytes)):  # float would convert it
+            raise TypeError("the reward is text")
         return float(reward)
     except (TypeError, ValueError) as error:
         raise ValueError(f"step returned the reward {shown(reward)} of {name}; it must be one number") from error

@@ -188,10 +188,9 @@ class AgentsVectorEnv(VectorEnv):
         for k, i in enumerate(self._rows(e)):
             self.active[i] = env.active[k] and not self._opponents[i]
             self.opponent_active[i] = env.active[k] and self._opponents[i]
-            if not env.updated[k]:
-                continue
             try:
-                self._store_leaves(i, env.seen[k], self.hashes[i])
+                if env.updated[k]:
+                    self._store_leaves(i, env.seen[k], self.hashes[i])
             except ObservationError as error:
                 raise self._error(i, f"{call} returned an observation {error.clause}") from error
 
@@ -209,9 +208,8 @@ class AgentsVectorEnv(VectorEnv):
     def _raised(self, e: int, call: str, error: BaseException) -> EnvError:
         """Create an error for what a method of environment e has raised."""
         reraise_ctrl_c(error)
-        return self._of_environment(
-            self._rows(e).start, f"{call} raised {describe_error(error)}", user_traceback(error)
-        )
+        message = f"{call} raised {describe_error(error)}"
+        return self._of_environment(self._rows(e).start, message, user_traceback(error))
 
     def _of_environment(self, i: int, message: str, details: str) -> EnvError:
         error = super()._error(i, message, details)

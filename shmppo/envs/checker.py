@@ -113,7 +113,7 @@ def _check_observations(where: str, call: str, env: gymnasium.Env, observation: 
     seen = {where: observation}
     if isinstance(env, AgentsView):
         rows = zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True)
-        seen = {f"{where}: agent {name}": one for name, one, updated in rows if updated}
+        seen = {f"{where}: agent {name}": one for name, one, updated in rows if updated} or seen
     outside = [
         f"{who}: {call} returned an observation outside its space: {text}"
         for who, one in seen.items()

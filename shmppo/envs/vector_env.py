@@ -241,7 +241,10 @@ class VectorEnv(ABC):
         return self.info.ended(indices, self._numbers)
 
     def _numbers(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
-        """Call `_read_info`, and raise an EnvError that names the key and the environment for a TypeError."""
+        """Call `_read_info`, and raise an EnvError that names the key for a TypeError.
+
+        It names the environment, too, except the first one if all environments have one `info` together.
+        """
         try:
             return self._read_info(key, indices)
         except TypeError as error:

@@ -191,14 +191,9 @@ class ActionMaskWrapper(gymnasium.Wrapper):
         """
         super().__init__(env)
         space = env.action_space
-        if isinstance(space, spaces.Discrete):
-            sizes = [int(space.n)]
-        elif isinstance(space, spaces.MultiDiscrete):
-            sizes = space.nvec.reshape(-1).tolist()
-        else:
+        if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             raise ConfigError(f"--action-masks needs Discrete or MultiDiscrete actions, but {where} has {space}")
-        self._size = sum(sizes)
-        self._starts = np.cumsum([0, *sizes[:-1]])
+        self._size, self._starts = spaces.flatdim(space), mask_starts(space)
         parts = [("obs", env.observation_space), (MASK_KEY, spaces.MultiBinary(self._size))]
         self.observation_space = spaces.Dict(parts)  # a list of pairs keeps its order, so the mask is the last leaf
 

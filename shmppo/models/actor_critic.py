@@ -313,7 +313,7 @@ def trained_model(
 def build_meta_model(config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> ActorCritic:
     """Create the network on the meta device: its parameters have shapes, but no memory."""
     with torch.device("meta"):
-        return ActorCritic(config, observation, distribution)
+        return build_model(config, observation, distribution)
 
 
 def parameter_shapes(

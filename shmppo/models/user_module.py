@@ -41,7 +41,7 @@ class UserModule(nn.Module, ABC):
         shapes = {leaf.field: input_shape(leaf) for leaf in leaves}
         is_meta = torch.get_default_device().type == "meta"
         # The factory may compute with numbers, and only a module with numbers shows whether it is random.
-        with torch.random.fork_rng(devices=[], enabled=is_meta), torch.device("cpu"):
+        with torch.device("cpu"):
             try:
                 module = factory(shapes, config, *sizes)
             except Exception as error:  # the user's code may raise anything

@@ -17,7 +17,8 @@ from shmppo.utils.signals import STOP_SIGNALS, handled, kill_with_parent
 PRELOAD = ["shmppo.parallel.forked_children", "shmppo.sampling.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
-`shmppo.runs.trainer` is in the list because each worker imports the main module again, which usually imports it."""
+`forked_children` is in the list because it changes the fork server, and `shmppo.runs.trainer` because each worker
+imports the main module again, which usually imports it."""
 
 
 def start_fork_server() -> None:

@@ -3,19 +3,23 @@
 import os
 import signal
 
+_SERVER = os.getpid()  # its children inherit the functions below, but what they fork themselves does not change
 
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+def _mask(how: int) -> None:
+    if os.getpid() == _SERVER:
+        signal.pthread_sigmask(how, {signal.SIGTERM})
 
 
 def _restore() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _unblock()
+    if os.getppid() == _SERVER:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 # A signal that comes before `_restore` is blocked instead of ignored, so that the child receives it afterwards.
 os.register_at_fork(
-    before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}),
-    after_in_parent=_unblock,
+    before=lambda: _mask(signal.SIG_BLOCK),
+    after_in_parent=lambda: _mask(signal.SIG_UNBLOCK),
     after_in_child=_restore,
 )

@@ -46,6 +46,7 @@ class Outputs:
         loggers: LoggerList,
         stop: StopRequest,
         control: Control,
+        check: BackgroundCheck,
     ) -> None:
         """Open metrics.csv and the console. Call this before workers start, so that the console shows their start.
 
@@ -55,12 +56,12 @@ class Outputs:
             loggers: the callback and the loggers. They are closed with the outputs.
             stop: the console shows that a signal has made this request.
             control: counters of progress, which the console shows.
+            check: the check of the environment, which `start` starts.
 
         Raises:
             ConfigError: if the directory cannot be written.
         """
-        self._config, self._run_dir, self._loggers = config, run_dir, loggers
-        self._check: BackgroundCheck | None = None
+        self._config, self._run_dir, self._loggers, self._check = config, run_dir, loggers, check
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         with ExitStack() as stack:  # closed here if a step fails
@@ -74,16 +75,15 @@ class Outputs:
             stack.callback(loggers.finish, None)
             self._open = stack.pop_all()
 
-    def start(self, check: BackgroundCheck, timer: PhaseTimer) -> None:
+    def start(self, timer: PhaseTimer) -> None:
         """Start the loggers and the check of the environment. Call this after everything else.
 
         timer: of the learner; the console shows what the learner does.
         """
         self._status.timer = timer
         self._loggers.start(self._run_dir, self._config, self._status.iteration)
-        self._check = check
-        self._open.callback(check.close)
-        check.start()
+        self._open.callback(self._check.close)
+        self._check.start()
 
     def log(self, row: Row, evaluation: Row, learner: Learner, run: object) -> bool:
         """Write a finished iteration to all outputs except metrics.csv and the console.
@@ -128,7 +128,7 @@ class Outputs:
     @property
     def environment_check(self) -> str:
         """The verdict of the check of the environment, see `BackgroundCheck`."""
-        return "none" if self._check is None else self._check.verdict
+        return self._check.verdict
 
     def warn(self, text: str) -> None:
         """Show a warning, and log it. The same text is shown once."""
@@ -138,7 +138,7 @@ class Outputs:
 
     def poll_check(self) -> None:
         """Show the result of the check of the environment, if it has just ended with a difference."""
-        if self._check is not None and (reason := self._check.poll()):
+        if reason := self._check.poll():
             self._status.notes.append(f"not exact: {reason}")  # the check has logged it
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], pids: list[int], *, last: bool) -> None:

@@ -119,7 +119,8 @@ class Session:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
-        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control)
+        check = BackgroundCheck(config, task, self.state)
+        self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, check)
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
         self.pool = (
@@ -144,7 +145,7 @@ class Session:
             self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
         self._agree()
         self.save()  # so that the run can be resumed from now on
-        self.outputs.start(BackgroundCheck(config, task, self.state), self.pool.timer)
+        self.outputs.start(self.pool.timer)
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""

@@ -148,8 +148,8 @@ def _run(
             config = dataclasses.replace(config, agents=task.agents)
             inspect_evaluation(config, task)
             Decisions(config)  # only to check its options
-            unused = config.eval_opponent == RANDOM
-            require(unused or config.self_play is not None, "--eval-opponent needs --self-play; add --self-play")
+            possible = config.self_play is not None or config.eval_opponent == RANDOM
+            require(possible, "--eval-opponent needs --self-play; add --self-play, or --eval-opponent random")
             FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
             if config.demonstrations is not None:
                 load_demonstrations(config, task)  # only to check them

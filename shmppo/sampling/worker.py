@@ -85,6 +85,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> N
     """Run a worker until the learner sends Stop or ends. If it raises, it sends Failed and exits with code 1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # if the fork server could not import `forked_children`
     end_with_fork_server()
     multiprocessing.current_process().daemon = False  # so that environments may start processes
     open_standard_streams()

@@ -40,7 +40,7 @@ REFUSED = [
     ),
     (
         {"eval_opponent": "agent_environments:take_one"},
-        "^--eval-opponent needs --self-play; add --self-play$",
+        "^--eval-opponent needs --self-play; add --self-play, or --eval-opponent random$",
     ),
     (MASKED, "the agents' observations have the form {'observation': …, 'action_mask': …}; add --action-masks$"),
     (
@@ -117,6 +117,7 @@ def test_an_environment_that_keeps_ended_agents_is_refused() -> None:
         ({"terminated": {"__all__": False}}, "step returned no termination for a, one of the agents"),
         ({"truncated": {"a": False}}, "step returned no truncation for b, one of the agents"),
         ({"observations": {"a": np.zeros(1), "B": np.zeros(1)}}, "B is not in possible_agents: a, b"),
+        ({"rewards": {"a": "1.5", "b": 0.0}}, "step returned the reward '1.5' of a; it must be one number"),
         ({"rewards": {"a": None, "b": 0.0}}, "step returned the reward None of a; it must be one number"),
         ({"rewards": {"a": 0.0, "b": np.zeros(2)}}, r"step returned the reward .* of b; it must be one number"),
     ],
@@ -181,3 +182,12 @@ def test_the_checks_before_a_run_see_the_observations_of_all_agents(monkeypatch:
     message = r"^--env agent_environments:Crowd: agent walker_2: reset returned an observation that has shape \(3,\)"
     with pytest.raises(ConfigError, match=message):
         inspect_task(CROWD)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_reset_without_observations_is_refused_before_a_run(masks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reset = Crowd.reset
+    monkeypatch.setattr(Crowd, "reset", lambda self, **given: ({}, reset(self, **given)[1]))
+    config = dataclasses.replace(CROWD, env_kwargs={"masks": masks}, action_masks=masks)
+    with pytest.raises(ConfigError, match=r"^--env agent_environments:Crowd: reset returned an observation that "):
+        inspect_task(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import (
     ActorCritic,
     Trunk,
+    build_meta_model,
     build_model,
     move_parameters,
     parameter_offsets,
@@ -140,7 +142,14 @@ def test_an_environment_may_have_changed_the_default_type(request: pytest.Fixtur
     for dtype in (torch.float32, torch.float64):
         torch.set_default_dtype(dtype)
         config = TrainConfig(hidden_size=12, encoder_sizes=(9,), seq_len=6, attention_window=5)
-        models = [build_model(dataclasses.replace(config, core=core), OBSERVATION, DISTRIBUTION) for core, _ in CORES]
+        changes: list[dict[str, Any]] = [{"core": core} for core, _ in CORES]
+        changes += [{"network": "networks:leaky"}, {"auxiliary": "networks:Predict"}]
+        models = []
+        for change in changes:
+            changed = dataclasses.replace(config, **change)
+            models.append(build_model(changed, OBSERVATION, DISTRIBUTION))
+            meta = build_meta_model(changed, OBSERVATION, DISTRIBUTION).state_dict().values()
+            assert [tensor.dtype for tensor in meta] == [tensor.dtype for tensor in models[-1].state_dict().values()]
         assert {parameter.dtype for model in models for parameter in model.parameters()} == {torch.float32}
         hashes.append([weights_sha256(model.state_dict().values()) for model in models])
         assert torch.get_default_dtype() == dtype

@@ -36,6 +36,29 @@ def close_and_report(reports: PipeQueue) -> None:
     reports.put((before, after, server._forkserver_alive_fd))
 
 
+def fork_and_report(reports: PipeQueue) -> None:
+    def handler(*_: object) -> None: ...
+
+    signal.signal(signal.SIGTERM, handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    pid = os.fork()
+    blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    kept = blocked and signal.getsignal(signal.SIGTERM) is handler
+    if pid == 0:
+        os._exit(int(kept))
+    reports.put((kept, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+
+
+def test_processes_that_a_worker_forks_keep_its_handler_and_mask_of_sigterm() -> None:
+    context = start_context()
+    reports = PipeQueue(context)
+    process = context.Process(target=fork_and_report, args=(reports,), daemon=True)
+    process.start()
+    assert reports.get() == (True, 1)
+    process.join(10)
+    reports.close()
+
+
 def test_a_worker_lets_go_of_the_pipe() -> None:
     """That the fork server then ends is tested with a stopped worker whose learner is killed."""
     context = start_context()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -80,9 +81,12 @@ def test_bad_input_ends_with_code_2(
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.filterwarnings("default:no GPU")
 def test_warnings_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "environments:Outside", "--steps", "20") == 0
     assert (
         "\nwarning        --env environments:Outside: step returned an observation outside its space: [1] is 0.1 "
         in (capsys.readouterr().out)
     )
+    assert run(monkeypatch, "environments:Warns", "--steps", "20") == 0
+    assert re.search(r"\nwarning        .*UserWarning: no GPU found\n$", capsys.readouterr().out)
