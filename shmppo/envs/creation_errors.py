@@ -32,7 +32,7 @@ def imported_factory(env_id: str, *, vector: bool = False) -> Callable[..., Any]
     if found is not None:
         is_other = isinstance(found, type) and issubclass(found, gymnasium.vector.VectorEnv) and not vector
         require(not is_other, f"--env {env_id} is a vector environment; add --env-backend vector")
-        if not has_agents(found):
+        if not (isinstance(found, type) and has_agents(found)):
             check_callable(found, f"--env {env_id}", gymnasium.vector.VectorEnv if vector else gymnasium.Env)
     return found
 

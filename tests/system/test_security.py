@@ -221,6 +221,8 @@ CALLS: list[tuple[dict[str, Any], str]] = [
 
 
 class NotAFunction:
+    possible_agents = ()
+
     def __call__(self) -> None:
         raise AssertionError
 
