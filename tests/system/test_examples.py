@@ -18,6 +18,7 @@ EXAMPLES = sorted(set((TESTS.parent / "examples").glob("*.py")) - {TESTS.parent 
 
 NEEDED = {
     "agents_with_memory": ["pettingzoo"],
+    "car_racing": ["Box2D"],
     "lunarlander": ["Box2D"],
     "minigrid_memory": ["minigrid"],
     "pong": ["ale_py", "cv2"],
