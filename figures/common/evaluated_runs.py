@@ -14,6 +14,7 @@ from typing import Any
 
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
+from shmppo.config.checks import flags_with_values
 from shmppo.config.trust import modules_of
 from shmppo.utils.machine import git_revision
 
@@ -76,9 +77,10 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path, ep
 
 
 def evaluate_run(run_dir: Path, episodes: int, *flags: object) -> dict[str, Any]:
-    """Evaluate the final policy of a run, and return the results of `shmppo evaluate --json`."""
+    """Evaluate a run's final policy with its --eval-env-kwargs; return the results of `shmppo evaluate --json`."""
     command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", episodes, "--seed", 1, "--json"]
-    command += [*trust_of(run_dir), *flags]
+    kwargs = config_of(run_dir)["eval_env_kwargs"]
+    command += [*trust_of(run_dir), *flags, *(flags_with_values({"env_kwargs": kwargs}) if kwargs else [])]
     # Some examples define wrappers that the run names by the module of the example.
     path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path}

@@ -96,9 +96,9 @@ class EvaluationOptions:
     best_by: str = "return"
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
-    except durations and state_drift, such as eval/return or info/is_success. Metrics of training are compared
-    in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of evaluations after each
-    one."""
+    except state_drift, weights_hash, and what depends on the clock, such as eval/return or info/is_success. Metrics of
+    training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
+    evaluations after each one."""
     stop_when: tuple[str, ...] = ()
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""

@@ -243,7 +243,7 @@ class VectorEnv(ABC):
     def _numbers(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         """Call `_read_info`, and raise an EnvError that names the key for a TypeError.
 
-        It names the environment, too, except the first one if all environments have one `info` together.
+        If all environments share one `info`, the error names the first environment, whichever has the wrong value.
         """
         try:
             return self._read_info(key, indices)

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.checks import flag_with_value
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command, trust_of
@@ -109,7 +110,8 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
     argument = shlex.quote(short_path(run_dir))
     best = " --checkpoint best" if config.best_by != "return" and summary["best_checkpoint"] else ""
     opponent = "" if config.self_play is None else f" --opponent {shlex.quote(config.eval_opponent)}"
-    commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{opponent}"]
+    kwargs = f" {flag_with_value('env_kwargs', config.eval_env_kwargs)}" if config.eval_env_kwargs else ""
+    commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{opponent}{kwargs}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{program('plot')} {argument}")
     more = ""

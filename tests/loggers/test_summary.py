@@ -131,6 +131,8 @@ def test_the_best_checkpoint_and_the_last_evaluation_are_shown(tmp_path: Path) -
     assert lines_of(older)["evaluation"] == "1.500 ± 0.500  is_success 0.900  (after iteration 30)"
     assert commands_of(summary, config)[0].endswith("evaluate a --checkpoint best")
     assert commands_of(summary)[0].endswith("evaluate a")
+    other = TrainConfig(workers=1, eval_every=1, eval_env_kwargs={"level": None, "name": "a b"})
+    assert commands_of(summary, other)[0].endswith("evaluate a --env-kwargs level=null 'name=\"a b\"'")
     game = TrainConfig(workers=1, self_play=(), eval_opponent="games:perfect")
     assert commands_of(summary, game)[0].endswith("evaluate a --opponent games:perfect")
 

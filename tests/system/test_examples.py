@@ -18,7 +18,7 @@ EXAMPLES = sorted(set((TESTS.parent / "examples").glob("*.py")) - {TESTS.parent 
 
 NEEDED = {
     "agents_with_memory": ["pettingzoo"],
-    "car_racing": ["Box2D"],
+    "car_racing": ["Box2D", "cv2", "pygame"],
     "lunarlander": ["Box2D"],
     "minigrid_memory": ["minigrid"],
     "pong": ["ale_py", "cv2"],
