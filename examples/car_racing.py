@@ -1,7 +1,9 @@
 """CarRacing from single gray images: an LSTM steers, accelerates, and brakes on a new track in each episode.
 
-Evaluations during training (eval.csv) show the return of whole episodes. Those of training end once the car has left
-the road. Needs `pip install 'shmppo[box2d]'`.
+Training episodes end after 20 actions without a new piece of road: usually the car has left it, and what follows would
+teach little. Evaluations during training, and the command that the run prints at its end, play whole episodes.
+Reaches a return of 824 (750 episodes) in 25 minutes on 2 cores. Needs `pip install 'shmppo[box2d]' pygame
+opencv-python-headless`.
 """
 
 import sys
@@ -27,59 +29,51 @@ CONFIG = TrainConfig(
     epochs=6,
     learning_rate=3e-4,
     target_kl=0.04,
-    total_steps=400_000,
+    total_steps=250_000,
 )
 
 
 class Drive(RepeatAction):
-    """Repeats each action of two numbers: the steering, and a pedal that accelerates (> 0) or brakes (< 0).
+    """Repeats each action for 4 steps. It has two numbers: the steering, and a pedal that accelerates (> 0) or brakes.
 
-    With a number each for gas and brake, policies learned first that braking costs time, and then never braked again.
+    With separate numbers for gas and brake, the policy never braked. Only the image after the 4 steps is drawn, because
+    drawing takes 98 % of the time of a step.
     """
 
-    def __init__(self, env: Any, steps: int, patience: int | None) -> None:
-        """Wrap CarRacing.
-
-        Args:
-            env: the environment.
-            steps: per action, a divisor of the 1,000 steps of an episode. Only the last one is drawn, because drawing
-                takes 98 % of the time of a step.
-            patience: an episode ends after so many actions without a reward, when the car has left the road. Most of
-                what follows would teach nothing. None: it does not end.
-        """
-        super().__init__(env, steps)
+    def __init__(self, env: Any, patience: int | None) -> None:
+        """Wrap CarRacing. patience: an episode ends after so many actions without a reward, or None."""
+        super().__init__(env, steps=4)
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
         self._patience, self._idle = patience, 0
         self._car_racing = env.unwrapped
-        self._draw = self._car_racing._render
+        self._draw, self._car_racing._render = self._car_racing._render, self._render
+        self._skip = 0  # images that are not drawn
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
-        self._idle = 0
+        self._idle = self._skip = 0
         return self.env.reset(**options)
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step CarRacing; see `gymnasium.Env.step`."""
         steering, pedal = action
         controls = np.array([steering, max(pedal, 0), max(-pedal, 0)], np.float32)
-        total = 0.0
-        for left in reversed(range(self.steps)):
-            self._car_racing._render = self._last_image if left else self._draw
-            observation, reward, terminated, truncated, info = self.env.step(controls)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        self._car_racing._render = self._draw
-        self._idle = 0 if total > 0 else self._idle + 1
-        return observation, total, terminated or self._idle == self._patience, truncated, info
+        self._skip = self.steps - 1
+        observation, reward, terminated, truncated, info = super().step(controls)
+        self._idle = 0 if reward > 0 else self._idle + 1
+        return observation, reward, terminated or self._idle == self._patience, truncated, info
 
-    def _last_image(self, mode: str) -> Any:
-        return self._car_racing.state
+    def _render(self, mode: str) -> Any:
+        """Draw an image, or return the one before."""
+        if mode != "state_pixels" or not self._skip:
+            return self._draw(mode)
+        self._skip -= 1
+        return self._car_racing.state.copy()  # Gymnasium warns of observations that share memory
 
 
-def make(patience: int | None, render_mode: str | None = None) -> gymnasium.Env:
-    """Make CarRacing with actions of four steps. patience: see `Drive`."""
-    return Drive(gymnasium.make("CarRacing-v3", render_mode=render_mode), 4, patience)
+def make(patience: int | None = None, render_mode: str | None = None) -> gymnasium.Env:
+    """Make CarRacing. patience: see `Drive`."""
+    return Drive(gymnasium.make("CarRacing-v3", render_mode=render_mode), patience)
 
 
 if __name__ == "__main__":  # workers import this file, too

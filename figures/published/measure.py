@@ -6,7 +6,8 @@
 occluded: four PyBullet tasks of which the policy sees only positions (P) or only velocities (V), 1.5 million steps. The
 parts of the observation are those of pomdp-baselines (twni2016). Needs the extra `pybullet`.
 
-zoo: the tasks and budgets of `ppo_lstm` in RL Baselines3 Zoo, with 750 evaluation episodes.
+zoo: tasks of `ppo_lstm` in RL Baselines3 Zoo at its budgets, and CarRacing at an eighth of its budget, with 750
+evaluation episodes. CarRacing needs Box2D, pygame, and OpenCV.
 
 Appends to PART.csv. Runs that it has are not repeated, and an interrupted run is resumed.
 """
@@ -51,7 +52,9 @@ def occluded(robot: str, seen: str, core: str) -> list[object]:
 
 
 ZOO = {"CartPole-v1": 100_000, "Pendulum-v1": 100_000, "MountainCarContinuous-v0": 300_000 // 8}
-"""Task -> actions. MountainCarContinuous holds each of them for 8 steps."""
+"""Task with hidden velocities -> actions. MountainCarContinuous holds each of them for 8 steps."""
+PPO_LSTM = {"CartPole-v1": 500, "Pendulum-v1": -217.9, "MountainCarContinuous-v0": 91.5, "CarRacing-v3": 862}
+"""Task -> return of RL Zoo."""
 PARTS: dict[str, tuple[int, dict[tuple[str, str], list[object]]]] = {
     "occluded": (
         20,
@@ -65,7 +68,8 @@ PARTS: dict[str, tuple[int, dict[tuple[str, str], list[object]]]] = {
         {
             (task, preset(f"{task}-memory").core): [*TRAIN, "--preset", f"{task}-memory", "--total-steps", steps]
             for task, steps in ZOO.items()
-        },
+        }
+        | {("CarRacing-v3", "lstm"): ["examples/car_racing.py"]},
     ),
 }
 """Part -> (episodes of an evaluation, (task, core) -> program that trains and its flags)."""
@@ -83,11 +87,7 @@ PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
             ("Walker", "V", 423, 160, 1901),
         ]
     },
-    "zoo": {
-        "CartPole-v1": {"ppo_lstm": 500},
-        "Pendulum-v1": {"ppo_lstm": -217.9},
-        "MountainCarContinuous-v0": {"ppo_lstm": 91.5},
-    },
+    "zoo": {task: {"ppo_lstm": value} for task, value in PPO_LSTM.items()},
 }
 """Part -> task -> name of the method -> return. Sources: README of Recurrent-Offpolicy-RL (FanmingL), which does not
 state the steps of PPO-GRU, and benchmark.md of RL Baselines3 Zoo."""
