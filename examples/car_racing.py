@@ -2,7 +2,7 @@
 
 Training episodes end after 20 actions without a new piece of road: usually the car has left it, and what follows would
 teach little. Evaluations during training, and the command that the run prints at its end, play whole episodes.
-Reaches a return of 824 (750 episodes) in 25 minutes on 2 cores. Needs `pip install 'shmppo[box2d]' pygame
+Reaches a return of 824 (750 episodes) in about 25 minutes on 2 cores. Needs `pip install 'shmppo[box2d]' pygame
 opencv-python-headless`.
 """
 
@@ -34,14 +34,14 @@ CONFIG = TrainConfig(
 
 
 class Drive(RepeatAction):
-    """Repeats each action for 4 steps. It has two numbers: the steering, and a pedal that accelerates (> 0) or brakes.
+    """Repeats each action for 4 steps. An action is the steering and a pedal, which accelerates (> 0) or brakes (< 0).
 
     With separate numbers for gas and brake, the policy never braked. Only the image after the 4 steps is drawn, because
     drawing takes 98 % of the time of a step.
     """
 
     def __init__(self, env: Any, patience: int | None) -> None:
-        """Wrap CarRacing. patience: an episode ends after so many actions without a reward, or None."""
+        """Wrap CarRacing. patience: actions without a reward after which an episode ends. None: it does not end."""
         super().__init__(env, steps=4)
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
         self._patience, self._idle = patience, 0

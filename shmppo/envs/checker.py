@@ -110,7 +110,7 @@ def _call(where: str, what: str, function: Callable[[], Any]) -> Any:
 
 def _check_observations(where: str, call: str, env: gymnasium.Env, observation: Any) -> None:
     """Check an observation, or the new ones of all agents. If some are outside their space, warn of the first one."""
-    seen = {where: observation}
+    seen = {where: observation}  # of several agents, only if none of them has an observation, which is an error
     if isinstance(env, AgentsView):
         rows = zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True)
         seen = {f"{where}: agent {name}": one for name, one, updated in rows if updated} or seen

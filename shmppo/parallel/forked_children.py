@@ -3,7 +3,7 @@
 import os
 import signal
 
-_SERVER = os.getpid()  # its children inherit the functions below, but what they fork themselves does not change
+_SERVER = os.getpid()  # workers inherit the functions below, which then do nothing when a worker forks
 
 
 def _mask(how: int) -> None:

@@ -36,7 +36,7 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
     config = TrainConfig(**fields, workers=0, minibatches=1)  # 8 minibatches need more than one environment
     with buffer_records() as records:
         task = inspect_task(config)
-    warnings = [record.getMessage().splitlines()[0] for record in records if record.levelno >= logging.WARNING]
+    warnings = [record.getMessage().partition("\n")[0] for record in records if record.levelno >= logging.WARNING]
     finding = Finding(0, task.inexact_reason)
     if task.inexact_reason is None:
         with closing(CheckProcesses(config, task, steps, background=False)) as processes:
