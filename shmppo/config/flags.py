@@ -18,7 +18,7 @@ from shmppo.config.checks import flag, require
 from shmppo.config.command_line import field_texts, given_fields, parse
 from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.presets import preset_fields
-from shmppo.config.resumable import RESUMABLE, refusal
+from shmppo.config.resumable import DERIVED, RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
@@ -32,7 +32,7 @@ COMMON = (
 )  # fmt: skip
 """Fields whose flags `train --help` shows first."""
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
-NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks", "agents")
+NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks", *DERIVED)
 """Fields that a new run does not copy from another run's config.json."""
 
 

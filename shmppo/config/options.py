@@ -242,8 +242,8 @@ class UpdateOptions:
     N environments."""
     grad_shards: int | None = None
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
-    None: one part per 64 steps but at most 16, or one per 256 steps if that is more; with --kernel torch, one per 256
-    steps."""
+    None: one part per 64 steps but at most 16, or one per 256 steps if that is more; on a GPU, and where torch computes
+    a network without layers of type Conv2d, one per 256 steps."""
 
     def check_update(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

@@ -31,6 +31,8 @@ on anneal_steps, and on the content of the demonstrations.
 
 If a change of anneal_steps alters the schedule of finished iterations, or if the demonstrations have other content, no
 new run gives the same weights, so the run becomes inexact."""
+DERIVED = ("agents", "convolutions")
+"""Fields without flags that a run sets when it begins, because they follow from the environment and the network."""
 READ_BY_SCHEDULE = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
 """Fields of RESUMABLE that cannot change with --env-schedule, because the schedule may read results of evaluations."""
 
@@ -72,9 +74,8 @@ def refusal(run_dir: Path, flags: Sequence[str]) -> str:
 def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:
     """Return flags of the options that differ between two configurations of the same run, which must be none.
 
-    RESUMABLE fields and the run directory may differ, and --kernel auto is no difference. The names of the agents come
-    from the environment when a run begins.
+    RESUMABLE and DERIVED fields and the run directory may differ, and --kernel auto is no difference.
     """
-    ignored = {*RESUMABLE, "run_dir", "agents", *(["kernel"] if "auto" in (first.kernel, second.kernel) else [])}
+    ignored = {*RESUMABLE, *DERIVED, "run_dir", *(["kernel"] if "auto" in (first.kernel, second.kernel) else [])}
     one, other = first.fields(), second.fields()
     return [flag(name) for name in one if name not in ignored and one[name] != other[name]]

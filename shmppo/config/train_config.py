@@ -38,7 +38,7 @@ from shmppo.utils.portable import pin_like
 DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
 SHARD_STEPS = 256  # larger minibatches have one gradient shard per so many steps
-SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work; for torch they are slow
+SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work; they slow torch down
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
 MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
@@ -199,7 +199,7 @@ class TrainConfig(
             return self.grad_shards
         steps = self.rows * self.rollout_steps // self.minibatches
         by_size = steps // SHARD_STEPS
-        if self.kernel != "torch":
+        if self.device == "cpu" and (self.kernel != "torch" or self.convolutions):
             by_size = max(by_size, min(steps // SMALL_SHARD_STEPS, SMALL_SHARDS))
         by_sequences = self.min_sequences // self.minibatches
         return max(1, min(by_size, by_sequences, MAX_SHARDS))

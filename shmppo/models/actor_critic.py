@@ -164,6 +164,11 @@ class ActorCritic(nn.Module):
         """All parameters but those of `auxiliary`, which come last."""
         return [parameter for name, parameter in self.named_parameters() if not name.startswith(AUXILIARY)]
 
+    @property
+    def convolutional(self) -> bool:
+        """Whether an encoder or a custom network has layers of type Conv2d."""
+        return any(isinstance(module, nn.Conv2d) for module in self.trunks.modules())
+
     def remove_critic(self) -> None:
         """Keep only what acting needs. All values are 0 afterwards. Needs --separate-critic all."""
         del self.trunks[1], self.inputs[1]

@@ -17,7 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.kernels import Batch, Layer, kernels, supported_variants
 from shmppo.models.actor_critic import ActorCritic, Trunk
-from shmppo.models.encoders import Mlp, network_input
+from shmppo.models.encoders import network_input
 from shmppo.models.native_layers import LayerBuilder, Statistics
 from shmppo.spaces.distributions import MASKED
 from shmppo.utils.torch_utils import aligned_zeros
@@ -29,12 +29,9 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
         return "the kernels were not compiled; run `pip install -e .` with a C compiler"
     if config.device != "cpu":
         return f"the kernels do not run on --device {config.device}; use --kernel auto"
-    for trunk in model.trunk_list:
-        if not isinstance(trunk, Trunk):
-            return "the kernels cannot compute --network; use --kernel auto"
-        if not all(isinstance(encoder.network, Mlp) for encoder in trunk.encoder_list):
-            return "the kernels have no convolutions; use --encoder mlp"
-    return None
+    if not all(isinstance(trunk, Trunk) for trunk in model.trunk_list):
+        return "the kernels cannot compute --network; use --kernel auto"
+    return "the kernels have no convolutions; use --encoder mlp" if model.convolutional else None
 
 
 def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:

@@ -155,7 +155,7 @@ def _run(
                 load_demonstrations(config, task)  # only to check them
                 task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)
-            config = dataclasses.replace(config, kernel=resolve_kernel(config, model))
+            config = dataclasses.replace(config, kernel=resolve_kernel(config, model), convolutions=model.convolutional)
             task = task if start.teacher is None else with_teacher(config, task, start.teacher)
             fields = run_fields(config, task)
             check_shared_memory(fields)

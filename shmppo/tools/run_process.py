@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from shmppo.config.checks import flag, flags_with_values, require
-from shmppo.config.resumable import RESUMABLE, different_fields
+from shmppo.config.resumable import DERIVED, RESUMABLE, different_fields
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
@@ -139,7 +139,7 @@ class RunProcess:
             shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
         fields = self.config.fields() | {"run_dir": str(self.run_dir)}
         # All of them, because with --init-from the defaults are the options of that run.
-        return flags_with_values({name: fields[name] for name in fields if name not in ("agents", "ranks", "rank")})
+        return flags_with_values({name: fields[name] for name in fields if name not in (*DERIVED, "ranks", "rank")})
 
 
 Run = TypeVar("Run", bound=RunProcess)

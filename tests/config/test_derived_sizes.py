@@ -44,6 +44,8 @@ def test_default_sizes_by_hand() -> None:
     config = TrainConfig(num_envs=64, rollout_steps=128, seq_len=16, minibatches=4)
     assert config.shards == 16
     assert dataclasses.replace(config, kernel="torch").shards == 8
+    assert dataclasses.replace(config, kernel="torch", convolutions=True).shards == 16
+    assert dataclasses.replace(config, device="cuda", convolutions=True).shards == 8
     assert dataclasses.replace(config, minibatches=1).shards == 32  # one shard per 256 steps
     assert dataclasses.replace(config, minibatches=64).shards == 2  # 128 steps
     # Few and long sequences: 4·2 / 4 minibatches = 2 at most.

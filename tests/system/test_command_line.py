@@ -169,7 +169,7 @@ def test_resume_names_the_flag_of_another_trainer() -> None:
         parse_resume(["--resume", "runs/a", "--ent-coef", "0.1"])
 
 
-NOT_FLAGS = ("rank", "ranks", "agents")
+NOT_FLAGS = ("rank", "ranks", "agents", "convolutions")
 
 
 def test_help_lists_the_subjects_and_gives_each_flag_a_meaning(capsys: pytest.CaptureFixture[str]) -> None:

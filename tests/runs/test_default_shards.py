@@ -1,0 +1,49 @@
+"""What computes a network by default, and in how many gradient shards."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.errors import ConfigError
+from shmppo.runs.trainer import train
+from shmppo.tools.run_process import RunProcess
+
+# 4 · 128 steps in 2 minibatches of 256 steps
+BASE = TrainConfig(
+    num_envs=4, rollout_steps=128, seq_len=32, minibatches=2, epochs=1, hidden_size=8, workers=0, quiet=True,
+    stop_at_iteration=1, check_determinism=0,
+)  # fmt: skip
+IMAGES: dict[str, Any] = {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernel", "shards"),
+    [
+        ({}, "native", 4),
+        ({"kernel": "torch"}, "torch", 1),
+        ({"network": "networks:leaky"}, "torch", 1),
+        ({"auxiliary": "networks:Filtered"}, "native", 4),
+        (IMAGES, "torch", 4),
+        (IMAGES | {"kernel": "torch"}, "torch", 4),
+        (IMAGES | {"encoder": "mlp"}, "native", 4),
+        (IMAGES | {"grad_shards": 3}, "torch", 3),
+        (IMAGES | {"network": "networks:Convolution"}, "torch", 4),
+        ({"env": "agent_environments:Crowd", "core": "gru"}, "native", 8),
+    ],
+    ids=str,
+)
+def test_torch_computes_small_shards_only_with_convolutions(
+    changes: dict[str, Any], kernel: str, shards: int, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), **changes)
+    train(config)
+    stored = load_config(tmp_path / "run")
+    assert (stored.kernel, stored.shards) == (kernel, shards)
+    RunProcess(config, tmp_path / "run")  # it could be continued
+    with pytest.raises(ConfigError, match="has a run with another --grad-shards; name another directory"):
+        RunProcess(dataclasses.replace(config, grad_shards=2), tmp_path / "run")
