@@ -33,7 +33,7 @@ class ProcessOptions:
     kernels, but torch for convolutions, --network, a --device other than cpu, and installations without a C compiler.
     The weights depend on it."""
     convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = False
-    """Whether the network has layers of type Conv2d, which torch computes in smaller shards than others."""
+    """Whether the network has layers of type Conv2d. The run sets it at its start."""
     portable: bool = False
     """Let torch compute the same bits on each x86-64 processor with AVX2, which makes it slower. The kernels need no
     flag for this. In Python, call shmppo.portable() before torch is imported."""

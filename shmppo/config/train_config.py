@@ -38,7 +38,7 @@ from shmppo.utils.portable import pin_like
 DEFAULT_ENV = "CartPole-v1"
 DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memory
 SHARD_STEPS = 256  # larger minibatches have one gradient shard per so many steps
-SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work; they slow torch down
+SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work, see `shards`
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
 MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
@@ -194,7 +194,10 @@ class TrainConfig(
 
     @cached_property
     def shards(self) -> int:
-        """G, or its default if None. It does not depend on the number of workers."""
+        """G, or its default if None. It does not depend on the number of workers.
+
+        Small shards slow down networks that torch computes, except for convolutions, and they are slow on a GPU.
+        """
         if self.grad_shards is not None:
             return self.grad_shards
         steps = self.rows * self.rollout_steps // self.minibatches
