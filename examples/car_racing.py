@@ -2,7 +2,7 @@
 
 Training episodes end after 20 actions without a new piece of road: usually the car has left it, and what follows would
 teach little. Evaluations during training, and the command that the run prints at its end, play whole episodes. With one
-gradient shard instead of four, it reached a return of 824 (750 episodes) in about 25 minutes on 2 cores. Needs
+gradient shard instead of four, the policy reached a return of 824 (750 episodes) in about 25 minutes on 2 cores. Needs
 `pip install 'shmppo[box2d]' pygame opencv-python-headless`.
 """
 

@@ -196,7 +196,7 @@ class TrainConfig(
     def shards(self) -> int:
         """G, or its default if None. It does not depend on the number of workers.
 
-        Small shards slow down networks that torch computes, except for convolutions, and they are slow on a GPU.
+        Small shards slow torch down, except in convolutions. On a GPU, no other process computes a part of them.
         """
         if self.grad_shards is not None:
             return self.grad_shards
