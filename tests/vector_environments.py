@@ -132,6 +132,14 @@ class Unmasked(Walk):
         return super().reset(seed=seed)
 
 
+class Counted(Walk):
+    """The rewards contain the number of rows."""
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rewards, *flags = super().advance(actions)
+        return rewards + self.num_envs, *flags  # type: ignore[return-value]
+
+
 class OnlyLists(Walk):
     """Accepts seeds only as a list, as the documentation asks for."""
 
@@ -172,3 +180,8 @@ def as_list(num_envs: int) -> list[Walk]:
 def of_one(num_envs: int) -> Walk:
     """A mistake: it ignores its argument."""
     return Walk(1)
+
+
+def without_count(length: int = 20) -> Walk:
+    """A mistake: it does not take num_envs."""
+    return Walk(1, length)

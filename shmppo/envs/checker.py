@@ -137,8 +137,6 @@ def _check_observation(where: str, call: str, space: spaces.Space[Any], observat
                 clause = f"{relative_pronoun(leaf.keys)} is not finite: {name_values(array, ~np.isfinite(array))}"
     except ObservationError as error:
         clause = error.clause
-    except ValueError:
-        clause = "that cannot be converted to an array"
     if clause is not None:
         remedy = "correct the observation or observation_space"
         raise ConfigError(f"{where}: {call} returned an observation {clause}; {remedy}")

@@ -71,19 +71,22 @@ def check_env_name(env_id: str) -> None:
         return
 
 
-def creation_error(env_id: str, error: BaseException, arguments: Mapping[str, Any] | None = None) -> ConfigError:
+def creation_error(
+    env_id: str, error: BaseException, arguments: Mapping[str, Any] | None = None, *, vector: bool = False
+) -> ConfigError:
     """Describe why an environment could not be created. If the cause is known, say what to correct.
 
     Args:
         env_id: the environment.
         error: what was raised.
         arguments: those of `--env-kwargs`.
+        vector: whether a `gymnasium.vector.VectorEnv` was to be made, which also gets `num_envs`.
     """
     if isinstance(error, gymnasium.error.UnregisteredEnv):
         return _unknown_id(env_id, error)
     if isinstance(error, gymnasium.error.Error):  # its text is written for users
         return ConfigError(f"--env {env_id} could not be made: {_first_line(error)}")
-    advice = _arguments_advice(env_id, arguments or {}) if isinstance(error, TypeError) else ""
+    advice = _arguments_advice(env_id, arguments or {}, vector) if isinstance(error, TypeError) else ""
     if arguments and not advice:
         advice = f"; it was given --env-kwargs {shown(dict(arguments))}"
     return ConfigError(
@@ -91,7 +94,7 @@ def creation_error(env_id: str, error: BaseException, arguments: Mapping[str, An
     )
 
 
-def _arguments_advice(env_id: str, arguments: Mapping[str, Any]) -> str:
+def _arguments_advice(env_id: str, arguments: Mapping[str, Any], vector: bool) -> str:
     """Name the arguments of the environment's constructor, if the given ones do not fit. "" if they fit."""
     factory = _imported(env_id) if ":" in env_id else None
     if factory is None:
@@ -99,35 +102,39 @@ def _arguments_advice(env_id: str, arguments: Mapping[str, Any]) -> str:
             spec = gymnasium.spec(env_id.rpartition(":")[2])
         except gymnasium.error.Error:  # for example an id without a version
             return ""
-        entry_point = spec.entry_point
+        entry_point = spec.vector_entry_point if vector else spec.entry_point
         factory = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
         arguments = {**spec.kwargs, **arguments}
-    accepted = None if factory is None else accepted_arguments(factory, **arguments)
+    own = {"num_envs": 1} if vector else {}
+    accepted = None if factory is None else accepted_arguments(factory, arguments, **own)
     return "" if accepted is None else f"; correct --env-kwargs ({accepted})"
 
 
-def accepted_arguments(function: Callable[..., Any], *positional: Any, **arguments: Any) -> str | None:
+def accepted_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Any], *positional: Any, **own: Any
+) -> str | None:
     """Say which keyword arguments a function takes, such as "TimeLimit takes max_episode_steps".
 
     Args:
         function: the function or class.
-        positional: the positional arguments of a call. They are not named.
-        arguments: the keyword arguments of the call.
+        arguments: the keyword arguments of a call that the user has given.
+        positional, own: the other arguments of the call. They are not named.
 
     Returns:
-        The text. None if the function accepts the call, or if its arguments are not known.
+        The text. None if the function accepts the call, if it does not take `own`, or if its arguments are not known.
     """
     try:
         signature = inspect.signature(function)
+        signature.bind_partial(**own)
     except (TypeError, ValueError):
         return None
     try:
-        signature.bind(*positional, **arguments)
+        signature.bind(*positional, **{**own, **arguments})
     except TypeError:
         keywords = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         names = [name for name, one in signature.parameters.items() if one.kind in keywords][len(positional) :]
-        function_name = getattr(function, "__name__", repr(function))
-        return f"{function_name} takes {', '.join(names) or 'no arguments'}"
+        takes = ", ".join(name for name in names if name not in own) or "no arguments"
+        return f"{getattr(function, '__name__', repr(function))} takes {takes}"
     return None
 
 

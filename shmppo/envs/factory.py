@@ -68,7 +68,7 @@ def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.E
     arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id) if ":" in config.env_id else None
     if factory is not None:
-        accepted = None if render_mode is None else accepted_arguments(factory, **arguments)
+        accepted = None if render_mode is None else accepted_arguments(factory, arguments)
         require(accepted is None, f"--env {config.env_id} cannot be rendered: {accepted}; add the argument render_mode")
         return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
     try:
@@ -84,7 +84,7 @@ def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:
     try:
         return cast(gymnasium.Env, wrapper(env, **arguments))
     except TypeError as error:
-        accepted = accepted_arguments(wrapper, env, **arguments)
+        accepted = accepted_arguments(wrapper, arguments, env)
         if accepted is None:  # the wrapper's own code has raised the error
             raise
         raise ConfigError(

@@ -44,7 +44,8 @@ def inspect_task(config: TrainConfig) -> Task:
         raise
     except FAILURES as error:
         reraise_ctrl_c(error)
-        raise creation_error(config.env_id, error, config.env_kwargs) from error
+        vector = config.env_backend == "vector"
+        raise creation_error(config.env_id, error, config.env_kwargs, vector=vector) from error
     where = f"--env {config.env_id}"
     try:
         _check_importable(config, env)
@@ -108,8 +109,8 @@ def _state_std(config: TrainConfig) -> StateStd:
 
 
 def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
-    """Raise ConfigError if the class of the environment exists only in this process."""
-    in_main = type(env.unwrapped).__module__ == "__main__"
+    """Raise ConfigError if the class or the factory of the environment exists only in this process."""
+    in_main = "__main__" in (config.env_id.partition(":")[0], type(env.unwrapped).__module__)
     if in_main and config.num_workers and not main_is_importable():
         raise ConfigError(
             f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "

@@ -35,10 +35,13 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
     """
     where = f"--env {config.env_id}"
     once, resets_itself = _seeded_once(config, task)
+    dependent = ""
     if task.seeding == "episode":
         try:
-            if _first_difference(config, task, action_space) is None:
+            difference = _first_difference(config, task, action_space)
+            if difference is None:
                 return task
+            dependent = f"; {difference}: let each environment depend only on its own seed and actions"
         except EnvError as error:
             if not resets_itself:
                 raise ConfigError(f"{where}: {error.message}", details=error.details) from error
@@ -46,6 +49,7 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
         raise ConfigError(
             f"{where} has the autoreset mode DISABLED, so every episode is seeded: --episode-seeding must be episode, "
             'and reset must accept a list of seeds and options["reset_mask"], and reset only what this mask selects'
+            f"{dependent}"
         )
     try:
         difference = _first_difference(config, once, action_space)
@@ -56,7 +60,7 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
     elif difference is None:
         return once
     else:
-        reason = f"an environment depends on the others: {difference} when there are fewer of them"
+        reason = f"an environment depends on the others: {difference}"
     return dataclasses.replace(once, inexact_reason=f"{where}: {reason}")
 
 
@@ -95,7 +99,7 @@ def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Spac
             for envs in narrow:
                 i = envs.handles[0].index
                 if results[i] != _step(envs, actions[i : i + 1])[0]:
-                    return f"environment {i} gives other results at step {step + 1}"
+                    return f"environment {i} gives other results at step {step + 1} when there are fewer of them"
                 if step == RESET_AFTER and task.seeding == "episode" and i == width // 2:
                     for each, position in ((wide, i), (envs, 0)):
                         each.reset_env(position, each.handles[position].episode + 1)

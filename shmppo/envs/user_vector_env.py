@@ -199,10 +199,11 @@ class UserVectorEnv(BatchVectorEnv):
         options = None if mask.all() else {"reset_mask": mask}
         try:
             observation, _ = self._envs.reset(seed=seeds[0] if self._seeding == "never" else seeds, options=options)
+            rows = rows_of(observation, indices)
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise self._raised("reset", error) from error
-        self._store(rows_of(observation, indices), indices)
+        self._store(rows, indices)
         self._begin(indices, episodes)
         if self._seeding == "episode":
             self._hash(observation, None, indices)

@@ -106,9 +106,13 @@ class Leaf:
             batch: shape of the batch; () for one value. The result has the shape [*batch, …].
 
         Raises:
-            ObservationError: if the shape, the type, a code, or a bit does not match the leaf's space.
+            ObservationError: if the value is no array, or its shape, type, codes, or bits do not match the space.
         """
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # the values may be of any type
+            reason = str(error).rstrip(".")
+            raise ObservationError(self.keys, f"cannot be converted to an array: {reason}") from error
         expected = (*batch, *self.env_shape)
         if array.shape != expected:
             raise ObservationError(self.keys, f"has shape {array.shape}, but its space has shape {expected}")

@@ -148,13 +148,20 @@ def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
         contract_of(Explodes())
 
 
+class OnDevice:
+    """Like a tensor on a GPU."""
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("copy it to the memory of the host.")
+
+
 BOX, BYTES = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(0, 255, (2,), np.uint8)
 BOTH = spaces.Dict(a=BOX, b=spaces.Tuple((spaces.Discrete(2), BYTES)))
 GOOD: dict[str, Any] = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
 
 VIOLATIONS = [
     (spaces.Box(0, 255, (2, 2), np.uint8), np.zeros((2, 2)), "that has type float64, but its space has type uint8"),
-    (BOX, [[1.0], [1.0, 2.0]], "that cannot be converted to an array"),
+    (BOX, OnDevice(), "that cannot be converted to an array: copy it to the memory of the host"),
     (spaces.Discrete(3), 3, "that is 3, which is outside its space"),
     (spaces.Discrete(3), 1.0, "that has type float64, but it must contain integers"),
     (spaces.MultiBinary(50), np.full(50, 2), "that is outside its space, whose values are 0 and 1"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import gymnasium
 import pytest
+from vector_environments import Walk
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
@@ -60,6 +63,7 @@ def test_a_module_in_a_name_with_dots_is_not_imported(tmp_path: Path, monkeypatc
 
 TAKES = [
     ("environments:Counter", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
+    ("environments:Counter", {"function": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
     ("environments:Counter-v0", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
     (
         "faulty_environments:Faulty",
@@ -77,6 +81,19 @@ def test_wrong_arguments_of_the_constructor_get_the_right_ones(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         inspect_task(TrainConfig(env=env, env_kwargs=arguments))
+
+
+@pytest.mark.parametrize(
+    ("backend", "make"), [("auto", lambda: gymnasium.make("CartPole-v1")), ("vector", lambda num_envs: Walk(num_envs))]
+)
+def test_a_factory_of_a_notebook_is_refused_with_workers(
+    backend: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = ModuleType("__main__")
+    notebook.make = make  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    with pytest.raises(ConfigError, match=r"__main__:make is defined in a notebook .*, or use --workers 0$"):
+        inspect_task(TrainConfig(env="__main__:make", env_backend=backend, workers=2))
 
 
 def test_a_constructor_without_render_mode_cannot_make_videos() -> None:

@@ -160,6 +160,7 @@ def test_a_lost_range_is_restored_by_repeating_all_episodes_together() -> None:
 
 REFUSED = {
     "vector_environments:Unmasked": r"has the autoreset mode DISABLED, so every episode .* reset must accept",
+    "vector_environments:Counted": r"mask selects; environment 0 gives other results at step 1 when .*: let each",
     "environments:Counter": "is a class, but not a subclass of gymnasium's VectorEnv; name such a class",
     "Pendulum-v1": r"has no vector environment .*; use --env-backend gymnasium$",
     "vector_environments:as_list": r"returned list, but --env-backend vector needs a gymnasium\.vector\.VectorEnv",
@@ -171,6 +172,21 @@ REFUSED = {
 def test_what_is_not_a_vector_environment_is_refused(env: str) -> None:
     with pytest.raises(ConfigError, match=REFUSED[env]):
         train(dataclasses.replace(CONFIG, env=env, num_envs=2))
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "message"),
+    [
+        ("vector_environments:Walk", {"size": 1}, r"; correct --env-kwargs \(Walk takes length, space\)$"),
+        ("vector_environments:Walk", {"num_envs": 1}, r"multiple values .* 'num_envs'.*; it was given --env-kwargs"),
+        ("test_user_vector_env:sync_cart_poles", {"mode": []}, "unhashable type.*; it was given --env-kwargs {'mode"),
+        ("vector_environments:without_count", {}, r"unexpected keyword argument 'num_envs'\S+$"),
+        ("CartPole-v1", {"size": 1}, r"; correct --env-kwargs \(CartPoleVectorEnv takes max_episode_steps, render"),
+    ],
+)
+def test_wrong_arguments_get_the_right_ones(env: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        inspect_task(dataclasses.replace(CONFIG, env=env, env_kwargs=arguments))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -193,6 +209,10 @@ WRONG_BATCHES: dict[str, tuple[Any, str]] = {
     "shape": (lambda obs: obs[:, :1], r"that has shape \(2, 1\), but its space has shape \(2, 2\)"),
     "rows": (lambda obs: obs[:1], r"that has shape \(1, 2\), but its space has shape \(2, 2\)"),
     "not finite": (lambda obs: obs * np.nan, "that is not finite|not finite: "),
+    "ragged": (
+        lambda obs: [[1.0], [1.0, 2.0]],
+        "returned a batch of observations that cannot be converted to an array: ",
+    ),
 }
 
 
@@ -206,6 +226,9 @@ def test_a_wrong_batch_of_observations_is_described(case: str, monkeypatch: pyte
     monkeypatch.setattr(vector_environments.Walk, "observe", lambda env: change(observe(env)))
     with pytest.raises(EnvError, match=message):
         envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
+    if case == "ragged":
+        with pytest.raises(EnvError, match=r"^environment 0: reset of the environments 0 … 1 raised ValueError\("):
+            envs.reset_all(1)
 
 
 def test_rewards_that_are_text_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
