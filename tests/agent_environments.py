@@ -113,6 +113,13 @@ class Unequal(Crowd):
         return spaces.Box(-1, 1, (1 + self.possible_agents.index(agent),), np.float32)
 
 
+class Numbered(Crowd):
+    """The names of the agents are numbers."""
+
+    def __init__(self) -> None:
+        self.possible_agents = [0, 1]  # type: ignore[list-item]
+
+
 class Stateless(Crowd):
     """An environment without a state."""
 

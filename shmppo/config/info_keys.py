@@ -21,7 +21,7 @@ class InfoKey(NamedTuple):
     """A key of `info`, and how its values at the steps of an episode become one number."""
 
     path: tuple[str, ...]
-    """The nested keys that lead to the number."""
+    """The nested keys that lead to the number. Empty if it does not come from `info`."""
     how: str
     """One of HOW. A step without the key does not count."""
     named: bool
@@ -61,4 +61,4 @@ def agent_keys(agents: Sequence[str], slots: int) -> list[InfoKey]:
     """
     named = [f"return/{agent}" for agent in agents] + list(RESULTS if slots else ())
     per_slot = [f"{result}/{slot}" for slot in range(slots) if slots > 1 for result in RESULTS]
-    return [InfoKey(tuple(name.split("/")), "last", name in named, PREFIX + name) for name in named + per_slot]
+    return [InfoKey((), "last", name in named, PREFIX + name) for name in named + per_slot]

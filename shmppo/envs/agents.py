@@ -60,6 +60,8 @@ class AgentsEnv:
             self._turns = None if together else env
             env = (conversions.aec_to_parallel if together else conversions.turn_based_aec_to_parallel)(env)
         self.env, self.names = env, list(env.possible_agents)
+        named = all(isinstance(name, str) for name in self.names)
+        require(named, f"{where}: possible_agents is {shown(self.names)}; name each agent with a text")
         first, *others = self.names
         for kind in ("observation", "action"):
             of = getattr(env, f"{kind}_space")
@@ -143,7 +145,7 @@ class AgentsEnv:
             observations, gained, terminations, truncations, infos = returned
             for what, given in {"reward": gained, "termination": terminations, "truncation": truncations}.items():
                 if missing := living.difference(given):
-                    name = min(missing, key=str)
+                    name = min(missing)
                     raise ValueError(f"step returned no {what} for {name}, one of the agents before the step")
             for k, name in enumerate(self.names):
                 rewards[k] += _number(gained.get(name, 0.0), name)
@@ -164,7 +166,7 @@ class AgentsEnv:
         living: the agents before the step. The last step of an agent may have an info without an observation.
         """
         if unknown := {*observations, *self.env.agents}.difference(self.names):
-            raise ValueError(f"{min(unknown, key=str)} is not in possible_agents: {', '.join(map(str, self.names))}")
+            raise ValueError(f"{min(unknown, key=str)} is not in possible_agents: {', '.join(self.names)}")
         state = self.env.state() if self._critic_state else None
         for k, name in enumerate(self.names):
             has_turn = self._turns is None or name == self._turns.agent_selection
@@ -213,7 +215,8 @@ class AgentsView(gymnasium.Env):
     def __init__(self, agents: AgentsEnv) -> None:
         self.agents = agents
         self.observation_space, self.action_space = agents.observation_space, agents.action_space
-        self.metadata, self.render_mode = agents.env.metadata, getattr(agents.env, "render_mode", None)
+        self.metadata = getattr(agents.env, "metadata", {})
+        self.render_mode = getattr(agents.env, "render_mode", None)
         self._actor = 0
 
     @property

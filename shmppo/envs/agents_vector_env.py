@@ -6,6 +6,8 @@ import copy
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import ExitStack
+from statistics import mean
 from typing import Any, cast
 
 import gymnasium
@@ -16,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import RenderedHandle, as_env_error
+from shmppo.envs.handles import RenderedHandle, as_env_error, name_of
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
@@ -61,9 +63,12 @@ class AgentsVectorEnv(VectorEnv):
         self._size = config.env_rows
         self._config, self._seeding = config, task.seeding
         views: list[AgentsView] = []
-        for n in range(low // self._size, high // self._size):
-            with as_env_error(n):
-                views.append(cast(AgentsView, make_environment(config, render_mode)))
+        with ExitStack() as made:  # closes the environments if a later one cannot be made
+            for n in range(low // self._size, high // self._size):
+                with as_env_error(n):
+                    views.append(cast(AgentsView, make_environment(config, render_mode)))
+                made.callback(close_environment, views[-1], name_of(n))
+            made.pop_all()
         self._envs: list[AgentsEnv] = [view.agents for view in views]
         handles = [AgentHandle(low + i, views[i // self._size]) for i in range(high - low)]
         super().__init__(config, task, handles)
@@ -129,7 +134,7 @@ class AgentsVectorEnv(VectorEnv):
 
     def close(self) -> None:
         for e, env in enumerate(self._envs):
-            close_environment(env.env, f"environment {e}")
+            close_environment(env.env, name_of(self.handles[e * self._size].index // self._size))
 
     def _step_all(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
@@ -232,7 +237,7 @@ class AgentsVectorEnv(VectorEnv):
         returns, opponents = self.returns[rows], self._opponents[rows]
         results = {f"return/{name}": number for name, number in zip(self._envs[e].names, returns.tolist(), strict=True)}
         if opponents.any():
-            lead = np.sign(returns[~opponents].mean() - returns[opponents].mean())
+            lead = np.sign(mean(returns[~opponents].tolist()) - mean(returns[opponents].tolist()))
             game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
             slot = self._config.slot_of(self._config.first_row + self.handles[rows.start].index)
             results |= game | {f"{result}/{slot}": value for result, value in game.items() if self._config.slots > 1}

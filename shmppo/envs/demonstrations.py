@@ -128,6 +128,8 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))
         self._steps.append((own, float(reward), bool(terminated), bool(truncated)))
+        if terminated or truncated:
+            self._end_episode()
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ def info_row(keys: Sequence[InfoKey], numbers: Mapping[str, float]) -> list[floa
 
 
 def number_of(info: Any, key: InfoKey) -> float:
-    """Return the number of a key in the `info` of one environment. NaN: it is missing.
+    """Return the number of a key in the `info` of one environment. NaN: it is missing, or does not come from `info`.
 
     Raises:
         TypeError: if the value of a named key is neither a number nor a boolean.
@@ -102,7 +102,7 @@ def number_of(info: Any, key: InfoKey) -> float:
         if not isinstance(info, dict) or name not in info:
             return float("nan")
         info = info[name]
-    return _as_number(info, key)
+    return _as_number(info, key) if key.path else float("nan")
 
 
 def _as_number(value: Any, key: InfoKey) -> float:

@@ -12,6 +12,14 @@ import numpy as np
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
+FIRST_INDEX = 2**40
+"""Index of the environment of an evaluation's episode 0. Training uses smaller indices, and so other random streams."""
+
+
+def name_of(env_index: int) -> str:
+    """Return the name of an environment, or of an episode of an evaluation, for log messages."""
+    return f"environment {env_index}" if env_index < FIRST_INDEX else f"evaluation episode {env_index - FIRST_INDEX}"
+
 
 @contextmanager
 def as_env_error(env_index: int) -> Iterator[None]:

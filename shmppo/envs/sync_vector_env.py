@@ -7,7 +7,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import gymnasium
@@ -19,7 +19,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import STEP_RULE, result_of
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import RenderedHandle, as_env_error
+from shmppo.envs.handles import RenderedHandle, as_env_error, name_of
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
@@ -128,7 +128,7 @@ class GymnasiumHandle(RenderedHandle):
             raise ShmppoError(text, details=user_traceback(error)) from error
 
     def close(self) -> None:
-        close_environment(self._env, f"environment {self.index}")
+        close_environment(self._env, name_of(self.index))
 
 
 def _call(arguments: dict[str, Any]) -> str:
@@ -146,7 +146,11 @@ class SyncVectorEnv(VectorEnv):
     handle_type = GymnasiumHandle
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
-        super().__init__(config, task, [self.handle_type(config, task, n, render_mode) for n in range(low, high)])
+        with ExitStack() as made:  # closes the environments if a later one cannot be made
+            indices = range(low, high)
+            handles = [made.enter_context(closing(self.handle_type(config, task, n, render_mode))) for n in indices]
+            made.pop_all()
+        super().__init__(config, task, handles)
         self._skip_failed = config.skip_bad_episodes
         # A bound method would keep this object, and with it the shared memory, until the cyclic garbage collection.
         self._store = type(self)._store_vector if self.observation.is_single_vector else type(self)._store_leaves
@@ -258,9 +262,6 @@ class SyncVectorEnv(VectorEnv):
             self._store(self, i, observation, hashed)
         except ObservationError as error:
             raise self._error(i, f"{call} returned an observation {error.clause}") from error
-        except Exception as error:  # the values may be of any type
-            reason = f"that cannot be converted to numbers: {error}"
-            raise self._error(i, f"{call} returned an observation {reason}") from error
 
     def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
         """Store an observation that is one vector, and continue the hash `hashed` with it."""
@@ -306,7 +307,7 @@ class SyncVectorEnv(VectorEnv):
         """
         if not self._skip_failed:
             raise error
-        log.warning("%s; skipping this episode", error)
+        log.warning("%s: %s; skipping this episode", name_of(error.env_index), error.message)
         self._remake(i)
         for attempts_left in reversed(range(START_ATTEMPTS)):
             try:
@@ -315,7 +316,7 @@ class SyncVectorEnv(VectorEnv):
             except EnvError as reset_error:
                 if not attempts_left:
                     raise
-                log.warning("%s; skipping this episode", reset_error)
+                log.warning("%s: %s; skipping this episode", name_of(reset_error.env_index), reset_error.message)
 
     def _remake(self, i: int) -> None:
         """Create environment i again."""

@@ -22,6 +22,7 @@ from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import sync_vector_env
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.episode_info import info_row
+from shmppo.envs.handles import FIRST_INDEX
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -33,7 +34,6 @@ from shmppo.sampling.evaluation_opponents import EvaluationOpponent, FunctionOpp
 from shmppo.utils.rng import action_noise_generator
 
 EPISODES_AT_ONCE = 64
-FIRST_INDEX = 2**40  # index of the environment of episode 0; training uses smaller indices, and so other random streams
 MAX_STEPS = 100_000
 """Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
 

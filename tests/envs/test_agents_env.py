@@ -10,6 +10,7 @@ import pytest
 from agent_environments import Crowd
 from gymnasium import spaces
 
+from shmppo.config.info_keys import RESULTS
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
@@ -34,7 +35,6 @@ class Script:
     """Two agents whose steps return what a list says. `b` joins at step 1, skips step 2, and ends at step 3."""
 
     possible_agents = ("a", "b")
-    metadata: dict[str, Any] = {}  # noqa: RUF012
     steps = (
         # (living agents after the step, agents that are seen, rewards, terminated, truncated)
         ("ab", "ab", {"a": 1.0}, "", ""),
@@ -201,6 +201,31 @@ def test_info_of_idle_agents_counts_once(opponents: tuple[str, ...]) -> None:
     while not envs.finished:
         envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
     assert envs.finished[0].info["info/time"] == np.mean([sums[name] for name in sums if name not in opponents])
+
+
+def test_returns_and_results_of_games_do_not_come_from_info() -> None:
+    envs = rows_of(dataclasses.replace(CROWD, self_play=("walker_0",)), envs=1)
+    envs.reset_all(0)
+    step = envs._envs[0].env.step
+
+    def with_results(actions: dict[str, int]) -> tuple[dict, ...]:
+        *others, infos = step(actions)
+        return *others, {name: {"win": None, "return": {"walker_1": "high"}} for name in infos}
+
+    envs._envs[0].env.step = with_results
+    while not envs.finished:
+        envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
+    info = envs.finished[0].info
+    assert sum(info[f"info/{result}"] for result in RESULTS) == 1.0
+
+
+def test_equal_returns_are_a_draw() -> None:
+    """The mean of three numbers 0.1 is not rounded to another number."""
+    opponents = ("walker_1", "walker_2", "walker_3")
+    envs = rows_of(dataclasses.replace(CROWD, env_kwargs={"count": 4}, self_play=opponents), envs=1)
+    envs.reset_all(0)
+    envs.returns[:] = 0.1
+    assert envs.info_of(0)["info/draw"] == 1.0
 
 
 def test_the_last_info_of_an_agent_needs_no_observation() -> None:

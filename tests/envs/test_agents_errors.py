@@ -13,9 +13,12 @@ from helpers import assert_refused
 from test_agents_env import CROWD, MASKED, Script, rows_of
 
 from shmppo.envs.agents import AgentsEnv
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.envs.handles import FIRST_INDEX
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError, EnvError
 
+ZERO = ZeroDivisionError("division by zero")
 CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 
 
@@ -37,6 +40,10 @@ REFUSED = [
     (
         {"env": "agent_environments:Unequal"},
         "the agents walker_0 and walker_1 have different observation spaces, but one policy",
+    ),
+    (
+        {"env": "agent_environments:Numbered"},
+        r"^--env \S+: possible_agents is \[0, 1\]; name each agent with a text$",
     ),
     (
         {"eval_opponent": "agent_environments:take_one"},
@@ -97,6 +104,41 @@ def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment()
     message = r"^environment 1: agent walker_0: reset returned an observation .* not finite: \[1\] is nan"
     with pytest.raises(EnvError, match=message):
         envs.reset_all(0)
+
+
+def test_an_observation_that_is_no_array_is_an_error_of_the_environment() -> None:
+    envs = rows_of(CROWD)
+    reset = envs._envs[1].env.reset
+    envs._envs[1].env.reset = lambda **given: ({"walker_0": [[1.0], [1.0, 2.0]]}, reset(**given)[1])
+    message = "^environment 1: agent walker_0: reset returned an observation that cannot be converted to an array: "
+    with pytest.raises(EnvError, match=message):
+        envs.reset_all(0)
+
+
+@pytest.mark.parametrize("first", [0, FIRST_INDEX])
+def test_a_failed_close_names_the_environment(first: int, caplog: pytest.LogCaptureFixture) -> None:
+    task = inspect_task(CROWD)
+    envs = AgentsVectorEnv(dataclasses.replace(CROWD, agents=task.agents), task, 3 * first + 3, 3 * first + 9)
+    envs._envs[1].env.close = lambda: 1 / 0
+    envs.close()
+    assert caplog.messages == [f"{'evaluation episode' if first else 'environment'} 2: close raised {ZERO!r}"]
+
+
+def test_environments_are_closed_if_a_later_one_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, made, closed = inspect_task(CROWD), [], []
+
+    def make(crowd: Crowd) -> None:
+        made.append(crowd)
+        if len(made) == 3:
+            raise OSError("no license")
+        init(crowd)
+
+    init = Crowd.__init__
+    monkeypatch.setattr(Crowd, "__init__", make)
+    monkeypatch.setattr(Crowd, "close", lambda own: closed.append(own))
+    with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
+        AgentsVectorEnv(dataclasses.replace(CROWD, agents=task.agents), task, 0, 12)
+    assert closed == made[1::-1]
 
 
 def test_an_environment_that_keeps_ended_agents_is_refused() -> None:

@@ -22,12 +22,12 @@ from helpers import clone_of_recording, collected
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.demonstrations import DemonstrationRecorder, PlaybackVectorEnv, load_demonstrations
+from shmppo.envs.handles import FIRST_INDEX
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import train
-from shmppo.sampling.evaluation import FIRST_INDEX
 from shmppo.utils.rng import episode_seed
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
@@ -116,6 +116,17 @@ def test_an_environment_records_only_what_is_played(tmp_path: Path) -> None:
                 env.step(wrong)
     with pytest.raises(ConfigError, match="was called before `reset`"):
         DemonstrationRecorder(SMALL, path).step(1)
+
+
+def test_an_environment_records_no_step_after_the_end(tmp_path: Path) -> None:
+    with DemonstrationRecorder(SMALL, tmp_path / "a.npz") as env:
+        env.reset(seed=1)
+        while not any(env.step(1)[2:4]):
+            pass
+        with pytest.raises(ConfigError, match="was called before `reset`; begin each episode with `reset`"):
+            env.step(1)
+    terminated = arrays_of(tmp_path / "a.npz")["terminated"].tolist()
+    assert terminated.index(True) == len(terminated) - 1
 
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 3)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
@@ -72,6 +73,24 @@ def test_hidden_indices_are_zero_and_are_not_checked(monkeypatch: pytest.MonkeyP
     envs, _, ((ended, *_),) = stepped(monkeypatch, step)
     np.testing.assert_array_equal(ended[0].final[0], [1.0, 0.0])
     np.testing.assert_array_equal(envs.obs[0], [[0.5, 0.0], [1.0, 0.0], [1.0, 0.0]])
+
+
+def test_environments_are_closed_if_a_later_one_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig(env="environments:Counter", workers=0)
+    task, made, closed = inspect_task(config), [], []
+
+    def make(counter: Counter) -> None:
+        made.append(counter)
+        if len(made) == 3:
+            raise OSError("no license")
+        init(counter)
+
+    init = Counter.__init__
+    monkeypatch.setattr(Counter, "__init__", make)
+    monkeypatch.setattr(Counter, "close", lambda own: closed.append(own))
+    with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
+        SyncVectorEnv(config, task, 0, 4)
+    assert closed == made[1::-1]
 
 
 def test_a_time_limit_truncates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from conftest import worker_processes
 from public_helpers import csv_rows, long_after
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.handles import FIRST_INDEX
 from shmppo.errors import ConfigError, EnvError, ShmppoError, WorkerError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.loggers.status import RunStatus
@@ -292,6 +294,14 @@ def test_a_video_is_a_part_of_the_evaluation(monkeypatch: pytest.MonkeyPatch, tm
     train(config, callback=lambda row: seen.append(row))
     evaluated = [row for row in seen if "eval/return" in row]
     assert min(row[name] for row in evaluated for name in ("evaluation_seconds", "eval/seconds")) >= 0.2
+
+
+def test_the_log_names_the_episode_of_an_evaluation_that_is_skipped(tmp_path: Path) -> None:
+    trained(tmp_path / "run", env="faulty_environments:FailsSometimes-raise-v0", skip_bad_episodes=True)
+    log = (tmp_path / "run" / "run.log").read_text()
+    named = set(re.findall(r"(\w+ \w+ \d+): step raised .*; skipping this episode", log))
+    assert any(name.startswith("evaluation episode ") for name in named)
+    assert str(FIRST_INDEX)[:8] not in log
 
 
 @pytest.mark.long

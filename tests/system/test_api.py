@@ -16,9 +16,9 @@ import pytest
 from public_helpers import summary_of
 
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo.envs.handles import FIRST_INDEX
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
-from shmppo.sampling.evaluation import FIRST_INDEX
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.utils.rng import episode_seed
 
