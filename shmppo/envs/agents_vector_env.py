@@ -30,14 +30,6 @@ from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, use
 _DOUBLE = struct.Struct("d")
 
 
-class AgentHandle(RenderedHandle):
-    """A row: an agent of an environment. It renders the whole environment."""
-
-    def __init__(self, index: int, env: gymnasium.Env) -> None:
-        super().__init__(index)
-        self._env = env
-
-
 class AgentsVectorEnv(VectorEnv):
     """The rows of some environments. An episode of a row ends when its agent ends, or when the environment's does.
 
@@ -51,7 +43,7 @@ class AgentsVectorEnv(VectorEnv):
             them that have it.
     """
 
-    handles: list[AgentHandle]
+    handles: list[RenderedHandle]
     active: np.ndarray
 
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
@@ -70,8 +62,9 @@ class AgentsVectorEnv(VectorEnv):
                 made.callback(close_environment, views[-1], name_of(n))
             made.pop_all()
         self._envs: list[AgentsEnv] = [view.agents for view in views]
-        handles = [AgentHandle(low + i, views[i // self._size]) for i in range(high - low)]
-        super().__init__(config, task, handles)
+        super().__init__(config, task, [RenderedHandle(n) for n in range(low, high)])
+        for i, handle in enumerate(self.handles):
+            handle.env = views[i // self._size]
         self.active, self.opponent_active, self._opponents = np.zeros((3, high - low), bool)
         self.finished: list[EpisodeEnd] = []
         self._seeded = [task.seeding != "never"] * len(views)  # whether the next reset receives a seed
@@ -233,7 +226,7 @@ class AgentsVectorEnv(VectorEnv):
         parts = self.episode_info([i for i in self._rows(e) if not self._opponents[i]])
         found = {name: [part[name] for part in parts if name in part] for part in parts for name in part}
         means = {name: sum(values) / len(values) for name, values in found.items()}
-        rows = slice(self._rows(e).start, self._rows(e).stop)
+        rows = self._rows(e)
         returns, opponents = self.returns[rows], self._opponents[rows]
         results = {f"return/{name}": number for name, number in zip(self._envs[e].names, returns.tolist(), strict=True)}
         if opponents.any():

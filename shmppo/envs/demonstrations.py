@@ -24,7 +24,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import concatenate, create_empty_array
 
 from shmppo.config.checks import require, shown
 from shmppo.config.info_keys import InfoKey
@@ -33,6 +32,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.handles import EnvHandle
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.single_vector_env import batch_actions
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.envs.wrappers import fits, is_allowed
@@ -148,8 +148,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._steps:
             actions, *outcomes = zip(*self._steps, strict=True)
             obs = [np.stack(leaf) for leaf in zip(*self._obs, strict=True)]
-            empty: Any = create_empty_array(self.action_space, len(actions))
-            sampled = self._task.distribution.from_env(concatenate(self.action_space, actions, empty))
+            sampled = self._task.distribution.from_env(batch_actions(self.action_space, actions))
             self._episodes.append([*obs, sampled, *map(np.array, outcomes)])
         self._obs, self._steps = [], []
 

@@ -12,6 +12,7 @@ and step. These lines must be equal. The processes differ in what must not matte
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -90,14 +91,11 @@ def make_request(config: TrainConfig, task: Task, steps: int, *, alone: bool) ->
 def outcomes(request: CheckRequest) -> Iterator[Outcome]:
     """Yield the outcomes of the checked environment. Whatever prevents further ones becomes a problem."""
     try:
-        checked = CheckedEnv(request)
-        try:
+        with contextlib.closing(CheckedEnv(request)) as checked:
             _seed_global_generators(1 if request.alone else 2)
             if not request.alone:
                 checked.begin_history()
             yield from checked.outcomes()
-        finally:
-            checked.close()
     except FAILURES as error:  # an environment cannot be made; or the other environment, or the history, has raised
         problem = error.message if isinstance(error, EnvError) else describe_error(error)
         yield Outcome("", 0, {}, problem=problem)

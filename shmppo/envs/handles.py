@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -46,20 +45,15 @@ class EnvHandle:
 
 
 class RenderedHandle(EnvHandle):
-    """A handle of an environment that can be rendered."""
+    """A handle of an environment that can be rendered.
 
-    _env: gymnasium.Env
+    Attributes:
+        env: the environment with its wrappers.
+    """
 
-    def render(self) -> Any:
-        """Return the environment's rendering of its current state."""
-        return self._env.render()
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment without wrappers."""
-        return self._env.unwrapped
+    env: gymnasium.Env
 
     @property
     def frames_per_second(self) -> float:
         """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
-        return float(self._env.metadata.get("render_fps") or 30)
+        return float(self.env.metadata.get("render_fps") or 30)

@@ -42,7 +42,6 @@ class MujocoTask(ABC):
     Attributes:
         fields: names in `mujoco.MjData` of the fields that the task reads after each step.
         reported: names of the numbers in Gymnasium's `info` that `outcome` returns as well.
-        needs_contact_forces: whether the task reads `cfrc_ext`, which `mj_step` does not compute.
     """
 
     fields: Sequence[str] = ("qpos", "qvel")
@@ -59,7 +58,6 @@ class MujocoTask(ABC):
         self.frame_skip = arguments["frame_skip"]
         self.dt = model.opt.timestep * self.frame_skip
         self.arguments = arguments
-        self.needs_contact_forces = "cfrc_ext" in self.fields
 
     def views(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
         """Return the fields of one simulation as vectors that share its memory, by name."""

@@ -20,7 +20,6 @@ import numpy as np
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_support import mujoco_task, time_limit
-from shmppo.envs.mujoco_tasks import MujocoTask
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import Task
@@ -43,7 +42,6 @@ class MujocoHandle(GymnasiumHandle):
 
     Attributes:
         model, data: the simulation.
-        limit: steps after which an episode is truncated; 0 if there is no limit.
         position: [1], the position before the next step. It is part of the snapshot.
     """
 
@@ -51,13 +49,8 @@ class MujocoHandle(GymnasiumHandle):
 
     def make(self) -> None:
         super().make()
-        base: Any = self._env.unwrapped
+        base: Any = self.env.unwrapped
         self.model, self.data = base.model, base.data
-        self.limit = time_limit(self._env)
-
-    def task(self) -> MujocoTask:
-        """Create the task that computes the results of a step."""
-        return mujoco_task(self._env)
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if len(snapshot):
@@ -80,14 +73,12 @@ class MujocoVectorEnv(SyncVectorEnv):
     def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
         super().__init__(config, task, low, high, render_mode)
         count = len(self.handles)
-        self._task = self.handles[0].task()
-        self._time_limit = self.handles[0].limit
-        sizes = {name: len(view) for name, view in self._task.views(self.handles[0].data).items()}
-        ends = np.cumsum(list(sizes.values())).tolist()
+        env = self.handles[0].env
+        self._task, self._time_limit = mujoco_task(env), time_limit(env)
+        views = self._task.views(self.handles[0].data)
+        ends = np.cumsum([len(view) for view in views.values()])
         self._rows = np.zeros((count, ends[-1]))
-        self._batch = {
-            name: self._rows[:, end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)
-        }
+        self._batch = dict(zip(views, np.split(self._rows, ends[:-1], axis=1), strict=True))
         self._position = np.zeros(count)
         self._no_action = np.zeros(self.action_space.shape or (), self.action_space.dtype)
         # One row per environment: the reward, then the observation. The hash of an episode covers both.
@@ -107,10 +98,11 @@ class MujocoVectorEnv(SyncVectorEnv):
         outcome = self._task.outcome(self._batch, self._position, after, np.asarray(actions))
         self._reward_terms = outcome.info
         self._position[:] = after
-        rewards[:], terminated[:], truncated[:] = outcome.reward, outcome.terminated, False
+        rewards[:], terminated[:] = outcome.reward, outcome.terminated
+        truncated[:] = self.lengths + 1 == self._time_limit
         self._stepped.fill(1)
         if idle:
-            rewards[idle] = terminated[idle] = self._stepped[idle] = 0
+            rewards[idle] = terminated[idle] = truncated[idle] = self._stepped[idle] = 0
         self._results[:, 0] = rewards
         np.concatenate(self._task.observe(self._batch), axis=1, out=self._results[:, 1:])
         self.obs[0][:] = self._results[:, 1:]
@@ -125,8 +117,8 @@ class MujocoVectorEnv(SyncVectorEnv):
 
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         super().reset_env(i, episode, options)
-        np.concatenate(self._views, out=self._rows.reshape(-1))
-        self._position[i] = self._task.position(self._batch)[i]
+        views = self._task.views(self.handles[i].data)
+        self._position[i] = self._task.position({name: view[np.newaxis] for name, view in views.items()})[0]
 
     def _remake(self, i: int) -> None:
         super()._remake(i)
@@ -143,7 +135,8 @@ class MujocoVectorEnv(SyncVectorEnv):
     def _simulate(self, actions: list[Any]) -> dict[int, EnvError]:
         """Run every simulation for one step. Return the errors by environment."""
         failures = {}
-        steps, forces = self._task.frame_skip, self._task.needs_contact_forces
+        steps = self._task.frame_skip
+        forces = "cfrc_ext" in self._task.fields  # `mj_step` does not compute them
         for i, ((model, data, control), action) in enumerate(zip(self._simulations, actions, strict=True)):
             if action is None:
                 continue

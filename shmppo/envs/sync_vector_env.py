@@ -58,9 +58,9 @@ class GymnasiumHandle(RenderedHandle):
             EnvError: if the environment's own code raises.
         """
         with as_env_error(self.index):
-            self._env = make_environment(self._config, self._render_mode)
-        self.step = self._env.step
-        self._spaces = spaces_of(self._env)
+            self.env = make_environment(self._config, self._render_mode)
+        self.step = self.env.step
+        self._spaces = spaces_of(self.env)
         self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 
     def reset(self, episode: int, options: Options | None) -> Any:
@@ -83,7 +83,7 @@ class GymnasiumHandle(RenderedHandle):
         if options is not None:
             arguments["options"] = copy.deepcopy(options)  # the environment may change them
         try:
-            returned = self._env.reset(**arguments)
+            returned = self.env.reset(**arguments)
         except FAILURES as error:
             reraise_ctrl_c(error)
             raise EnvError(
@@ -98,21 +98,16 @@ class GymnasiumHandle(RenderedHandle):
             raise EnvError(self.index, f"{found}; it must return (observation, info)") from error
         return observation
 
-    @property
-    def action_space(self) -> gymnasium.Space[Any]:
-        """The action space of the environment."""
-        return self._env.action_space
-
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if self._task.snapshot is not None:
             with self._snapshot_errors("get_state"):
-                take_snapshot(self._env, self._task.snapshot, snapshot)
+                take_snapshot(self.env, self._task.snapshot, snapshot)
 
     def restore_snapshot(self, snapshot: np.ndarray) -> None:
         """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
         assert self._task.snapshot is not None
         with self._snapshot_errors("set_state"):
-            restore_snapshot(self._env, self._task.snapshot, snapshot)
+            restore_snapshot(self.env, self._task.snapshot, snapshot)
 
     @contextmanager
     def _snapshot_errors(self, method: str) -> Iterator[None]:
@@ -128,7 +123,7 @@ class GymnasiumHandle(RenderedHandle):
             raise ShmppoError(text, details=user_traceback(error)) from error
 
     def close(self) -> None:
-        close_environment(self._env, name_of(self.index))
+        close_environment(self.env, name_of(self.index))
 
 
 def _call(arguments: dict[str, Any]) -> str:
@@ -152,15 +147,15 @@ class SyncVectorEnv(VectorEnv):
             made.pop_all()
         super().__init__(config, task, handles)
         self._skip_failed = config.skip_bad_episodes
-        # A bound method would keep this object, and with it the shared memory, until the cyclic garbage collection.
-        self._store = type(self)._store_vector if self.observation.is_single_vector else type(self)._store_leaves
+        leaf = self.observation.leaves[0]
+        self._is_vector = not leaf.keys and leaf.kind == "vector" and len(leaf.env_shape) == 1
         self._step_functions = [handle.step for handle in self.handles]
         self._infos: list[Any] = [{} for _ in self.handles]  # of the last step of each environment
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space of one environment."""
-        return self.handles[0].action_space
+        return self.handles[0].env.action_space
 
     def reset_all(self, episode: int) -> None:
         for i in range(len(self.handles)):
@@ -171,12 +166,10 @@ class SyncVectorEnv(VectorEnv):
     ) -> dict[int, EnvError]:
         failures: dict[int, EnvError] = {}
         results = []
-        self._stepped.fill(1)
+        self._stepped[:] = [action is not None for action in actions]
         for i, action in enumerate(actions):
             result = _NO_RESULT
-            if action is None:
-                self._stepped[i] = 0
-            else:
+            if action is not None:
                 try:
                     result = self._advance(i, action)
                 except EnvError as error:
@@ -189,7 +182,19 @@ class SyncVectorEnv(VectorEnv):
         return [self._restore_env(i, episode, progress) for i, episode in enumerate(episodes)]
 
     def _restore_env(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
-        """Restore environment i. Return whether that succeeded."""
+        """Restore environment i, from a snapshot or by repeating the actions of its current episode.
+
+        The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
+        if its library has changed. The episode is then skipped and the next one starts.
+
+        Args:
+            i: position of the environment within the range.
+            episode: the episode.
+            progress: [1], increased by 1, and by 1 for each repeated step.
+
+        Returns:
+            Whether the environment was restored.
+        """
         progress += 1
         if episode.snapshot is not None:
             self.reset_env(i, episode.number, episode.options)
@@ -198,26 +203,10 @@ class SyncVectorEnv(VectorEnv):
         if episode.actions is None:
             self._reset_or_skip(i, episode.number + 1)
             return False
-        return self.replay(i, episode, progress)
-
-    def replay(self, i: int, episode: EpisodeToRestore, progress: np.ndarray) -> bool:
-        """Restore environment i by repeating the actions of its current episode.
-
-        The replay fails if the hash differs. That happens if the environment depends on more than seed and actions, or
-        if its library has changed. The episode is then skipped and the next one starts.
-
-        Args:
-            i: position of the environment within the range.
-            episode: the episode. It has actions.
-            progress: [1], increased by 1 for each step.
-
-        Returns:
-            Whether the replay succeeded.
-        """
         ended = False
         try:
             self.reset_env(i, episode.number, episode.options)
-            for action in episode.actions or ():
+            for action in episode.actions:
                 progress += 1
                 _, terminated, truncated = self._advance(i, action)
                 self.lengths[i] += 1
@@ -258,8 +247,9 @@ class SyncVectorEnv(VectorEnv):
 
     def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
         """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""
+        store = self._store_vector if self._is_vector else self._store_leaves
         try:
-            self._store(self, i, observation, hashed)
+            store(i, observation, hashed)
         except ObservationError as error:
             raise self._error(i, f"{call} returned an observation {error.clause}") from error
 

@@ -70,37 +70,29 @@ class UserVectorEnv(BatchVectorEnv):
         """Repeat all episodes together, so that they end at the same step. See `VectorEnv.restore`."""
         if self._seeding != "episode":
             return super().restore(episodes, progress)
-        known = [episode.actions is not None for episode in episodes]
-        lengths = [len(episode.actions or ()) for episode in episodes]
-        steps = max(lengths)
-        failed = self._repeat(episodes, [steps - length for length in lengths], steps, progress)
-        restored = [
-            is_known and i not in failed and self.hashes[i] == episodes[i].expected_hash
-            for i, is_known in enumerate(known)
-        ]
-        lost = [i for i in self._all if not restored[i]]
-        if lost:
+        ended = self._repeat(episodes, progress)
+        other = {i for i, one in enumerate(episodes) if one.actions is None or self.hashes[i] != one.expected_hash}
+        if lost := sorted(ended | other):
             self._reset(lost, [episodes[i].number + 1 for i in lost])
-        return restored
+        return [i not in lost for i in self._all]
 
     def close(self) -> None:
         close_environment(self._envs, "the vector environment")
 
-    def _repeat(
-        self, episodes: Sequence[EpisodeToRestore], begins: Sequence[int], steps: int, progress: np.ndarray
-    ) -> set[int]:
-        """Repeat the actions of episodes.
+    def _repeat(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> set[int]:
+        """Repeat the actions of episodes. Before an episode begins, its environment is stepped with any action.
 
         Args:
             episodes: one per environment.
-            begins: step at which each episode begins. Before, the environment is stepped with any action.
-            steps: number of steps.
             progress: [1], increased by 1 for each step.
 
         Returns:
             The environments whose episode ended too early.
         """
         failed: set[int] = set()
+        lengths = [len(episode.actions or ()) for episode in episodes]
+        steps = max(lengths)
+        begins = [steps - length for length in lengths]
         idle = next((action for episode in episodes for action in episode.actions or ()), None)
         rewards = np.zeros(len(self._all))
         terminated, truncated = np.zeros((2, len(self._all)), bool)

@@ -67,8 +67,8 @@ class EpisodeToRestore(NamedTuple):
 class VectorEnv(ABC):
     """A contiguous range of n environments. When an episode ends, the next one starts within the same step.
 
-    This class counts steps and rewards, checks that numbers are finite, applies a time limit, hides indices of the
-    observation, and ends episodes. A subclass steps, resets, and restores its environments.
+    This class counts steps and rewards, checks that numbers are finite, hides indices of the observation, and ends
+    episodes. A subclass steps, resets, and restores its environments.
 
     Attributes:
         handles: one handle per environment.
@@ -99,7 +99,6 @@ class VectorEnv(ABC):
         self._hidden = list(config.hidden_indices)
         self._env_id = config.env_id
         self._stepped = np.ones(len(handles), np.int64)  # 1 for each environment that the current step counts for
-        self._time_limit = 0  # steps after which `step` truncates an episode; 0 if the environments do so themselves
 
     @abstractmethod
     def reset_all(self, episode: int) -> None:
@@ -135,8 +134,6 @@ class VectorEnv(ABC):
         self.returns += rewards
         self.lengths += self._stepped
         self.info.add(self._numbers)
-        if self._time_limit:
-            truncated |= self.lengths == self._time_limit
         ended = (terminated | truncated).nonzero()[0].tolist()
         return self._end_episodes(ended, failures, terminated) if ended else []
 

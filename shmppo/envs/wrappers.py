@@ -128,14 +128,13 @@ class FirstActions(gymnasium.Wrapper):
             ConfigError: if the environment does not have that many discrete actions.
         """
         super().__init__(env)
-        space = env.action_space
+        space: Any = env.action_space
         size = int(space.n) if isinstance(space, spaces.Discrete) else 0
         require(
             1 <= count <= size,
             f"--wrappers FirstActions has count={count}, but the action space is {space}; it must be Discrete with at "
             "least that many actions",
         )
-        assert isinstance(space, spaces.Discrete)
         self.action_space = spaces.Discrete(count, start=int(space.start))
 
 
@@ -269,11 +268,8 @@ class PreviousStepWrapper(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
         """Step the environment; see `gymnasium.Env.step`."""
         # Flatten before the step: the environment may change its action in place.
-        previous = spaces.flatten(self.env.action_space, action) if "prev_action" in self._zeros else None
+        added = {"prev_action": spaces.flatten(self.env.action_space, action)} if "prev_action" in self._zeros else {}
         observation, reward, terminated, truncated, info = self.env.step(action)
-        parts = {"obs": observation}
-        if previous is not None:
-            parts["prev_action"] = previous
         if "prev_reward" in self._zeros:
-            parts["prev_reward"] = np.array([reward], np.float32)
-        return parts, reward, terminated, truncated, info
+            added["prev_reward"] = np.array([reward], np.float32)
+        return {"obs": observation, **added}, reward, terminated, truncated, info

@@ -15,10 +15,9 @@ from typing import Any
 
 from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
-from shmppo.envs.agents_vector_env import AgentHandle
 from shmppo.envs.demonstrations import Recorder
+from shmppo.envs.handles import RenderedHandle
 from shmppo.envs.schedule import Options
-from shmppo.envs.sync_vector_env import GymnasiumHandle
 from shmppo.errors import ConfigError
 from shmppo.policies.opponents import load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
@@ -197,19 +196,19 @@ def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = Fal
         play_episodes(trained, episodes=1, seed=seed, stochastic=stochastic, max_steps=max_steps, video=video)
 
 
-def _film(handle: GymnasiumHandle | AgentHandle, video: VideoRecorder, env_id: str, step: int) -> None:
+def _film(handle: RenderedHandle, video: VideoRecorder, env_id: str, step: int) -> None:
     """Append the current frame of an environment to a video, if the video has a frame for this step.
 
     Raises:
         ConfigError: if the environment cannot render, or if the video cannot be written.
     """
     if not step:
-        simplify_mujoco(handle.unwrapped)
+        simplify_mujoco(handle.env.unwrapped)
     stride = steps_per_frame(handle.frames_per_second)
     if step % stride:
         return
     try:
-        frame = handle.render()
+        frame = handle.env.render()
     except Exception as error:  # drivers and libraries raise many types
         reason = " ".join(str(error).split()) or repr(error)
         advice = (

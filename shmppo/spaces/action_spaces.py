@@ -123,8 +123,7 @@ class Joint:
 
 def _slices(sizes: Sequence[int], start: int) -> list[slice]:
     """Adjacent slices of the given sizes, the first one starting at `start`."""
-    ends = np.cumsum([start, *sizes]).tolist()
-    return [slice(a, b) for a, b in itertools.pairwise(ends)]
+    return [slice(a, b) for a, b in itertools.pairwise(itertools.accumulate(sizes, initial=start))]
 
 
 # Module functions instead of lambdas: distributions are pickled and sent to workers.

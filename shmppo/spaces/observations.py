@@ -213,12 +213,6 @@ class ObservationSpec:
         """Return a copy whose last leaf is an action mask."""
         return ObservationSpec((*self.leaves[:-1], dataclasses.replace(self.leaves[-1], kind="mask")))
 
-    @property
-    def is_single_vector(self) -> bool:
-        """Whether the whole observation is one vector."""
-        leaf = self.leaves[0]
-        return not leaf.keys and leaf.kind == "vector" and len(leaf.env_shape) == 1
-
 
 def observation_spec(space: spaces.Space[Any], where: str) -> ObservationSpec:
     """Describe an observation space.

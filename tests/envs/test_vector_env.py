@@ -46,12 +46,11 @@ class Pool:
         """Nothing to close."""
 
 
-def stepped(monkeypatch: pytest.MonkeyPatch, *steps: Step, limit: int = 0) -> tuple[VectorEnv, Pool, list[Any]]:
+def stepped(monkeypatch: pytest.MonkeyPatch, *steps: Step) -> tuple[VectorEnv, Pool, list[Any]]:
     """Step a vector environment. Returns it, its pool, and for each step the ended episodes, rewards, and flags."""
     pool = Pool(list(steps))
     monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: pool)
     envs = EnvPoolVectorEnv(CONFIG, TASK, 0, 3, [0, 0, 0])
-    envs._time_limit = limit
     envs.reset_all(0)
     rewards, flags = np.zeros(3), np.zeros((2, 3), bool)
     return envs, pool, [(envs.step([0, 0, 0], rewards, *flags), rewards.copy(), flags.copy()) for _ in steps]
@@ -91,16 +90,6 @@ def test_environments_are_closed_if_a_later_one_cannot_be_made(monkeypatch: pyte
     with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
         SyncVectorEnv(config, task, 0, 4)
     assert closed == made[1::-1]
-
-
-def test_a_time_limit_truncates(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [{}, {"terminated": [False, True, False]}, {}]
-    envs, _, results = stepped(monkeypatch, *steps, limit=3)
-    assert [[(end.i, end.terminated, end.length) for end in ended] for ended, *_ in results] == [
-        [], [(1, True, 2)], [(0, False, 3), (2, False, 3)],
-    ]  # fmt: skip
-    assert results[-1][2].tolist() == [[False] * 3, [True, False, True]]
-    assert envs.lengths.tolist() == [0, 1, 0]
 
 
 INVALID: dict[str, tuple[Step, str]] = {

@@ -253,12 +253,12 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
         evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
-    monkeypatch.setattr("shmppo.envs.sync_vector_env.GymnasiumHandle.render", lambda handle: 1 / 0)
+    monkeypatch.setattr(gymnasium.Wrapper, "render", lambda env: 1 / 0)
     with pytest.raises(
         ConfigError, match=r"cannot be rendered here \(division by zero\); pip install 'shmppo\[video\]'"
     ):
         evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
-    monkeypatch.setattr("shmppo.envs.sync_vector_env.GymnasiumHandle.render", gymnasium.Env.render)
+    monkeypatch.setattr(gymnasium.Wrapper, "render", gymnasium.Env.render)
     with pytest.raises(ConfigError, match=r"rendered here \(NotImplementedError\(\)\); write its method render$"):
         evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import rank_processes
@@ -281,7 +282,7 @@ def test_videos_that_cannot_be_recorded_are_refused_before_training(
 ) -> None:
     pytest.importorskip("imageio_ffmpeg")
     with monkeypatch.context() as patch:
-        patch.setattr("shmppo.envs.sync_vector_env.GymnasiumHandle.render", lambda handle: 1 / 0)
+        patch.setattr(gymnasium.Wrapper, "render", lambda env: 1 / 0)
         with pytest.raises(ConfigError, match=r"^--eval-videos: \S+ cannot be rendered here \(division by zero\); pip"):
             trained(tmp_path / "run", eval_videos=True)
     trained(tmp_path / "run")  # the directory can be used again
