@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.run_options import EvaluationOptions, ReportOptions
-from shmppo.config.train_config import TrainConfig, typed_fields
+from shmppo.config.train_config import TrainConfig, load_config, typed_fields
 from shmppo.utils.commands import program
 
 RESUMABLE: tuple[str, ...] = (
@@ -69,6 +70,19 @@ def refusal(run_dir: Path, flags: Sequence[str]) -> str:
         f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
         f"a new run with the weights of this one: {program('train')} --init-from {run_dir} {' '.join(flags)}"
     )
+
+
+def refuse_other_run(run_dir: Path, config: TrainConfig) -> None:
+    """Raise ConfigError if the config.json of a directory has another configuration, apart from the rank.
+
+    Fields that `resume` may change may differ, except the demonstrations.
+    """
+    stored = load_config(run_dir)
+    fields = json.loads(json.dumps(config.to_json()))  # as in config.json, with defaults in place of None
+    own = TrainConfig(**fields | {"rank": stored.rank, "ranks": stored.ranks})
+    others = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
+    different = " and ".join(different_fields(stored, own) + others)
+    require(not different, f"{run_dir} has a run with another {different}; name another directory")
 
 
 def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:

@@ -378,4 +378,4 @@ def compute_like(run_dir: Path) -> None:
     """Let NumPy and torch compute as they did in a run, if they are not imported yet."""
     with contextlib.suppress(ConfigError):  # a directory that holds no run is refused later
         portable = load_config(run_dir).portable
-        pin_like(read_object(run_dir / "config.json", "")["processor"], portable=portable)
+        pin_like(read_object(run_dir / "config.json", "").get("processor", ""), portable=portable)

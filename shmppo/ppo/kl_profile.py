@@ -24,6 +24,7 @@ from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.spaces.distributions import Distribution
+from shmppo.utils.files import replaced_file
 
 PROBE_STEPS = 512  # approximate number of environment steps in the probe
 MAX_RECORDED_POLICIES = 256  # of one update
@@ -190,7 +191,9 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
         OSError: if a file cannot be written.
     """
     (run_dir / PROFILE_DIRECTORY).mkdir(exist_ok=True)
-    np.savez(run_dir / PROFILE_DIRECTORY / f"{iteration:06d}.npz", **vars(profile))
+    path = run_dir / PROFILE_DIRECTORY / f"{iteration:06d}.npz"
+    with replaced_file(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **vars(profile))
     summary = (
         iteration, int(profile.steps[-1]), profile.probe_steps, profile.sequential_mean, float(profile.reference[0]),
         profile.gamma, profile.slope, profile.monotonic_share, profile.seconds,

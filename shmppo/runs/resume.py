@@ -17,7 +17,7 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.schedule import Schedule
 from shmppo.runs.start import Start, load_teacher
-from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint
+from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
 from shmppo.storage.history import check_metrics
 from shmppo.storage.run_directory import TEACHER, directory_of, fork_name
 
@@ -52,7 +52,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     )
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
-        is_older = request.checkpoint != "last" and iteration != load_resumable_checkpoint(own)["iteration"]
+        is_older = request.checkpoint != "last" and iteration != saved_iteration(own)
         before = TrainConfig(**json.loads(checkpoint["config"]))
         check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
@@ -122,8 +122,9 @@ def _check_length(request: ResumeRequest, config: TrainConfig, iteration: int) -
         f"{request.run_dir} has finished {iteration} iterations, {config.last_iteration} were asked for; to train "
         f"longer, {more}",
     )
+    longer = "total_steps" in request.changes and "anneal_steps" not in request.changes
     require(
-        "anneal_steps" in request.changes or request.changes.get("total_steps", 0) <= config.learning_horizon,
+        not longer or config.total_steps <= config.learning_horizon,
         f"{request.run_dir} was started with a learning rate or clip range that is 0 after {config.anneal_horizon} "
         f"steps; to learn from more steps, add --anneal-steps {config.total_steps}",
     )

@@ -97,11 +97,11 @@ class Session:
         self.evaluations = Evaluations(config, task, buffers, run_dir, process_group)
         opponents = OpponentPool(config, buffers, run_dir) if config.self_play is not None else None
         self.state = TrainState(config, task, buffers, process_group, opponents)
-        self.checkpoints = CheckpointSchedule(config, run_dir)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
             self.state.initial_weights = start.weights.record()
+        self.checkpoints = CheckpointSchedule(config, run_dir, self.state.iteration)
         self.state.publish_options()
         with ExitStack() as stack:  # ends what has started if a later step fails
             try:

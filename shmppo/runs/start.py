@@ -20,7 +20,7 @@ from shmppo.models.actor_critic import network_weights, parameter_shapes, weight
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.runs.training import carry_shapes
-from shmppo.storage.checkpoint import check_shapes, load_selected_checkpoint
+from shmppo.storage.checkpoint import BEST, NAME, check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory
 from shmppo.storage.run_lock import locked
@@ -206,5 +206,8 @@ class Start:
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
         run_dir = create_run_directory(config, stack, self.parent, record)
-        copy_history(self.forked_from, run_dir, self.checkpoint)
+        # If the run cannot start, a best checkpoint alone must not prevent a second attempt in this directory.
+        stack.callback(lambda: None if (run_dir / NAME).exists() else (run_dir / BEST).unlink(missing_ok=True))
+        with config_error_if_unwritable(run_dir):
+            copy_history(self.forked_from, run_dir, self.checkpoint)
         return run_dir

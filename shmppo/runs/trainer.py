@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require, shown
+from shmppo.config.resumable import refuse_other_run
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.demonstrations import load_demonstrations
@@ -67,8 +68,11 @@ def train(
     with only_run(), connect(config.rank_timeout) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
+            run_dir = Path(str(config.run_dir))
+            with process_group.config_errors_on_all_ranks():
+                refuse_other_run(directory_of(run_dir, process_group.rank), config)
             changes = {"stop_at_iteration": config.stop_at_iteration}  # a checkpoint does not keep it
-            request = ResumeRequest(Path(str(config.run_dir)), changes, trust=trusted)
+            request = ResumeRequest(run_dir, changes, trust=trusted)
             return _resume(process_group, request, receivers, make_learner)
         config = agree_on_config(process_group, config)
         if process_group.size > 1:
@@ -99,8 +103,9 @@ def resume(
         config = load_config(directory_of(run_dir, integer_variable("RANK", 0)))
     except ConfigError:  # loading the checkpoint raises a better error later
         config = TrainConfig()
+    config = dataclasses.replace(config, rank_timeout=changes.get("rank_timeout", config.rank_timeout))
     target = user_path(new_run_dir, "--run-dir") if new_run_dir is not None else None
-    with only_run(), connect(changes.get("rank_timeout", config.rank_timeout)) as process_group:
+    with only_run(), connect(config.rank_timeout) as process_group:
         if target is not None and any(process_group.gather_objects(_is_restart(target))):
             request = ResumeRequest(target, changes, trust=trust)
         else:
@@ -155,7 +160,9 @@ def _run(
                 load_demonstrations(config, task)  # only to check them
                 task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)
-            config = dataclasses.replace(config, kernel=resolve_kernel(config, model), convolutions=model.convolutional)
+            # A run of an older version, which did not record convolutions, keeps its number of gradient shards.
+            convolutions = model.convolutional if start.checkpoint is None else config.convolutions
+            config = dataclasses.replace(config, kernel=resolve_kernel(config, model), convolutions=convolutions)
             task = task if start.teacher is None else with_teacher(config, task, start.teacher)
             fields = run_fields(config, task)
             check_shared_memory(fields)

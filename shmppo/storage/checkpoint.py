@@ -32,13 +32,14 @@ class CheckpointSchedule:
     """Decides when checkpoints are due, and writes them.
 
     Attributes:
-        saved_at: iteration of the last checkpoint that was written. −1 before the first one.
+        saved_at: iteration of the last checkpoint that was written. Before the first one, the iteration at the start.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int) -> None:
+        """Create the schedule. iteration: at the start; its checkpoint takes the place of the one that is continued."""
         self._config, self._run_dir = config, run_dir
         self._due_at = 0.0
-        self.saved_at = -1
+        self.saved_at = iteration
 
     def is_due(self, iteration: int) -> bool:
         """Whether a checkpoint is due, by --checkpoint-every, --keep-every, or the time since the last one."""
@@ -131,7 +132,7 @@ def load_selected_checkpoint(
     try:
         return load_checkpoint(path)
     except DamagedCheckpointError as error:
-        other = next((other for other, _ in _undamaged(_newest_first(run_dir))), None)
+        other = next((other for other, _ in _undamaged((*_newest_first(run_dir), run_dir / BEST))), None)
         name = "" if other is None else other.name if option == "--checkpoint" else other
         advice = f"use another one with {option} {name}" if name else "restore it from a copy"
         raise ConfigError(f"{error}; {advice}") from error
@@ -150,18 +151,18 @@ def _selected_path(run_dir: Path, which: str | int | Path) -> Path:
         if path is None:
             raise ConfigError(f"--checkpoint {text} is not a file; name last, best, an iteration, or a checkpoint file")
         return path
+    if text == "best" and (run_dir / BEST).is_file():
+        return run_dir / BEST
     paths = _newest_first(run_dir)
     if not paths:
         raise no_checkpoint(run_dir)
     if text == "last":
         return paths[0]
     if text == "best":
-        if not (run_dir / BEST).is_file():
-            raise ConfigError(
-                f"{run_dir} has no best checkpoint, because the metric of --best-by had no value or was not compared "
-                "yet; use --checkpoint last"
-            )
-        return run_dir / BEST
+        raise ConfigError(
+            f"{run_dir} has no best checkpoint, because the metric of --best-by had no value or was not compared yet; "
+            "use --checkpoint last"
+        )
     return _path_of_iteration(run_dir, int(text))
 
 
@@ -190,6 +191,11 @@ def _undamaged(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
         with suppress(ConfigError):
             state = load_checkpoint(path)
             yield path, state
+
+
+def saved_iteration(run_dir: Path) -> int:
+    """Return the iteration of the newest undamaged checkpoint from which a run can continue in its directory, or −1."""
+    return next((state["iteration"] for _, state in _undamaged(_newest_first(run_dir))), -1)
 
 
 def load_resumable_checkpoint(run_dir: Path, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:

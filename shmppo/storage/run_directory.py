@@ -61,12 +61,12 @@ def refuse_existing_run(path: Path) -> None:
 
 def _make_directory(path: Path, *, unique: bool) -> Path:
     """Make a directory. With `unique`, append a number to its name if it exists, and return this path."""
+    (path.parent if unique else path).mkdir(parents=True, exist_ok=True)
     if not unique:
-        path.mkdir(parents=True, exist_ok=True)
         return path
     for name in _numbered(str(path)):
         with contextlib.suppress(FileExistsError):
-            Path(name).mkdir(parents=True)
+            Path(name).mkdir()
             return Path(name)
     raise AssertionError  # the names are endless
 
@@ -142,7 +142,7 @@ class MetricsFile:
         if not path.exists():
             with replaced_file(path) as temporary:
                 temporary.write_bytes(",".join(columns).encode() + b"\r\n")
-        self._columns = path.read_text(encoding="utf-8").splitlines()[0].split(",")
+        self._columns = path.read_bytes().splitlines()[0].decode(errors="replace").split(",")
 
     def write(self, row: dict[str, float], weights_hash: str = "") -> None:
         """Append a row.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from collections import deque
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from shmppo.config.checks import flag, flags_with_values, require
-from shmppo.config.resumable import DERIVED, RESUMABLE, different_fields
-from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.checks import flags_with_values
+from shmppo.config.resumable import DERIVED, RESUMABLE, refuse_other_run
+from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import CONFIG, SUMMARY, holds_run
@@ -45,11 +44,7 @@ class RunProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._output_start, self._asked_to_stop = 0, False
         if (run_dir / CONFIG).is_file():
-            own = TrainConfig(**self.config.to_json())  # config.json has defaults in place of None
-            stored = load_config(run_dir)
-            others = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
-            different = " and ".join(different_fields(stored, own) + others)
-            require(not different, f"{run_dir} has a run with another {different}; name another directory")
+            refuse_other_run(run_dir, self.config)
 
     def start(self, cores: list[int], *flags: str) -> None:
         """Start the run on these cores, or continue it from its newest checkpoint, with further flags."""
@@ -135,8 +130,6 @@ class RunProcess:
             kept = [name for name in RESUMABLE if name not in ("workers", "quiet")]
             flags = flags_with_values({name: getattr(own, name) for name in kept})
             return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags]
-        if (self.run_dir / CONFIG).is_file():
-            shutil.rmtree(self.run_dir)  # it was killed before its first checkpoint
         fields = self.config.fields() | {"run_dir": str(self.run_dir)}
         # All of them, because with --init-from the defaults are the options of that run.
         return flags_with_values({name: fields[name] for name in fields if name not in (*DERIVED, "ranks", "rank")})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import itertools
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,14 @@ from torch import distributions as torch_distributions
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.ppo import kl_profile
-from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
+from shmppo.ppo.kl_profile import (
+    KLProfile,
+    KLRecorder,
+    probe_sequences,
+    read_profiles,
+    recorded_steps,
+    write_profile,
+)
 from shmppo.runs.trainer import resume, train
 from shmppo.spaces.action_spaces import distribution_for
 
@@ -186,3 +195,18 @@ def test_a_profile_ends_with_a_last_policy_that_was_not_to_be_recorded(monkeypat
     profile = recorder.end(3)
     assert profile.steps.tolist() == [0, 1, 2, 3]
     assert profile.reference[-1] == 0 < profile.reference[-2]
+
+
+def test_a_profile_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = KLProfile(np.arange(2), np.array([0.1, np.nan]), np.array([0.1, 0.0]), 8, 0.0)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_profile(tmp_path, 1, profile)
+    assert not list((tmp_path / "kl").iterdir())
+    write_profile(tmp_path, 1, profile)
+    np.testing.assert_array_equal(read_profiles(tmp_path)[1].sequential, profile.sequential)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
-from shmppo.runs.trainer import train
+from shmppo.runs.trainer import resume, train
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.run_process import RunProcess
 
 # 4 · 128 steps in 2 minibatches of 256 steps
@@ -47,3 +49,15 @@ def test_torch_computes_small_shards_only_with_convolutions(
     RunProcess(config, tmp_path / "run")  # it could be continued
     with pytest.raises(ConfigError, match="has a run with another --grad-shards; name another directory"):
         RunProcess(dataclasses.replace(config, grad_shards=2), tmp_path / "run")
+
+
+def test_a_run_of_an_older_version_keeps_its_shards(tmp_path: Path) -> None:
+    """Checkpoints of older versions do not say that the network has convolutions."""
+    config = dataclasses.replace(BASE, **IMAGES, grad_shards=1, run_dir=str(tmp_path / "run"))
+    train(config)
+    path = tmp_path / "run" / "checkpoint.pt"
+    state = load_checkpoint(path)
+    fields = {**json.loads(state["config"]), "grad_shards": None}
+    del fields["convolutions"]
+    write_checkpoint(path, state | {"config": json.dumps(fields)})
+    assert TrainConfig(**resume(tmp_path / "run", stop_at_iteration=2)["config"]).shards == 1

@@ -27,7 +27,8 @@ from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.runs.resume import ResumeRequest, prepare_resume
-from shmppo.storage.checkpoint import BEST, load_selected_checkpoint
+from shmppo.sampling.pool import Pool
+from shmppo.storage.checkpoint import BEST, kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.storage.history import copy_history, remove_later
 from shmppo.storage.run_directory import MetricsFile
@@ -92,11 +93,29 @@ def test_an_older_checkpoint_continues_in_a_new_directory_as_the_same_run(
     assert origin == {"path": str(whole), "iteration": iteration, "weights_sha256": weights}
 
 
-def test_a_resume_that_could_not_start_can_be_repeated_in_its_directory(whole: Path, tmp_path: Path) -> None:
-    options = {"checkpoint": 4, "new_run_dir": tmp_path / "fork"}
+def test_a_resume_that_could_not_start_can_be_repeated_in_its_directory(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, fork = copy_of(whole, tmp_path / "run"), tmp_path / "fork"
+    shutil.copyfile(run_dir / kept_name(4), run_dir / BEST)
+    options = {"checkpoint": 4, "new_run_dir": fork}
     with pytest.raises(ConfigError, match="--stop-when unknown is not a metric"):
-        resume(whole, **options, stop_when=("unknown>=1",))
-    assert resume(whole, **options)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+        resume(run_dir, **options, stop_when=("unknown>=1",))
+    fork.mkdir()
+    (fork / "kl").touch()
+    with pytest.raises(ConfigError, match=rf"^{fork} cannot be written: File exists; make space there, or name"):
+        resume(run_dir, **options)
+    (fork / "kl").unlink()
+
+    def fail(*_: object) -> None:
+        raise ShmppoError("no display")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Pool, "start", fail)
+        with pytest.raises(ShmppoError, match="no display"):
+            resume(run_dir, **options)
+    assert resume(run_dir, **options)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+    assert (fork / BEST).is_file()
 
 
 def test_the_default_directory_is_named_after_run_and_iteration(whole: Path, tmp_path: Path) -> None:
@@ -113,6 +132,15 @@ def test_without_an_older_checkpoint_the_run_continues_in_its_directory(whole: P
         (run_dir / "checkpoint-1.pt").replace(run_dir / "checkpoint.pt")
     assert resume(run_dir)["weights_sha256"] == summary_of(whole)["weights_sha256"]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_chosen_checkpoint_needs_no_other_one(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_dir = copy_of(whole, tmp_path / "run")
+    for path in run_dir.glob("checkpoint*.pt"):
+        path.write_bytes(b"torn")
+    shutil.copyfile(whole / kept_name(2), run_dir / BEST)
+    assert resume(run_dir, checkpoint="best", stop_at_iteration=3)["run_dir"] == f"{run_dir}-from-000002"
+    assert capfd.readouterr().err == ""
 
 
 def test_the_newest_checkpoint_can_also_continue_in_a_new_directory(tmp_path: Path) -> None:
@@ -215,6 +243,15 @@ def test_a_change_that_alters_only_the_last_finished_iteration_makes_the_run_ine
     assert summary["inexact_reasons"] == [reason]
 
 
+def test_values_of_changes_may_be_text(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"to learn from more steps, add --anneal-steps 1000000$"):
+        resume(whole, total_steps="1e6")
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"^--rank-timeout is 1e\+300; it must be positive"):
+        resume(whole, rank_timeout="1e300")
+
+
 RESUMED = {"checkpoint": "last", "new_run_dir": None, "trust": (), "quiet": False}
 
 
@@ -272,6 +309,8 @@ def test_ranks_that_torchrun_restarts_stop_where_the_command_says(
     train(dataclasses.replace(config, stop_at_iteration=1))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(dataclasses.replace(config, stop_at_iteration=2))["iterations"] == 2
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/run has a run with another --gamma; name another directory$"):
+        train(dataclasses.replace(config, gamma=0.5))
 
 
 def test_wrong_options_of_decisions_are_refused_before_a_file_is_written(whole: Path, tmp_path: Path) -> None:

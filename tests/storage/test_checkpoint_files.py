@@ -160,7 +160,7 @@ def test_every_nth_checkpoint_is_kept_for_good(kept: Path) -> None:
 def test_a_checkpoint_is_due_ten_minutes_after_the_last_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = SimpleNamespace(monotonic=lambda: 1000.0)
     monkeypatch.setattr("shmppo.storage.checkpoint.time", clock)
-    schedule = CheckpointSchedule(BASE, tmp_path)
+    schedule = CheckpointSchedule(BASE, tmp_path, 0)
     schedule.save({"iteration": 1}, best=False)
     for seconds, due in ((599, False), (600, True)):
         clock.monotonic = lambda seconds=seconds: 1000.0 + seconds
@@ -175,6 +175,12 @@ def test_a_checkpoint_is_selected_by_name_iteration_or_path(kept: Path, monkeypa
         assert load_selected_checkpoint(kept, which)["iteration"] == iteration, which
     assert load_selected_checkpoint(kept, kept / kept_name(4))["iteration"] == 4
     assert load_policy(kept, checkpoint=4).iteration == 4
+
+
+def test_the_best_checkpoint_needs_no_other_one(kept: Path, tmp_path: Path) -> None:
+    for name in ("config.json", BEST):
+        shutil.copyfile(kept / name, tmp_path / name)
+    assert load_policy(tmp_path, checkpoint="best").iteration == load_checkpoint(kept / BEST)["iteration"]
 
 
 def test_a_checkpoint_that_was_not_kept_is_refused_with_those_that_were(kept: Path, tmp_path: Path) -> None:
@@ -267,6 +273,23 @@ def test_a_save_that_is_killed_hides_no_older_checkpoint(
             save_checkpoint(tmp_path, {"iteration": 5})
     newest = load_resumable_checkpoint(tmp_path)["iteration"]
     assert newest == (5 if steps >= 2 else 4)
+
+
+@pytest.mark.parametrize(("damaged", "newest", "before"), [(False, 3, 2), (True, 2, 2)])
+def test_the_first_save_of_a_resume_leaves_the_checkpoint_before(
+    damaged: bool, newest: int, before: int, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(BASE, checkpoint_every=1, stop_at_iteration=3, run_dir=str(run_dir)))
+    if damaged:
+        (run_dir / NAME).write_bytes(b"torn")
+    found: list[int] = []
+
+    def callback(row: dict[str, float]) -> None:
+        found.extend(load_checkpoint(run_dir / name)["iteration"] for name in (NAME, BEFORE))
+
+    resume(run_dir, stop_at_iteration=newest + 1, callback=callback)
+    assert found == [newest, before]
 
 
 def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def test_a_damaged_newest_checkpoint_is_not_used_and_the_message_names_another_o
         train(new)
     assert load_policy(run_dir, checkpoint="checkpoint-1.pt").iteration == 3
     (run_dir / "checkpoint-1.pt").write_bytes(b"")
+    with refused(f"{message} --checkpoint checkpoint-best.pt$"):
+        load_policy(run_dir)
     (run_dir / "checkpoint-best.pt").unlink()
     with refused(r"is damaged or not a checkpoint \(its SHA-256 differs\); restore it from a copy$"):
         load_policy(run_dir)

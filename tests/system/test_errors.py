@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import pickle
 import re
 from collections.abc import Iterator
@@ -134,3 +136,13 @@ def test_run_command_prints_an_error_as_one_line_and_returns_its_exit_code(capsy
 
     assert [fail(ConfigError("a")), fail(EnvError(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
     assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES])
+def test_a_path_that_the_system_refuses_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise OSError(number, os.strerror(number), "/a")
+
+    assert run_command(command) == 2
+    message = f"error: the path /a cannot be used: {os.strerror(number)}; use another path\n"
+    assert capsys.readouterr().err == message

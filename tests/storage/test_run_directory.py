@@ -1,0 +1,26 @@
+"""The directory of a run, and its tables."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.storage.run_directory import MetricsFile, create_run_directory
+
+
+def test_a_link_to_nothing_in_place_of_the_default_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(tmp_path / "none")
+    message = rf"^{tmp_path}/runs/.* cannot be written: File exists; make space there, or name another directory$"
+    with ExitStack() as stack, pytest.raises(ConfigError, match=message):
+        create_run_directory(TrainConfig(), stack, tmp_path)
+
+
+def test_rows_are_added_to_a_table_with_a_damaged_byte(tmp_path: Path) -> None:
+    path, before = tmp_path / "metrics.csv", b"iteration,entropy\r\n1,0.\xff\r\n"
+    path.write_bytes(before)
+    MetricsFile(path, ()).write({"iteration": 2, "entropy": 0.5})
+    assert path.read_bytes() == before + b"2,0.5\r\n"
