@@ -124,6 +124,14 @@ class Convolution(nn.Module):
         return filtered.mean((2, 3)).unflatten(0, first.shape), state
 
 
+class Branching(Plain):
+    """What it computes depends on the data, so no single graph describes it."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.layer(obs["obs"])
+        return x.relu() if x.sum() > 0 else x.tanh(), state
+
+
 class Wide(Plain):
     features = 5
 

@@ -44,7 +44,8 @@ class RunHandle:
             SaveError: if it cannot be written.
         """
         valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) and not _RESERVED.fullmatch(name)
-        require(bool(valid), f"run.save got the name {name!r}; use letters, digits, and hyphens, but not best or 1")
+        advice = "use letters, digits, and hyphens, but not best, 1, or iteration-…"
+        require(bool(valid), f"run.save got the name {name!r}; {advice}")
         self._session.save(name)
 
     def stop(self, reason: str = "callback") -> None:

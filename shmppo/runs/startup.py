@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
@@ -51,4 +52,4 @@ def early_fork_server(config: TrainConfig) -> Iterator[None]:
 
 def startup_line(text: str, *, quiet: bool) -> Status:
     """Show a line on the terminal while the context is open. Other outputs do not get it."""
-    return Console(quiet=quiet).status(text)
+    return Console(quiet=quiet).status(Text(text))

@@ -31,6 +31,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.utils.files import user_path
+from shmppo.utils.user_code import describe_error
 
 NEEDED = ("onnx", "onnxscript")
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
@@ -129,9 +130,16 @@ def export(
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # about deprecations and optional libraries
+            if trained.config.network is not None:  # its branches that depend on data
+                warnings.simplefilter("default", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             write(policy, inputs, path, json.dumps(metadata))
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
+    except Exception as error:  # torch raises many types
+        if trained.config.network is None:
+            raise
+        what = f"--network {trained.config.network} cannot be exported as {format}"
+        raise ConfigError(f"{what}: {describe_error(error)}; change the network, or use another --format") from error
     return path
 
 

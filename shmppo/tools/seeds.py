@@ -12,6 +12,7 @@ from statistics import fmean
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX
@@ -86,4 +87,4 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
     table.columns[-1].no_wrap = True
     for column, name in zip(table.columns[3:], metrics, strict=False):
         column.footer = number(fmean(float(row.get(name, "nan")) for row in last))
-    return Group(f"{short_path(runs[0].run_dir).removesuffix(f'-s{runs[0].config.seed}')}-sSEED", table, "")
+    return Group(Text(f"{short_path(runs[0].run_dir).removesuffix(f'-s{runs[0].config.seed}')}-sSEED"), table, "")

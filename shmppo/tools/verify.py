@@ -238,8 +238,8 @@ def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -
     """Return the columns in which two rows differ, the weights first. A missing row differs in the weights."""
     if recorded is None:
         return [WEIGHTS_HASH]
-    if recorded.keys() == {"iteration", WEIGHTS_HASH}:  # of an exported policy
-        found = {name: found[name] for name in recorded}
+    if {"iteration", WEIGHTS_HASH} in (recorded.keys(), found.keys()):  # of an exported policy
+        return [WEIGHTS_HASH] * (recorded[WEIGHTS_HASH] != found[WEIGHTS_HASH])
     # An automatic key of `info` has a column from the first episode with it on.
     names = [*COMPARED, *sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))]
     columns = [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]
@@ -252,7 +252,8 @@ def _mismatch(files: RunFiles, rows: Rows) -> str:
     if not columns:
         return ""
     name, recorded, found = short_path(files.run_dir), files.rows.get(iteration, {}), rows[iteration]
-    values = [f"{column} is {found[column]}, but {METRICS} has {recorded.get(column, 'no row')}" for column in columns]
+    missing = "nan" if recorded else "no row"
+    values = [f"{c} is {found.get(c, 'nan')}, but {METRICS} has {recorded.get(c, missing)}" for c in columns]
     text = f"{name} does not match this machine: executed again, iteration {iteration} differs: {values[0]}"
     if len(values) > 1:
         text += f" (and {len(values) - 1} more columns)"

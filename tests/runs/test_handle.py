@@ -136,5 +136,5 @@ def test_a_checkpoint_name_that_cannot_be_used_is_refused(name: str, tmp_path: P
     def callback(row: dict[str, float], run: RunHandle) -> None:
         run.save(name)
 
-    with pytest.raises(ConfigError, match=r"run\.save got the name"):
+    with pytest.raises(ConfigError, match=r"run\.save got the name .* but not best, 1, or iteration-…\n"):
         train(dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run")), callback=callback)

@@ -89,6 +89,6 @@ def test_the_startup_line_is_only_for_terminals(
     with startup_line("starting", quiet=True):
         pass
     assert capsys.readouterr().out == ""
-    with startup_line("starting", quiet=False):
+    with startup_line("starting runs/a[lr=1e-3]", quiet=False):
         pass
-    assert "starting" in capsys.readouterr().out
+    assert "starting runs/a[lr=1e-3]" in capsys.readouterr().out

@@ -186,6 +186,16 @@ def test_the_checkpoint_can_be_chosen(runs: Runs, tmp_path: Path, monkeypatch: p
         export(runs("cartpole-none"), checkpoint=9, format="torchscript")
 
 
+def test_a_network_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    train(dataclasses.replace(SMALL, network="networks:Branching", run_dir=str(tmp_path / "run")))
+    with pytest.raises(ConfigError, match=r"^--network networks:Branching cannot be exported as onnx: .*; ") as raised:
+        export(tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    with pytest.warns(torch.jit.TracerWarning):
+        export(tmp_path / "run", format="torchscript")
+
+
 def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

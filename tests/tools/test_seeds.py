@@ -15,16 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of
-from public_helpers import NO_CHECK, long_after
+from public_helpers import NO_CHECK, csv_rows, long_after
+from rich.console import Console
 
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
+from shmppo.storage.run_directory import MetricsFile
+from shmppo.storage.run_lock import locked
 from shmppo.tools import run_process
 from shmppo.tools.run_process import RunProcess
-from shmppo.tools.seeds import train_seeds
+from shmppo.tools.seeds import summary_table, train_seeds
 from shmppo.utils.files import write_json
 
 SMALL = TrainConfig(
@@ -123,6 +126,22 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     train_seeds(replace(longer, stop_at_iteration=4), (1,), 1)
     train_seeds(longer, (1,), 1)
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
+
+
+def test_a_run_without_a_checkpoint_begins_anew_unless_it_is_still_running(tmp_path: Path) -> None:
+    config, run_dir = replace(SMALL, quiet=True, total_steps=256, run_dir=str(tmp_path / "run")), tmp_path / "run-s1"
+    run_dir.mkdir()
+    write_json(run_dir / "config.json", {"config": replace(config, seed=1).to_json()})
+    MetricsFile(run_dir / "metrics.csv", ("iteration",)).write({"iteration": 7})
+    with locked(run_dir), pytest.raises(ShmppoError, match="is in use by the run with the process id"):
+        train_seeds(config, (1,), 1)
+    train_seeds(config, (1,), 1)
+    assert [row["iteration"] for row in csv_rows(run_dir / "metrics.csv")] == ["1", "2"]
+
+
+def test_the_name_of_the_runs_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Console().print(summary_table([RunProcess(replace(SMALL, seed=1), tmp_path / "run[lr=1e-3]-s1")]))
+    assert "run[lr=1e-3]-sSEED" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continued(

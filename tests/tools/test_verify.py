@@ -27,6 +27,7 @@ from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
+from shmppo.tools.export_policy import export_policy
 from shmppo.tools.verify import compare_runs, read_run, verify_run
 
 BASE = TrainConfig(
@@ -193,7 +194,23 @@ def test_a_row_that_this_machine_does_not_reproduce_is_named(
     assert output[-1] == (f"executed again, both give the same data, so {wrong} did not compute what this machine does")
 
 
+def test_a_column_of_info_that_the_execution_does_not_have_is_named(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    header, *rows = (run_dir / "metrics.csv").read_text().splitlines()
+    lines = [f"{header},info/level", *(f"{row},3" for row in rows)]
+    (run_dir / "metrics.csv").write_text("\n".join(lines) + "\n")
+    verdict = verify_run(run_dir, from_iteration=0, iterations=1)
+    assert "iteration 1 differs: info/level is nan, but metrics.csv has 3" in verdict.text
+
+
 # --- two runs
+
+
+def test_a_run_and_its_exported_policy_are_compared_by_the_weights_in_any_order(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    policy = export_policy(run_dir)
+    for pair in ((run_dir, policy), (policy, run_dir)):
+        assert compare_runs(pair).equal
 
 
 def test_equal_runs_are_equal_and_a_shorter_one_is_compared_as_far_as_it_goes(trained: Path, tmp_path: Path) -> None:
