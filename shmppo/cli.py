@@ -5,8 +5,8 @@ Each command is imported only when it runs, so that the others stay fast.
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import sys
 from typing import Annotated, Any, NamedTuple, Union
 
@@ -66,15 +66,9 @@ def usage() -> str:
     )
 
 
-def load(name: str) -> Any:
-    """Import the object that `module:attribute` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def options_by_subcommand(name: str) -> dict[str, type]:
     """Return the dataclasses of a command's options by subcommand. Without subcommands, the only key is ""."""
-    options = load(COMMANDS[name].options)
+    options = pkgutil.resolve_name(COMMANDS[name].options)
     if isinstance(options, dict):
         return options
     return {"": options if isinstance(options, type) else options()}
@@ -110,7 +104,7 @@ def main() -> int:
         return run_command(lambda: _without_command(name, arguments))
     sys.argv[1:] = arguments[1:]
     sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
-    code: int = load(COMMANDS[name].main)()
+    code: int = pkgutil.resolve_name(COMMANDS[name].main)()
     return code
 
 

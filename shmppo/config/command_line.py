@@ -56,7 +56,7 @@ class Flag(NamedTuple):
 
 
 def parse(
-    kind: Any, arguments: Sequence[str], prog: str, text: str, *, example: str = "", common: Collection[str] = ()
+    kind: Any, arguments: Sequence[str], prog: str, text: str, *, example: str, common: Collection[str] = ()
 ) -> Any:
     """Parse a command line with tyro, or print the help text that it asks for.
 
@@ -84,7 +84,7 @@ def parse(
     else:
         positional = [flag(entry.field) for entry in flags if entry.positional]
         refuse_foreign_flags(words, [flag(entry.field) for entry in flags if not entry.positional], positional)
-    text += f"\n\nExample: {prog} {example}" if example else ""
+    text += f"\n\nExample: {prog} {example}"
     try:
         return tyro.cli(
             with_texts(kind), args=words, prog=prog, description=text, config=PARSER_SETTINGS, registry=PARSERS

@@ -113,8 +113,7 @@ def parse_start(
         example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=COMMON,
     )  # fmt: skip
     require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
-    groups = [getattr(parsed, name) for name in subjects()]
-    fields = {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+    fields = {name: value for subject in subjects() for name, value in vars(getattr(parsed, subject)).items()}
     given = {name: fields[name] for name in given_fields(arguments) if name in fields}
     kept = {}
     if fields["env"] == base["env"] and given.get("env_kwargs"):
@@ -165,7 +164,7 @@ def option_value(arguments: Sequence[str], option: str) -> str | None:
     return found
 
 
-def read_config_file(path: Path, option: str = "--config") -> dict[str, Any]:
+def read_config_file(path: Path, option: str) -> dict[str, Any]:
     """Read fields of a configuration from a YAML or JSON file, or from a run's config.json.
 
     Args:
@@ -238,8 +237,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]], option: str) -> dict[str, 
     """Make a dictionary. Raises ConfigError if a key occurs twice."""
     names = [name for name, _ in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{option} has {twice} twice; keep one of them")
+    require(twice is None, f"{option} has {twice} twice; keep one of them")
     return dict(pairs)
 
 

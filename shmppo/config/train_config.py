@@ -271,11 +271,10 @@ class TrainConfig(
 
     def with_absolute_paths(self) -> TrainConfig:
         """Return a copy that names files and directories by absolute paths."""
-        paths = {name: getattr(self, name) for name in ("run_dir", "init_from", "teacher", "demonstrations")}
         absolute: dict[str, Any] = {
             name: str(user_path(path, flag(name)))
-            for name, path in paths.items()
-            if path is not None and not path.startswith(MINARI)
+            for name in ("run_dir", "init_from", "teacher", "demonstrations")
+            if (path := getattr(self, name)) is not None and not path.startswith(MINARI)
         }
         return dataclasses.replace(self, **absolute)
 

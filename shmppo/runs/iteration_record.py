@@ -148,20 +148,13 @@ def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
 
 def _differs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return for each step and environment whether any byte differs, [T, N]."""
-    different: np.ndarray = (_bytes(one) != _bytes(other)).any(axis=-1)
+    different: np.ndarray = (one.view(np.uint8) != other.view(np.uint8)).any(axis=-1)
     return different
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    """Return the bytes of an array [T, N, …] as [T, N, bytes]."""
-    steps, envs = array.shape[:2]
-    return np.ascontiguousarray(array).reshape(steps, envs, -1).view(np.uint8)
 
 
 def _compact(array: np.ndarray, written: np.ndarray) -> np.ndarray:
     """Copy a field [T, N, …]. Elements that were not written become 0."""
-    steps, envs = array.shape[:2]
-    flat = array.reshape(steps, envs, -1)
+    flat = array.reshape(*array.shape[:2], -1)
     return np.where(written[:, :, None], flat, np.zeros((), flat.dtype))
 
 

@@ -60,11 +60,11 @@ class OpponentPool:
         if iteration % config.opponent_every or filled:
             return
         published = self._published
-        content = np.concatenate([published.weights, published.obs_mean, published.obs_scale])
+        content = np.concatenate([published.weights, published.obs_mean, published.obs_scale]).tobytes()
         self._directory.mkdir(exist_ok=True)
         with replaced_file(self._path(iteration)) as temporary:
-            temporary.write_bytes(content.tobytes())
-        self._members.append(Member(iteration, hashlib.sha256(content.tobytes()).hexdigest(), self.rating))
+            temporary.write_bytes(content)
+        self._members.append(Member(iteration, hashlib.sha256(content).hexdigest(), self.rating))
         last, generator = len(self._members) - 1, opponent_generator(config.seed, 0, iteration)
         latest = math.ceil(config.slots * config.opponent_latest)
         earlier = generator.integers(max(last, 1), size=config.slots - latest).tolist()

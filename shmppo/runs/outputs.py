@@ -125,11 +125,6 @@ class Outputs:
         """The row of the last evaluation in eval.csv, without NaN. Empty if this process has evaluated nothing."""
         return {name: value for name, value in self._status.evaluation.items() if value == value}
 
-    @property
-    def environment_check(self) -> str:
-        """The verdict of the check of the environment, see `BackgroundCheck`."""
-        return self._check.verdict
-
     def warn(self, text: str) -> None:
         """Show a warning, and log it. The same text is shown once."""
         if text not in self._status.notes:

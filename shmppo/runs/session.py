@@ -65,6 +65,7 @@ class Session:
         pool: collects rollouts.
         preemption: ends rollouts early; None without --preempt-fraction.
         evaluations: evaluates the weights while training.
+        check: the check of the environment in the background.
         outputs: metrics, console, loggers, and evaluations.
     """
 
@@ -119,7 +120,7 @@ class Session:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
         stack.enter_context(self.stop.by_signals())
-        check = BackgroundCheck(config, task, self.state)
+        check = self.check = BackgroundCheck(config, task, self.state)
         self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, check)
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
@@ -276,11 +277,8 @@ class Session:
             stop_reason = "finished"  # it came too late to stop anything
         # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
         evaluation: Row = {}
-        if (
-            config.eval_every is not None
-            and self.evaluations.evaluated_at != state.iteration
-            and stop_reason != "signal"
-        ):
+        missing = config.eval_every is not None and self.evaluations.evaluated_at != state.iteration
+        if missing and stop_reason != "signal":
             evaluation = self.evaluate()
             self.outputs.log_row({"iteration": state.iteration, "env_steps": state.env_steps}, evaluation)
         # A pause must not add a candidate for the best checkpoint.
@@ -310,7 +308,7 @@ class Session:
         """
         config, state = self.config, self.state
         wall, steps = float(state.phase_seconds.sum()), state.env_steps
-        check = self.outputs.environment_check
+        check = self.check.verdict
         return {
             "run_dir": str(self.run_dir),
             "config": json.loads(json.dumps(config.to_json())),

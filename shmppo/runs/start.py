@@ -19,7 +19,6 @@ from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
-from shmppo.runs.training import carry_shapes
 from shmppo.storage.checkpoint import BEST, NAME, check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory
@@ -142,11 +141,8 @@ def _load_on_all_ranks(path: Path, option: str, process_group: ProcessGroup) -> 
 
 def origin(path: Path, iteration: int, learner: dict[str, Any]) -> dict[str, Any]:
     """Describe the checkpoint from which a run starts, so that it can be found again."""
-    return {
-        "path": str(path),
-        "iteration": iteration,
-        "weights_sha256": weights_sha256(learner["model"].values()),
-    }
+    weights = weights_sha256(learner["model"].values())
+    return {"path": str(path), "iteration": iteration, "weights_sha256": weights}
 
 
 @dataclass(frozen=True)
@@ -175,7 +171,8 @@ class Start:
             ConfigError: if a shape or the size of a snapshot differs.
         """
         if self.checkpoint is not None:
-            check_shapes("carry", self.checkpoint["carry"], carry_shapes(fields))
+            carry = {field.name: field.shape for field in fields if field.group == "carry_even"}
+            check_shapes("carry", self.checkpoint["carry"], carry)
             shapes = parameter_shapes(config, task.observation, task.distribution)
             check_shapes("parameter", self.checkpoint["learner"]["model"], shapes)
         elif self.weights is not None:

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
 from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
-from shmppo.parallel.shared_buffers import Field, Rollout, SharedBuffers
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import episode_ends, explained_variance
 from shmppo.ppo.learner import Learner, UpdateStatistics
 from shmppo.runs.decisions import Decisions
@@ -82,7 +82,7 @@ class EpisodeStatistics:
         finished: the episodes of the last rollout: step, row, return, length, and the numbers of `info`.
     """
 
-    def __init__(self, info_keys: Sequence[InfoKey] = ()) -> None:
+    def __init__(self, info_keys: Sequence[InfoKey]) -> None:
         self.keys, self.count, self.failed = info_keys, 0, 0
         self.last: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
@@ -133,12 +133,11 @@ class EpisodeStatistics:
     @property
     def misleading(self) -> list[str]:
         """Sentences about metrics of success that some of these episodes have, but not most of them."""
-        success = [(k, key.metric) for k, key in enumerate(self.keys, start=2) if key.metric.endswith("success")]
-        missing = {name: sum(math.isnan(row[k]) for row in self.last) for k, name in success}
         return [
-            f"{name} is the mean of only those episodes that have it; set it in every episode, also to 0"
-            for name, episodes in missing.items()
-            if len(self.last) > episodes > len(self.last) / 2
+            f"{key.metric} is the mean of only those episodes that have it; set it in every episode, also to 0"
+            for k, key in enumerate(self.keys, start=2)
+            if key.metric.endswith("success")
+            and len(self.last) > sum(math.isnan(row[k]) for row in self.last) > len(self.last) / 2
         ]
 
     @property
@@ -330,8 +329,7 @@ class TrainState:
         self.initial_weights = checkpoint["initial_weights"]
         self.checked = checkpoint.get("checked", False)
         log.info("resumed at iteration %d", self.iteration)
-        self.inexact_reasons[:0] = checkpoint["inexact_reasons"]
-        self.inexact_reasons = list(dict.fromkeys(self.inexact_reasons))
+        self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))
         for name, value in self.fingerprint.items():
             before = checkpoint["fingerprint"].get(name)
             if before != value:
@@ -353,11 +351,6 @@ def carry_arrays(buffers: SharedBuffers, iteration: int) -> dict[str, np.ndarray
     """Return the arrays of the carry that `iteration` reads, by name. Each leaf of the observation has its own name."""
     group = "carry_odd" if iteration % 2 else "carry_even"
     return {field.name: buffers.arrays[field.path] for field in buffers.fields if field.group == group}
-
-
-def carry_shapes(fields: Iterable[Field]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays of a carry, by name. fields: the layout table."""
-    return {field.name: field.shape for field in fields if field.group == "carry_even"}
 
 
 def waiting_share(worker_seconds: np.ndarray) -> float:

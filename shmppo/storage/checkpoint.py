@@ -223,11 +223,8 @@ def load_resumable_checkpoint(run_dir: Path, process_group: ProcessGroup = SINGL
     by_rank = process_group.gather_objects((sorted(found), reason))
     common = set(found).intersection(*(iterations for iterations, _ in by_rank))
     if not common and process_group.size == 1:
-        raise (
-            ConfigError(f"{reason}; {run_dir} contains no other one to continue from")
-            if problems
-            else no_checkpoint(run_dir)
-        )
+        end = f"; {run_dir} contains no other one to continue from" if problems else ""
+        raise ConfigError(f"{reason}{end}")
     if not common:
         available = ", ".join(f"rank {rank} {iterations}" for rank, (iterations, _) in enumerate(by_rank))
         reasons = "; ".join(reason for _, reason in by_rank if reason)

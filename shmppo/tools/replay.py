@@ -31,8 +31,7 @@ def replay(file: str | Path, trust: Trusted = ()) -> int:
         EnvError: if the environment fails again: it raises, or returns an observation or reward that is invalid.
     """
     file = user_path(file, "file")
-    if not file.exists():
-        raise ConfigError(f"{file} does not exist; name the failed_episode.json of a run")
+    require(file.exists(), f"{file} does not exist; name the failed_episode.json of a run")
     content = read_object(file, "name the failed_episode.json of a run")
     try:
         config = TrainConfig(**content["config"])

@@ -31,8 +31,7 @@ from shmppo.utils.files import complete_rows, short_path
 
 COMPARED = tuple(name for name in GLOSSARY if name in (*DECISIVE, WEIGHTS_HASH))
 """Columns of metrics.csv that are the same in two runs of one configuration."""
-_REPORT: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)}
-_QUIET: dict[str, Any] = _REPORT | {
+_QUIET: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)} | {
     "quiet": True, "check_determinism": 0, "checkpoint_every": None, "keep_every": None, "eval_videos": False,
     "best_by": "return", "stop_when": (),
 }  # fmt: skip
@@ -175,12 +174,11 @@ def verify_run(
     if mismatch := _mismatch(files, rows):
         return Verdict(False, mismatch)
     saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
-    different = [part for part, digest in saved.digests.items() if digests[part] != digest] if saved else []
-    if saved is not None and different:
-        text = (
-            f"{name} does not match this machine: executed again, {saved.path.name} differs in {', '.join(different)}"
+    if saved and (different := [part for part, digest in saved.digests.items() if digests[part] != digest]):
+        parts = ", ".join(different)
+        return Verdict(
+            False, f"{name} does not match this machine: executed again, {saved.path.name} differs in {parts}"
         )
-        return Verdict(False, text)
     begin, compared = min(rows), "" if saved is None else f", and so did {saved.path.name}"
     return Verdict(True, f"{name}: iterations {begin} to {end} gave the same results again{compared}")
 
@@ -206,8 +204,7 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
         lengths = "" if one.rows.keys() == other.rows.keys() else "; one of them has more"
         return Verdict(True, f"{names[0]} and {names[1]} are equal in all {len(common)} common iterations{lengths}")
     lines = [f"{names[0]} and {names[1]} differ first in iteration {iteration}: {', '.join(columns)}"]
-    options = different_fields(one.newest.config, other.newest.config)
-    if options:
+    if options := different_fields(one.newest.config, other.newest.config):
         lines.append(f"their configurations differ in {', '.join(options)}")
     lines += [f"{name} is not exact: {'; '.join(f.newest.inexact_reasons)}" for name, f in
               zip(names, (one, other), strict=True) if f.newest.inexact_reasons]  # fmt: skip

@@ -79,10 +79,10 @@ def test_a_bad_file_is_refused_with_its_name_in_one_sentence(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message) as raised:
-        read_config_file(tmp_path / name)
+        read_config_file(tmp_path / name, "--config")
     assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_config_file(tmp_path / "none")
+        read_config_file(tmp_path / "none", "--config")
 
 
 def test_without_the_yaml_library_the_error_names_what_to_install(
@@ -91,9 +91,9 @@ def test_without_the_yaml_library_the_error_names_what_to_install(
     monkeypatch.setitem(sys.modules, "yaml", None)
     (tmp_path / "a.yaml").write_text("seed: 3")
     with pytest.raises(ConfigError, match=r"pip install 'shmppo\[yaml\]', or write JSON"):
-        read_config_file(tmp_path / "a.yaml")
+        read_config_file(tmp_path / "a.yaml", "--config")
     (tmp_path / "a.json").write_text('{"seed": 3}')
-    assert read_config_file(tmp_path / "a.json") == {"seed": 3}
+    assert read_config_file(tmp_path / "a.json", "--config") == {"seed": 3}
 
 
 DUPLICATES = [("a.json", '{"seed": 1, "seed": 2}', "seed"), ("a.yaml", "seed: 1\nseed: 2", "seed")]
@@ -104,7 +104,7 @@ DUPLICATES += [("a.yaml", "num-envs: 1\nnum_envs: 2", "num_envs")]
 def test_a_file_with_a_key_twice_is_refused(name: str, text: str, key: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=f"--config has {key} twice; keep one of them"):
-        read_config_file(tmp_path / name)
+        read_config_file(tmp_path / name, "--config")
 
 
 def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -127,7 +128,7 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "train":
         arguments += SHORT
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    assert cli.load(cli.COMMANDS[name].main)() == 0, command
+    assert pkgutil.resolve_name(cli.COMMANDS[name].main)() == 0, command
 
 
 @pytest.mark.long
