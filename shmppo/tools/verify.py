@@ -122,8 +122,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     config = TrainConfig(**json.loads(state["config"]))
     if config.demonstrations is not None and "carry" in state:
         digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
-    reasons, checked = state["inexact_reasons"], state.get("checked", False)
-    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state["initial_weights"])
+    reasons, checked = state.get("inexact_reasons", []), state.get("checked", False)  # none in the copy of a teacher
+    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state.get("initial_weights"))
 
 
 def verify_run(

@@ -371,6 +371,17 @@ def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(
     )
 
 
+def test_the_copy_of_a_teacher_is_refused(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(dataclasses.replace(BASE, teacher=str(trained), stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    code, _, errors = command(monkeypatch, capsys, tmp_path / "run" / "teacher")
+    assert (code, len(errors)) == (2, 1)
+    assert errors[0].startswith(f"error: {tmp_path}/run/teacher/metrics.csv is damaged (")
+    with pytest.raises(ConfigError, match="is an exported policy, which cannot be resumed"):
+        resume(tmp_path / "run" / "teacher")
+
+
 def test_a_run_with_several_ranks_is_refused(trained: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
     state = load_selected_checkpoint(run_dir)
