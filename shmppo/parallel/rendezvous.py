@@ -103,13 +103,15 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     """
     if group.size == 1:
         return dataclasses.replace(config, rank=0, ranks=1)
-    mine = {name: value for name, value in config.to_json().items() if name not in PER_RANK_FIELDS} | machine.versions()
+    # Versions first: ranks of other versions may have other fields.
+    fields = {name: value for name, value in config.to_json().items() if name not in PER_RANK_FIELDS}
+    mine = machine.versions() | fields
     for rank, theirs in enumerate(group.gather_objects(mine)):
         for name, value in mine.items():
-            if theirs[name] != value:
+            if theirs.get(name) != value:
                 label = flag(name) if hasattr(config, name) else name
                 raise ConfigError(
-                    f"rank {rank} has {label} {theirs[name]}, but rank {group.rank} has {label} {value}; "
+                    f"rank {rank} has {label} {theirs.get(name)}, but rank {group.rank} has {label} {value}; "
                     "start all ranks with the same value"
                 )
     workers = config.workers

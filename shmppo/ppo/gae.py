@@ -102,20 +102,6 @@ def explained_variance(values: np.ndarray, targets: np.ndarray, valid_steps: np.
     return 1 - unexplained / total if total > 0 else float("nan")
 
 
-def last_steps(valid_steps: np.ndarray, steps: int) -> np.ndarray:
-    """Return a mask of the last valid step of each environment.
-
-    Args:
-        valid_steps: [N], number of valid steps of each environment.
-        steps: T.
-
-    Returns:
-        Bool [T, N].
-    """
-    mask: np.ndarray = np.arange(1, steps + 1)[:, None] == valid_steps
-    return mask
-
-
 def episode_ends(rollout: Rollout) -> np.ndarray:
     """Return whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
     ended: np.ndarray = rollout.joint_end if rollout.joint_end.size else rollout.terminated | rollout.truncated

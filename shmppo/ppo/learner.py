@@ -20,7 +20,7 @@ from shmppo.models.actor_critic import build_model, move_parameters, network_wei
 from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
-from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advantages, last_steps, merge_moments
+from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advantages, merge_moments
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
@@ -131,7 +131,7 @@ class Learner:
             values=rollout.value,
             bootstraps=rollout.bootstrap,
             terminated=terminated,
-            truncated=truncated | last_steps(valid_steps, len(rewards)),
+            truncated=truncated | (np.arange(1, len(rewards) + 1)[:, np.newaxis] == valid_steps),
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
         )

@@ -16,7 +16,7 @@ import torch
 
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
-from shmppo.ppo.gae import episode_ends, last_steps
+from shmppo.ppo.gae import episode_ends
 from shmppo.ppo.learner import Learner
 
 _START_FIELDS = {
@@ -82,15 +82,9 @@ class RecordingLearner(Learner):
         """Record the rollout, its advantages, and its minibatches."""
         minibatches = super().minibatches(rollout, advantages)
         if self._active:
-            steps = len(rollout.reward)
-            valid = np.arange(steps)[:, None] < rollout.valid_steps
-            ended, last = episode_ends(rollout), last_steps(rollout.valid_steps, steps)
-            written = {  # other elements of these fields are not written, and contain data of earlier rollouts
-                "ended_return": ended,
-                "ended_length": ended,
-                "ended_info": ended,
-                "bootstrap": valid & (rollout.truncated | (last & ~rollout.terminated)),
-            }
+            valid = np.arange(len(rollout.reward))[:, None] < rollout.valid_steps
+            # Other elements of these fields are not written, and contain data of earlier rollouts.
+            written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), episode_ends(rollout))
             names = [leaf.field for leaf in self.model.observation.leaves]
             arrays = dict(zip(names, rollout.obs, strict=True))
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}

@@ -193,7 +193,7 @@ class TrainState:
         self.episodes = EpisodeStatistics(config.reported_info)
         replayed = config.demonstrations is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
-        self.actions = ActionLog(config.rows, task.distribution.action_size, limit)
+        self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.env_rows)
         teacher_by = "native" if task.teacher is None else task.teacher.config.kernel
         self._computed_by = "torch" if "torch" in (config.computed_by, teacher_by) else "native"
         if task.inexact_reason is not None:

@@ -283,6 +283,7 @@ class Collector:
         config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
         self._load_weights()
         self._load_options()
+        self._rollout.bootstrap[:] = 0.0
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
             obs[:] = carried[own]
         envs.returns[:] = carry.episode_return[own]

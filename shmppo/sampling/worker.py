@@ -169,15 +169,16 @@ class ActionLog:
             current iteration, and those in which episodes in progress have begun.
     """
 
-    def __init__(self, num_envs: int, action_size: int, limit: int) -> None:
+    def __init__(self, num_envs: int, action_size: int, limit: int, env_rows: int = 1) -> None:
         """Create an empty log.
 
         Args:
             limit: the log stores no actions of episodes with more steps.
+            env_rows: the number of agents, each of which has an index of its own.
         """
         self.iteration = 0
         self.options: dict[int, Options] = {}
-        self._limit = limit
+        self._limit, self._env_rows = limit, env_rows
         self._action_size = action_size
         self._numbers = [0] * num_envs
         self._began = [1] * num_envs
@@ -207,9 +208,8 @@ class ActionLog:
             self._lengths[n] += end - begin
             if self._lengths[n] > self._limit:
                 if self._parts[n]:
-                    log.info(
-                        "environment %d: the episode has more than %d steps, so it cannot be replayed", n, self._limit
-                    )
+                    message = "environment %d: the episode has more than %d steps, so it cannot be replayed"
+                    log.info(message, n // self._env_rows, self._limit)
                 self._parts[n].clear()
             elif begin < end:
                 self._parts[n].append(actions[begin:end, n].copy())

@@ -16,6 +16,7 @@ from shmppo.errors import ConfigError, RankError
 from shmppo.parallel import rendezvous
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config
+from shmppo.utils import machine
 
 SUMS = """
 import os
@@ -57,6 +58,16 @@ def test_only_rank_0_records_videos_and_a_resumed_run_accepts_this(monkeypatch: 
             agreed = agree_on_config(group, config)
             configs[group.rank] = agreed
         assert [config.eval_videos for config in configs] == [True, False]
+
+
+def test_ranks_of_versions_with_other_fields_name_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainConfig, "to_json", lambda config, fields=TrainConfig.to_json: fields(config) | {"new": 1})
+    other = TrainConfig().to_json() | machine.versions() | {"shmppo": "0.0"}
+    del other["new"]
+    group = ProcessGroup(1, 2)
+    monkeypatch.setattr(group, "gather_objects", lambda mine: [other, mine])
+    with pytest.raises(ConfigError, match=r"^rank 0 has shmppo 0\.0, but rank 1 has shmppo .*; start all ranks with"):
+        agree_on_config(group, TrainConfig())
 
 
 def test_the_traceback_of_a_rank_reaches_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
+import pytest
 
 from shmppo.sampling.worker import ActionLog
 
@@ -48,3 +51,13 @@ def test_it_drops_an_episode_that_is_longer_than_its_limit() -> None:
     actions = again.episodes(range(1))[0].actions
     assert actions is not None
     assert actions.tolist() == [[7.0]]
+
+
+def test_the_log_names_the_environment_of_several_agents(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = ActionLog(6, 1, limit=5, env_rows=3)
+    for steps in ([3, 3, 3, 3, 3, 3], [1, 1, 1, 1, 3, 1]):
+        log.commit(np.zeros((3, 6, 1)), np.zeros((3, 6), bool), np.zeros(6, int), np.array(steps))
+    assert [record.getMessage() for record in caplog.records] == [
+        "environment 1: the episode has more than 5 steps, so it cannot be replayed"
+    ]

@@ -64,6 +64,16 @@ def test_a_truncated_step_bootstraps_from_the_final_observation_and_the_state_af
     assert np.abs(bootstrap[6] - value[7]).min() > 1e-4, "it is the value of the observation after the reset"
 
 
+def test_a_failed_step_has_no_bootstrap_of_an_earlier_rollout() -> None:
+    env: dict[str, Any] = {"env": "faulty_environments:FailsSometimes", "env_kwargs": {"how": "raise"}}
+    buffers, _, collector = make_collectors(dataclasses.replace(CONFIG, skip_bad_episodes=True, **env))
+    buffers.rollout.bootstrap[:] = 9.0
+    collector(0, 5).collect(0, PhaseTimer())
+    failed = buffers.rollout.truncated & (buffers.rollout.ended_length == 0)
+    assert failed.any()
+    assert not buffers.rollout.bootstrap[failed].any()
+
+
 def test_stored_states_are_those_at_the_starts_of_sequences() -> None:
     buffers, learner, collector = make_collectors(CONFIG)
     collector(0, 5).collect(0, PhaseTimer())
