@@ -104,11 +104,13 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     from shmppo.policies.evaluation import evaluate
     from shmppo.policies.opponents import ANY, game_results, round_robin_table
     from shmppo.policies.policy import load_trained
+    from shmppo.utils.files import user_path
 
     for name in ("opponent", "seat", "video", "record"):
         require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
     require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
-    runs = list(map(str, options.run_dir))
+    names = list(map(str, options.run_dir))
+    runs = [str(user_path(name, "run_dir")) for name in names]  # an environment may change the working directory
     agents = load_trained(runs[0], trust=options.trust, env_kwargs=options.env_kwargs).task.agents
     require(len(agents) <= 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
     shares = {}
@@ -119,8 +121,8 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
         )
         shares[i, j] = {own: (one[own] + two[reverse]) / 2 for own, reverse in zip(one, reversed(one), strict=True)}
     if options.json:
-        return json.dumps([{"runs": [runs[i], runs[j]], **share} for (i, j), share in shares.items()])
-    return round_robin_table(runs, shares)
+        return json.dumps([{"runs": [names[i], names[j]], **share} for (i, j), share in shares.items()])
+    return round_robin_table(names, shares)
 
 
 def as_text(result: Evaluation, options: EvaluateConfig) -> str:

@@ -136,6 +136,28 @@ class Wide(Plain):
     features = 5
 
 
+class Modular(Plain):
+    """Its layers have the name of the width."""
+
+    features: Any = None
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.features = nn.Sequential(self.layer)
+
+
+class Stateless(Plain):
+    state_size: Any = None
+
+
+class Detached(Plain):
+    """Its features have no gradient."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return super().forward(obs, first, state)
+
+
 class Normed(Plain):
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
         super().__init__(shapes, config)

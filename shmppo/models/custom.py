@@ -24,6 +24,7 @@ acting, so dropout and batch statistics are not allowed. Sequences shorter than 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import cast
 
 import torch
@@ -53,8 +54,10 @@ class CustomNetwork(UserModule):
 
     def _check(self, config: TrainConfig) -> None:
         """Check the attributes, the parameters, and a forward pass. Raises ConfigError."""
-        if not {"features", "state_size"} <= set(dir(self.module)):
-            raise ConfigError(f"{self._where} must return an nn.Module with the attributes features and state_size")
+        if not all(isinstance(getattr(self.module, name, None), Integral) for name in ("features", "state_size")):
+            raise ConfigError(
+                f"{self._where} must return an nn.Module with the attributes features and state_size, two integers"
+            )
         if self.state_size and not config.recurrent:
             raise ConfigError(
                 f"{self._where} has a recurrent state of size {self.state_size}, but --core none is set; remove "

@@ -98,7 +98,9 @@ class UserModule(nn.Module, ABC):
                 ]
                 found, again = compute(stored), compute(stored)
                 found_shapes = [tuple(output.shape) for output in found]
-                gradients = torch.autograd.grad(found[0].sum(), tensors, allow_unused=True) if tensors else ()
+                gradients: Sequence[Tensor | None] = [None] * len(tensors)
+                if tensors and (found[0].requires_grad or not parameters):
+                    gradients = torch.autograd.grad(found[0].sum(), tensors, allow_unused=True)
         except Exception as error:
             given = {leaf.field: (*size, *input_shape(leaf)) for leaf in self._leaves}
             raise self._raised("failed in forward", error, "obs", given) from error

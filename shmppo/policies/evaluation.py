@@ -19,7 +19,7 @@ from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.handles import RenderedHandle
 from shmppo.envs.schedule import Options
 from shmppo.errors import ConfigError
-from shmppo.policies.opponents import load_opponent, with_opponent
+from shmppo.policies.opponents import absolute_opponent, load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
 from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
@@ -96,8 +96,7 @@ def evaluate(
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         record: NPZ file to which the episodes are written, as demonstrations for `train`. None: no file.
-        opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy plays
-            all agents.
+        opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy.
         seat: the agent that the policy plays, or "any", see `shmppo evaluate --seat`. None: as in training.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
@@ -110,6 +109,7 @@ def evaluate(
     for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
         require(number >= 1, f"{flag} is {number}; it must be at least 1")
     require(seat is None or opponent is not None, "--seat needs an opponent; add --opponent, or leave out --seat")
+    opponent = opponent and absolute_opponent(opponent)
     demonstrations = None if record is None else Recorder(user_path(record, "--record"))
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with torch_threads(1), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:

@@ -18,6 +18,7 @@ from shmppo.policies.policy import WITHOUT_MINIBATCHES, TrainedPolicy, load_trai
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import EpisodeResult
 from shmppo.sampling.evaluation_opponents import RANDOM, EvaluationOpponent, FunctionOpponent
+from shmppo.utils.files import user_path
 from shmppo.utils.rng import opponent_generator
 
 
@@ -31,7 +32,7 @@ class PolicyOpponent(EvaluationOpponent):
     def begin(self, envs: AgentsVectorEnv, seed: int) -> None:
         """Begin an episode in every environment, with recurrent states of zero."""
         trained, count, distribution = self._trained, len(envs.handles), self._trained.task.distribution
-        low = envs.handles[0].index % trained.config.inference_rows
+        low = envs.handles[0].index
         self._playing = np.zeros(count, bool)
         self._actor = Actor(trained.config, trained.model, distribution, envs.obs, low=low, active=self._playing)
         self._actor.load(trained.obs_mean, trained.obs_scale)
@@ -53,6 +54,11 @@ class PolicyOpponent(EvaluationOpponent):
 
 ANY = "any"
 """The seat that the seed draws for each episode."""
+
+
+def absolute_opponent(name: str) -> str:
+    """Return the name of an opponent. A directory is absolute, because the user's code may change the working one."""
+    return str(user_path(name, "--opponent")) if name != RANDOM and Path(name).exists() else name
 
 
 def load_opponent(

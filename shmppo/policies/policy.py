@@ -20,6 +20,7 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
+from shmppo.envs.wrappers import MASK_KEY
 from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
@@ -189,8 +190,8 @@ class Policy:
             list of n actions if they are tuples or dictionaries, or if n is 0), states [n, S].
 
         Raises:
-            ValueError: if the observation does not belong to the space on which the policy was trained, or if the state
-                has another shape or type. Both must be finite.
+            ValueError: if the observation does not belong to the space on which the policy was trained, if its mask
+                allows no action, or if the state has another shape or type. Both must be finite.
         """
         needed = self._trained.model.needed_leaves
         leaves = self._trained.task.observation.leaves
@@ -213,6 +214,9 @@ class Policy:
             self._obs[i][:] = leaves[i].to_storage(value, batch)
         if not all(np.isfinite(values).all() for values in (state, *self._obs)):
             raise ValueError("obs or state is not finite; correct the observation")
+        # Agents that wait for their turn have no action.
+        if self._trained.model.has_mask and not self.config.agents and not self._obs[-1].any(axis=1).all():
+            raise ValueError(f"obs[{MASK_KEY!r}] allows no action; correct the observation")
         if self.config.hidden_indices:
             self._obs[0][:, list(self.config.hidden_indices)] = 0.0
         self._actor.states[:] = state

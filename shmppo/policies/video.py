@@ -106,7 +106,8 @@ class VideoRecorder:
             if self._writer is None:
                 self._writer = self._open(fps)
             self._writer.append_data(frame)
-        except (OSError, ValueError, TypeError) as error:  # the disk is full, or the size or type of the frame changed
+        # The disk is full, the size or type of the frame has changed, or there is no ffmpeg.
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ConfigError(
                 f"--video {self.path} cannot be written: {error}; name another file, or make sure that all frames have "
                 "the same size, [height, width, 3], and are uint8"

@@ -266,6 +266,14 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
         evaluate(run_dir, video=tmp_path / "a.mp4")
 
 
+def test_an_mp4_without_ffmpeg_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    monkeypatch.delenv("IMAGEIO_FFMPEG_EXE", raising=False)
+    monkeypatch.setattr(ffmpeg._utils, "_get_ffmpeg_exe", lambda: None)
+    with VideoRecorder(tmp_path / "a.mp4") as recorder, pytest.raises(ConfigError, match=r"written: No ffmpeg exe"):
+        recorder.add(np.zeros((8, 8, 3), np.uint8), 30)
+
+
 @pytest.mark.parametrize("name", ["record.npz", "video.gif", "video.mp4"])
 def test_files_that_cannot_be_written_are_refused_before_the_first_step(
     name: str, run_dir: Path, tmp_path: Path

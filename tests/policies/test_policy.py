@@ -121,6 +121,16 @@ def test_the_observation_of_an_agent_has_the_same_name_with_all_flags(flags: tup
     assert input_names(config, inspect_task(config).observation) == ["obs", *added]
 
 
+def test_a_mask_that_allows_no_action_is_refused(tmp_path: Path) -> None:
+    train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), **CASES["masks"]))
+    policy = load_policy(tmp_path / "run")
+    observation = make_environment(policy.config).reset(seed=0)[0]
+    observation["action_mask"] = np.zeros(7, np.uint8)
+    for obs in (observation, stacked([observation] * 2)):
+        with pytest.raises(ValueError, match=r"^obs\['action_mask'\] allows no action; correct the observation$"):
+            policy.act(obs)
+
+
 def test_hidden_numbers_of_an_observation_are_not_seen(tmp_path: Path) -> None:
     train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), **CASES["vector"]))
     policy = load_policy(tmp_path / "run")

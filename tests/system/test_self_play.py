@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from agent_environments import Nim
 from conftest import TESTS, sampled
 from helpers import Saboteur, assert_refused, long_after
 from public_helpers import csv_rows
@@ -353,6 +355,25 @@ def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as
 
     assert scores(1, 2) == {1: ["-", "50.0", "50.0"], 2: ["-", "50.0", "50.0"]}
     assert scores(0, 1, 2) == scores(2, 0, 1)
+
+
+def test_an_environment_may_change_the_directory_of_relative_paths(
+    run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(run["run_dir"], tmp_path / name)
+
+    def initialize(env: Nim, *arguments: Any, original: Any = Nim.__init__, **named: Any) -> None:
+        os.chdir(TESTS)
+        original(env, *arguments, **named)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Nim, "__init__", initialize)
+    assert evaluate("one", opponent="two", episodes=1, trust=TRUST).episodes
+    os.chdir(tmp_path)
+    options = EvaluateConfig(run_dir=(Path("one"), Path("two")), round_robin=True, trust=TRUST)
+    lines = _round_robin(options, {"episodes": 1, "trust": TRUST}).splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["one", "two"]
 
 
 def test_a_round_robin_needs_a_game_of_two(tmp_path: Path) -> None:
