@@ -15,6 +15,7 @@ from shmppo.bench.measured_run import PARTS, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
+from shmppo.storage.run_directory import config_error_if_unwritable
 from shmppo.utils.files import make_parent_directory, user_path
 from shmppo.utils.machine import usable_cores
 
@@ -140,8 +141,9 @@ def report(options: Scaling) -> list[dict[str, Any]]:
     make_parent_directory(out, "--out")  # fail before the measurement, not after it
     rows = _measure_all(options)
     add_scaling(rows)
-    _write(out, rows)
     print(table(rows))
+    with config_error_if_unwritable(out):
+        _write(out, rows)
     print(options.out)
     return rows
 

@@ -90,14 +90,13 @@ def in_processes(measure: Callable[[TrainConfig], float], config: TrainConfig, c
 
 def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
     """Measure bare simulator steps per second in this process: mj_step for MuJoCo, else `env.unwrapped.step`."""
-    import mujoco
-
     if config.env_id in gymnasium.registry:  # EnvPool uses the same simulator
         config = dataclasses.replace(config, env_backend="gymnasium")
     env: Any = make_environment(config).unwrapped
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(256)]
     if hasattr(env, "model") and hasattr(env, "frame_skip"):
+        import mujoco
 
         def step(k: int) -> None:
             env.data.ctrl[:] = actions[k % 256]

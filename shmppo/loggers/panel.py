@@ -80,26 +80,27 @@ def _return_line(status: RunStatus, width: int) -> Text:
 def _metrics(row: dict[str, float], status: RunStatus, width: int) -> Table:
     """Build the table of metrics: two to four pairs of name and value per line."""
     failed = f" + {row['failed_episodes']:,.0f} failed" if row["failed_episodes"] > 0 else ""
-    cells = status.info | {
-        "length (100)": number(row["length_mean_100"]),
-        "episodes": f"{row['episodes']:,.0f}{failed}",
-        "steps/s": f"{row['steps_per_second']:,.0f}",
-        "memory": f"{status.memory / 2**20:,.0f} MiB" if status.memory else "-",
-        "approx KL": number(row["approx_kl"]),
-        "clip fraction": number(row["clip_fraction"]),
-        "entropy": number(row["entropy"]),
-        "explained var.": number(row["explained_variance"]),
-        "policy loss": number(row["policy_loss"]),
-        "value loss": number(row["value_loss"]),
-        "gradient norm": number(row["gradient_norm"]),
-        "learning rate": f"{row['learning_rate']:.2e}",
-    }
+    cells = [
+        *status.info.items(),
+        ("length (100)", number(row["length_mean_100"])),
+        ("episodes", f"{row['episodes']:,.0f}{failed}"),
+        ("steps/s", f"{row['steps_per_second']:,.0f}"),
+        ("memory", f"{status.memory / 2**20:,.0f} MiB" if status.memory else "-"),
+        ("approx KL", number(row["approx_kl"])),
+        ("clip fraction", number(row["clip_fraction"])),
+        ("entropy", number(row["entropy"])),
+        ("explained var.", number(row["explained_variance"])),
+        ("policy loss", number(row["policy_loss"])),
+        ("value loss", number(row["value_loss"])),
+        ("gradient norm", number(row["gradient_norm"])),
+        ("learning rate", f"{row['learning_rate']:.2e}"),
+    ]
     pairs = 2 if width < 110 else 3 if width < 150 else 4
     table = Table.grid(expand=True, padding=(0, 1, 0, 0))
     for _ in range(pairs):
         table.add_column(width=14, style="bold", no_wrap=True)
         table.add_column(ratio=1, no_wrap=True)
-    texts = [text for pair in cells.items() for text in pair]
+    texts = [Text(text) for pair in cells for text in pair]  # names of the user may contain "["
     for k in range(0, len(texts), 2 * pairs):
         table.add_row(*texts[k : k + 2 * pairs])
     return table

@@ -165,6 +165,7 @@ _TRACKERS: dict[str, Callable[[], Logger]] = {"tensorboard": TensorBoard, "wandb
 def make_trackers(config: TrainConfig) -> list[Logger]:
     """Make the loggers that --track names. Raises ConfigError if the library of one is not installed."""
     for name in config.track:
-        if importlib.util.find_spec(name) is None:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a directory of this name has no origin
             raise ConfigError(f"--track {name} needs the library {name}; pip install 'shmppo[{name}]'")
     return [_TRACKERS[name]() for name in config.track]

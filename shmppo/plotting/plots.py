@@ -91,12 +91,15 @@ def draw_groups(axis: Axes, groups: Groups, column: str, over: str) -> None:
         column: name of the column to draw.
         over: name of the column of the x axis.
     """
-    for i, (name, members) in enumerate(groups.items()):
-        curve = aggregate(members, column, over)
-        if curve is not None:
+    curves = [aggregate(members, column, over) for members in groups.values()]
+    for i, (name, curve) in enumerate(zip(groups, curves, strict=True)):
+        color = COLORS[i % len(COLORS)]
+        if curve is None:
+            axis.plot([], [], color=color, label=name)  # the legend has all groups
+        else:
             # Earlier curves are wider, so that equal curves on top of each other stay visible.
-            draw_aggregate(axis, curve, name, COLORS[i % len(COLORS)], 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
-    if not axis.lines:
+            draw_aggregate(axis, curve, name, color, 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
+    if not any(curves):
         axis.text(0.5, 0.5, "no values yet", transform=axis.transAxes, horizontalalignment="center")
     group_thousands(axis)
     label(axis, AXIS_LABELS[over], AXIS_LABELS.get(column, column))

@@ -13,7 +13,7 @@ import pytest
 from public_helpers import csv_rows
 
 from shmppo.bench.measured_run import PARTS, MeasuredRun
-from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, plan, serial_fraction, table
+from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, plan, report, serial_fraction, table
 from shmppo.errors import ConfigError
 from shmppo.utils.phase_timer import PHASES
 
@@ -68,6 +68,21 @@ def test_the_parts_of_an_iteration_add_up_to_all_phases() -> None:
     wait, publish, reduce = (2.0 ** PHASES.index(phase) for phase in ("wait", "publish", "reduce"))
     assert parts["communication"] == publish + reduce + 0.5
     assert parts["waiting"] == wait - 0.5
+
+
+def test_the_table_is_printed_before_a_file_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = dict.fromkeys(COLUMNS, 1.0) | {"mode": "weak", "learning": "sharded"}
+
+    def measure_all(options: Scaling) -> list[dict[str, Any]]:
+        options.out.parent.rmdir()
+        return [row]
+
+    monkeypatch.setattr("shmppo.bench.scaling._measure_all", measure_all)
+    with pytest.raises(ConfigError, match=r"scaling\.csv cannot be written: No such file or directory; "):
+        report(Scaling(out=tmp_path / "new" / "scaling.csv"))
+    assert table([row]) in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from shmppo.bench.measured_run import measured_run
-from shmppo.bench.throughput import Throughput, report, throughput, utilization
+from shmppo.bench.throughput import Throughput, report, simulator_rate, throughput, utilization
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.phase_timer import PHASES
 
@@ -39,6 +40,11 @@ def test_the_shards_are_those_of_the_run() -> None:
     """For a custom network, the run chooses torch instead of the kernels, and with it fewer shards."""
     config = dataclasses.replace(SMALL, network="networks:leaky", num_envs=16)
     assert (config.shards, throughput(config, 4)["shards"]) == (4, 1)
+
+
+def test_only_environments_of_mujoco_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    assert simulator_rate(SMALL, seconds=0.01) > 0
 
 
 @pytest.mark.long

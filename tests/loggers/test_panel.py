@@ -76,6 +76,15 @@ def test_the_first_three_metrics_of_info_are_shown(width: int) -> None:
     assert "is_success 0.250  reward/a_very_long_name 1,000,000  third -  " in row_line(status)
 
 
+def test_metrics_of_info_may_have_any_name() -> None:
+    status = status_of()
+    status.add(LARGE | {"info/x [bold]": 7.0, "info/memory": 0.125, "info/entropy": 2.5}, [0.5, 0.5], 2**30)
+    text = "\n".join(lines_of(status, 200))
+    assert "x [bold]" in text
+    for shown in ("0.125", "2.50", "1,024 MiB"):
+        assert shown in text
+
+
 @pytest.mark.parametrize("failed", [0, 1370])
 def test_failed_episodes_are_shown(failed: int) -> None:
     status = status_of()

@@ -204,6 +204,19 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_directory_with_the_name_of_a_tracker_is_no_library(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigError, match=rf"--track {name} needs the library {name}; pip install"):
+        make_trackers(TrainConfig(track=(name,)))  # type: ignore[arg-type]
+
+
 def test_a_logger_that_changes_its_row_does_not_change_that_of_others() -> None:
     rows = []
 

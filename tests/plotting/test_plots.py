@@ -139,6 +139,15 @@ def test_panels_keep_their_size_whatever_the_length_of_the_legend(tmp_path: Path
     np.testing.assert_allclose(heights[2:], heights[:2], rtol=0.1)
 
 
+def test_the_legend_names_a_group_without_a_return(tmp_path: Path) -> None:
+    groups = {name: [read_run(written_run(tmp_path / name, iterations=n))] for name, n in (("none", 2), ("some", 4))}
+    figure = draw_overview(groups, "env_steps")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "some"]
+    assert "no values yet" not in [text.get_text() for text in figure.axes[0].texts]
+    figure = draw_overview({"none": groups["none"]}, "env_steps")
+    assert "no values yet" in [text.get_text() for text in figure.axes[0].texts]
+
+
 def test_the_command_takes_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
