@@ -59,20 +59,12 @@ class SpinWait:
     def __init__(self) -> None:
         self._paused_until = 0.0
 
-    def __call__(self, done: Callable[[], bool], seconds: float = SPIN_SECONDS) -> bool:
-        """Spin until `done()` is true.
-
-        Args:
-            done: the condition.
-            seconds: maximum time to spin.
-
-        Returns:
-            Whether the condition was true within this time.
-        """
+    def __call__(self, done: Callable[[], bool]) -> bool:
+        """Spin until `done()` is true, for up to SPIN_SECONDS. Return whether it was."""
         now = time.monotonic()
         if now < self._paused_until:
             return done()
-        deadline = now + seconds
+        deadline = now + SPIN_SECONDS
         while not done():
             before, now = now, time.monotonic()
             if now - before > CONTENDED_SECONDS:
@@ -218,10 +210,6 @@ class LearnerMailbox:
         """Set the queue that wakes up a worker. Each new process has its own queue."""
         self._queues[worker] = queue
 
-    def sequence_number(self, worker: int) -> int:
-        """Return the sequence number of the last command to a worker: the number of commands so far."""
-        return int(self._commands[worker, 0])
-
     def send(self, worker: int, command: Command) -> None:
         """Send a command to a worker, and wake it up if it blocks."""
         row = self._commands[worker]
@@ -257,27 +245,17 @@ class LearnerMailbox:
 class WorkerMailbox:
     """A worker's side: receives commands and acknowledges them."""
 
-    def __init__(
-        self,
-        control: Control,
-        worker: int,
-        sequence_number: int,
-        commands: PipeQueue,
-        reports: PipeQueue,
-        *,
-        spins: bool,
-    ) -> None:
-        """Create the mailbox of one worker.
+    def __init__(self, control: Control, worker: int, commands: PipeQueue, reports: PipeQueue, *, spins: bool) -> None:
+        """Create the mailbox of one worker, which ignores the commands before: those to its predecessor.
 
         Args:
-            sequence_number: of the last command to the predecessor of this worker; 0 without one.
             spins: whether to spin between minibatches. It needs a core for each worker.
         """
         self._row = control.commands[worker]
         self._acknowledged = control.acknowledged[worker : worker + 1]
         self._blocked = control.worker_blocked[worker : worker + 1]
         self._learner_blocked = control.learner_blocked
-        self._sequence_number = sequence_number
+        self._sequence_number = int(self._row[0])
         self._commands, self._reports = commands, reports
         self._spin_wait = SpinWait() if spins else None
         self._in_update = False

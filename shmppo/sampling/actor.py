@@ -96,7 +96,6 @@ class Actor:
         obs: Sequence[np.ndarray],
         *,
         low: int,
-        noise_steps: int = 1,
         active: np.ndarray | None = None,
     ) -> None:
         """Allocate the memory. Call `load` before the first step.
@@ -105,7 +104,6 @@ class Actor:
             model: the network that learns; its parameters must not move.
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
             low: index of the first environment of the range.
-            noise_steps: number of steps of noise that `load_noise` takes.
             active: bool [own], the rows whose states change at a step; the caller writes it. None: all.
         """
         self._distribution, self._obs, self._active = distribution, obs, active
@@ -123,7 +121,6 @@ class Actor:
         else:
             self._network = TorchActing(model, self._inputs, statistics, low=low, rows=config.inference_rows)
         self.states: np.ndarray = self._network.state
-        self._noise = np.zeros((noise_steps, count, distribution.noise_size), np.float32)
 
     def load(self, obs_mean: np.ndarray, obs_scale: np.ndarray) -> None:
         """Read the current weights of the model, and copy the statistics that normalize observations.
@@ -147,14 +144,14 @@ class Actor:
         return self._network.values[:, 0]
 
     def load_noise(self, noise: np.ndarray) -> None:
-        """Copy the noise of the next steps, float32 [noise_steps, own, noise_size]."""
-        self._noise[:] = noise
+        """Set the noise of the next steps, float32 [steps, own, noise_size]. It is not copied."""
+        self._noise = noise
 
     def act(self, step: int | None = 0) -> np.ndarray:
         """Act on the current observations, and update the recurrent states. Call it in inference mode.
 
         Args:
-            step: index of the step whose noise is used, 0 … noise_steps − 1. None: take the most likely actions.
+            step: index of the step whose noise is used. None: take the most likely actions.
 
         Returns:
             The actions, float32 [own, A].

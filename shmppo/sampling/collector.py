@@ -151,14 +151,11 @@ class Collector:
         self._own = slice(columns.start, columns.stop)
         begun = np.max([carry.episode[self._own] for carry in buffers.carries], axis=0) + 1
         self._envs = make_vector_env(config, task, columns.start, columns.stop, begun.tolist())
-        count, steps = len(columns), config.rollout_steps
-        active = self._envs.active
-        self._actor = Actor(
-            config, model, task.distribution, self._envs.obs, low=columns.start, noise_steps=steps, active=active
-        )
+        count, envs = len(columns), self._envs
+        self._actor = Actor(config, model, task.distribution, envs.obs, low=columns.start, active=envs.active)
         self._rollout = own_columns(buffers.rollout, self._own)
         self._first = np.ones(count, bool)
-        self._params = np.zeros((steps, count, task.distribution.num_params), np.float32)
+        self._params = np.zeros((config.rollout_steps, count, task.distribution.num_params), np.float32)
         self._sequences = SequenceStarts(config, count)
         teacher = task.teacher
         self._teacher = TeacherActor(teacher, task.distribution, count, columns.start) if teacher else None
@@ -175,7 +172,7 @@ class Collector:
         """
         self._load_options()
         self._envs.reset_all(0)
-        self._write_carry(self._buffers.carries[0])
+        self._write_carry(self._buffers.carries[0], self._own)
 
     @torch.inference_mode()
     def restore(self, iteration: int, episodes: list[EpisodeInProgress]) -> tuple[int, ...]:
@@ -195,19 +192,10 @@ class Collector:
         self._progress[:] = iteration * self._config.rollout_steps, 0
         self._load_options()
         restored = self._envs.restore([self._to_restore(episode, carry) for episode in episodes], self._progress[1:])
-        lost = [i for i, succeeded in enumerate(restored) if not succeeded]
-        for i in lost:
-            n = episodes[i].env_index
-            for carried, obs in zip(carry.obs, self._envs.obs, strict=True):
-                carried[n] = obs[i]
-            carry.first[n] = True
-            carry.state[n] = 0.0
-            carry.episode[n] = self._envs.handles[i].episode
-            carry.episode_return[n] = 0.0
-            carry.episode_length[n] = 0
-            carry.episode_info[n] = self._envs.info.combined[i]
-            carry.episode_hash[n] = self._envs.hashes[i]
-        return tuple(episodes[i].env_index for i in lost)
+        lost = tuple(one.env_index for one, succeeded in zip(episodes, restored, strict=True) if not succeeded)
+        for n in lost:  # before the first rollout, all episodes are new and all recurrent states are zero
+            self._write_carry(carry, slice(n, n + 1))
+        return lost
 
     def _to_restore(self, episode: EpisodeInProgress, carry: Carry) -> EpisodeToRestore:
         """Describe an episode in progress for the environments."""
@@ -267,7 +255,7 @@ class Collector:
             before, after = (self._buffers.carries[i % 2].teacher_state[self._own] for i in (iteration, iteration + 1))
             after[:] = self._teacher.act(rollout, t + 1, before, self._progress[1:])
         timer.switch("other")
-        self._write_carry(self._buffers.carries[(iteration + 1) % 2])
+        self._write_carry(self._buffers.carries[(iteration + 1) % 2], self._own)
         self._buffers.control.finished_rollouts[self._own] = iteration + 1
 
     def _steps(self, iteration: int) -> Iterable[int]:
@@ -281,7 +269,7 @@ class Collector:
     def _begin_rollout(self, iteration: int) -> None:
         """Load the weights, the statistics, and the carry, and draw the noise of the rollout."""
         config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
-        self._load_weights()
+        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         self._load_options()
         self._rollout.bootstrap[:] = 0.0
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
@@ -309,14 +297,10 @@ class Collector:
         if self._config.env_schedule is not None:
             self._envs.options = read_options(self._buffers.published.reset_options)
 
-    def _load_weights(self) -> None:
-        """Load the current weights, and the statistics that normalize observations."""
-        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
-
     @torch.inference_mode()
     def refresh_states(self) -> None:
         """Recompute the stored states of the own environments. The next rollout starts from the carry in any case."""
-        self._load_weights()
+        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         refresh_states(self._config, self._actor, self._envs.obs, self._rollout, self._progress[1:])
 
     def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
@@ -374,17 +358,17 @@ class Collector:
                     mean, m2 = column_moments(leaf[: rollout.valid_steps[i], i])
                     rollout.obs_moments[i, 0, part], rollout.obs_moments[i, 1, part] = mean, m2
 
-    def _write_carry(self, carry: Carry) -> None:
-        """Write the current state of the environments and the recurrent states into the own columns of `carry`."""
-        own, envs = self._own, self._envs
+    def _write_carry(self, carry: Carry, columns: slice) -> None:
+        """Write the state of some own environments and their recurrent states into their columns of `carry`."""
+        envs, own = self._envs, slice(columns.start - self._own.start, columns.stop - self._own.start)
         for carried, obs in zip(carry.obs, envs.obs, strict=True):
-            carried[own] = obs
-        carry.first[own] = self._first
-        carry.episode_return[own] = envs.returns
-        carry.episode_length[own] = envs.lengths
-        carry.episode_info[own] = envs.info.combined
-        carry.episode_hash[own] = envs.hashes
-        carry.episode[own] = [handle.episode for handle in envs.handles]
-        for handle, snapshot in zip(envs.handles, carry.snapshot[own], strict=True):
+            carried[columns] = obs[own]
+        carry.first[columns] = self._first[own]
+        carry.episode_return[columns] = envs.returns[own]
+        carry.episode_length[columns] = envs.lengths[own]
+        carry.episode_info[columns] = envs.info.combined[own]
+        carry.episode_hash[columns] = envs.hashes[own]
+        carry.episode[columns] = [handle.episode for handle in envs.handles[own]]
+        for handle, snapshot in zip(envs.handles[own], carry.snapshot[columns], strict=True):
             handle.save_snapshot(snapshot)
-        carry.state[own] = self._actor.states
+        carry.state[columns] = self._actor.states[own]

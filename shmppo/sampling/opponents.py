@@ -46,7 +46,7 @@ class Opponents:
             move_parameters(model, torch.from_numpy(buffers.published.opponents[slot]), keep=False)
             obs = [np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in envs.obs]
             low = (config.first_row + columns[rows[0]]) // size // config.slots * size
-            actor = Actor(config, model, distribution, obs, low=low, noise_steps=config.rollout_steps)
+            actor = Actor(config, model, distribution, obs, low=low)
             self._opponents.append(_Opponent(slot, rows, obs, actor))
 
     def load(self, noise: np.ndarray) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,8 +65,7 @@ class Pool:
         self.restarts = 0
         self._config, self._task, self._buffers = config, task, buffers
         self._actions, self._forget = actions, forget
-        self._collector: Collector | None = None
-        self._evaluation: EvaluationShare | None = None
+        self._opened = ExitStack()
         self._shards = range(config.shards)
 
     def start(self, model: ActorCritic) -> None:
@@ -83,14 +82,15 @@ class Pool:
         progress = self._buffers.control.progress[0]
         columns = range(self._config.rows)
         with torch_threads(1), self._hints():
-            collector = Collector(self._config, self._task, model, self._buffers, columns, progress)
-            self._collector = collector
+            self._collector = Collector(self._config, self._task, model, self._buffers, columns, progress)
+            self._opened.callback(self._collector.close)
             episodes = range(len(self._config.own_eval_episodes))
             self._evaluation = EvaluationShare(self._config, self._task, model, self._buffers, episodes, progress)
+            self._opened.callback(self._evaluation.close)
             if not self._actions.iteration:
-                collector.start()
+                self._collector.start()
                 return
-            for n in collector.restore(self._actions.iteration, self._actions.episodes(columns)):
+            for n in self._collector.restore(self._actions.iteration, self._actions.episodes(columns)):
                 self._forget(n)
 
     def create_gradients(self, model: ActorCritic) -> None:
@@ -120,7 +120,6 @@ class Pool:
             EnvError: if an environment raises (without workers).
             WorkerError: if a worker fails and has been replaced too often.
         """
-        assert self._collector is not None
         began = self.timer.switch("inference")
         with torch_threads(1), self._hints():
             self._collector.collect(iteration, self.timer)
@@ -133,7 +132,6 @@ class Pool:
         Raises:
             WorkerError: if a worker fails and has been replaced too often.
         """
-        assert self._collector is not None
         self.timer.switch("inference")
         with torch_threads(1):
             self._collector.refresh_states()
@@ -154,7 +152,6 @@ class Pool:
             ShmppoError: if an environment raises (without workers).
             WorkerError: if a worker fails and has been replaced too often.
         """
-        assert self._evaluation is not None
         with torch_threads(1):
             self._evaluation.play(iteration)
 
@@ -186,10 +183,7 @@ class Pool:
 
     def close(self, grace: float = 2.0) -> None:
         """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
-        for part in (self._collector, self._evaluation):
-            if part is not None:
-                part.close()
-        self._collector = self._evaluation = None
+        self._opened.close()
 
 
 def hint_at_skipping(error: ShmppoError, config: TrainConfig) -> None:

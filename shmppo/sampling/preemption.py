@@ -57,7 +57,7 @@ class Preemption:
         finally:
             finished.set()
             thread.join()
-        self._process_group.count(_key(iteration), 1)
+        self._process_group.count(f"finished/{iteration}", 1)
 
     def _poll(self, iteration: int, finished: threading.Event) -> None:
         """Write `stop_early` once enough have finished. Return then, or when this rank has finished its rollout."""
@@ -65,13 +65,9 @@ class Preemption:
         try:
             while not finished.wait(pause):
                 workers = float(np.mean(self._finished_rollouts[self._first_columns] > iteration))
-                ranks = self._process_group.count(_key(iteration), 0) / self._process_group.size
+                ranks = self._process_group.count(f"finished/{iteration}", 0) / self._process_group.size
                 if max(workers, ranks) >= self._fraction:
                     self._stop_early[0] = iteration + 1
                     return
         except RankError as error:  # the next collective operation raises an error that says more
             log.warning("preemption: %s", error)
-
-
-def _key(iteration: int) -> str:
-    return f"finished/{iteration}"

@@ -43,6 +43,7 @@ from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.logs import log_to
+from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import full_precision
 from shmppo.utils.user_code import FAILURES, describe_error, user_traceback
@@ -67,14 +68,6 @@ class WorkerSetup:
     """Whether the worker spins between minibatches before it blocks. It does if each worker has a core."""
     index: int = 0
     """w, index of the worker."""
-    columns: range = range(0)
-    """Environments that the worker steps."""
-    shards: range = range(0)
-    """Shards of each minibatch whose gradients the worker computes."""
-    episodes_to_evaluate: range = range(0)
-    """Episodes of each evaluation that the worker plays."""
-    sequence_number: int = 0
-    """Sequence number of the last command that was sent to this worker's predecessor."""
     iteration: int = 0
     """The iteration that is collected next."""
     episodes: list[EpisodeInProgress] | None = None
@@ -111,23 +104,25 @@ def _failed(error: BaseException) -> Failed:
 
 def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     """Create the environments and the network, send Ready, and carry out commands until the worker has to end."""
-    config, task, own = setup.config, setup.task, setup.columns
+    config, task, index = setup.config, setup.task, setup.index
+    shards = partition(config.shards, config.num_workers, index)
+    episodes = partition(len(config.own_eval_episodes), config.num_workers, index)
     buffers = SharedBuffers(setup.fields, setup.memory)
     model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
-    progress = buffers.control.progress[setup.index]
-    collector = Collector(config, task, model, buffers, own, progress)
+    progress = buffers.control.progress[index]
+    collector = Collector(config, task, model, buffers, config.columns(index), progress)
     gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
-    optimizer = Optimizer(config, buffers, setup.index, config.num_workers)
-    evaluation = EvaluationShare(config, task, model, buffers, setup.episodes_to_evaluate, progress)
-    seconds = buffers.timings.phase_seconds[setup.index]
-    interval = buffers.timings.command_interval[setup.index]
+    optimizer = Optimizer(config, buffers, index, config.num_workers)
+    evaluation = EvaluationShare(config, task, model, buffers, episodes, progress)
+    seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
+    # Before Ready, after which the learner may send a command.
+    mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
     if setup.episodes is None:
         collector.start()
         reports.put(Ready())
     else:
         reports.put(Ready(collector.restore(setup.iteration, setup.episodes)))
-    mailbox = WorkerMailbox(buffers.control, setup.index, setup.sequence_number, commands, reports, spins=setup.spins)
     timer = PhaseTimer()
     while (command := mailbox.receive()) is not None:
         torch.set_num_threads(1)  # the code of an environment may have changed it, and the precision
@@ -150,7 +145,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
             optimizer.step()
         else:
             timer.switch("gradient")
-            gradients.compute(command.epoch, command.minibatch, setup.shards)
+            gradients.compute(command.epoch, command.minibatch, shards)
         interval[1] = timer.switch("other")
         seconds[:] = timer.reset()
         mailbox.acknowledge()

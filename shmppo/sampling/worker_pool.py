@@ -111,17 +111,8 @@ class WorkerPool(Pool):
 
     def _start(self, index: int) -> WorkerProcess:
         """Start worker `index`. It begins the first episodes of its environments, or restores those in progress."""
-        config = self._config
-        setup = dataclasses.replace(
-            self._setup,
-            index=index,
-            columns=config.columns(index),
-            shards=partition(config.shards, config.num_workers, index),
-            episodes_to_evaluate=partition(len(config.own_eval_episodes), config.num_workers, index),
-            sequence_number=self._mailbox.sequence_number(index),
-            iteration=self._actions.iteration,
-            episodes=self._actions.episodes(config.columns(index)) if self._must_restore(index) else None,
-        )
+        episodes = self._actions.episodes(self._config.columns(index)) if self._must_restore(index) else None
+        setup = dataclasses.replace(self._setup, index=index, iteration=self._actions.iteration, episodes=episodes)
         worker = WorkerProcess(self._context, setup)
         self._mailbox.connect(index, worker.commands)
         return worker
@@ -357,10 +348,7 @@ def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | W
         if starting:
             return WorkerError(f"worker {worker.index} died while it started: {reason}")
         return WorkerError(f"worker {worker.index} died: {reason}")
-    try:
-        report = worker.reports.get()
-    except (EOFError, OSError):
-        return WorkerError(f"worker {worker.index} died while it was writing a report")
+    report = worker.reports.get()
     if isinstance(report, Failed):
         message = f"worker {worker.index} failed: {report.message}"
         return WorkerError(message, report.env_index, details=report.details)

@@ -59,11 +59,11 @@ def test_the_division_of_environments_changes_no_bit(core: str, layers: int, sep
     assert len(set(results)) == 1
 
 
-def make_actor(kernel: Any, obs: np.ndarray, noise_steps: int = 1) -> tuple[Actor, torch.nn.Module]:
+def make_actor(kernel: Any, obs: np.ndarray) -> tuple[Actor, torch.nn.Module]:
     """An actor with an LSTM for the environments 5 … 17, in three inference batches of 8 rows."""
     config, model = small_network("lstm", 1)
     config = dataclasses.replace(config, kernel=kernel)
-    actor = Actor(config, model, DISTRIBUTION, [obs], low=5, noise_steps=noise_steps)
+    actor = Actor(config, model, DISTRIBUTION, [obs], low=5)
     actor.load(np.full(OBS_SIZE, 0.5, np.float32), np.full(OBS_SIZE, 2.0, np.float32))
     return actor, model
 
@@ -73,7 +73,7 @@ def make_actor(kernel: Any, obs: np.ndarray, noise_steps: int = 1) -> tuple[Acto
 def test_an_actor_normalizes_samples_and_updates_its_states(kernel: str) -> None:
     rng = np.random.default_rng(0)
     obs, noise = rng.random((13, OBS_SIZE), np.float32), rng.standard_normal((2, 13, ACTION_SIZE), np.float32)
-    actor, model = make_actor(kernel, obs, noise_steps=2)
+    actor, model = make_actor(kernel, obs)
     actor.load_noise(noise)
     actor.states[:] = before = np.tanh(rng.standard_normal((13, 24), np.float32))
     actions, params = actor.act(1), actor.params.copy()
