@@ -29,9 +29,8 @@ class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptio
 
     def config(self, **changes: Any) -> TrainConfig:
         """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
-        own = {field.name for field in dataclasses.fields(TrainConfig)}
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in own}
-        return TrainConfig(**fields | changes)
+        names = {field.name for field in dataclasses.fields(TrainConfig)}
+        return TrainConfig(**{name: value for name, value in vars(self).items() if name in names} | changes)
 
     def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
         """Return `config` with another number of environments.
@@ -39,7 +38,7 @@ class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptio
         The number of minibatches changes too, so that the steps per minibatch stay as close as possible.
         """
         minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
-        return self.config(**{"num_envs": num_envs, "minibatches": minibatches} | changes)
+        return self.config(num_envs=num_envs, minibatches=minibatches, **changes)
 
 
 @dataclass(frozen=True)

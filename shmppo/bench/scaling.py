@@ -104,11 +104,9 @@ def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
         cores: fit the serial fraction only to rows with at most this many workers, because Amdahl's law does not
             describe workers that share a core. None: the cores of this machine.
     """
-    for mode, learning in dict.fromkeys((row["mode"], row["learning"]) for row in rows):
+    for mode, learning in dict.fromkeys((row["mode"], row["learning"]) for row in rows if row["mode"] != "envs"):
         group = [row for row in rows if (row["mode"], row["learning"]) == (mode, learning)]
         first = group[0]
-        if mode == "envs":
-            continue
         relative = np.array([row["workers"] / first["workers"] for row in group])
         seconds = np.array([row["iteration_seconds"] for row in group])
         fits = np.array([row["workers"] for row in group]) <= (usable_cores() if cores is None else cores)

@@ -104,18 +104,13 @@ class TensorBoard:
     """Logger for TensorBoard: metrics over env_steps, and the configuration as hyperparameters."""
 
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
-
+        tensorboard: Any = importlib.import_module("torch.utils.tensorboard")
         # TensorBoard drops the points after the checkpoint from which this run resumes.
         rows = complete_rows(run_dir / "metrics.csv") if iteration else []
         purge_step = int(float(rows[-1]["env_steps"])) + 1 if rows else None
-        # torch does not annotate these two, so give them a type.
-        make_writer: Callable[..., Any] = SummaryWriter
-        make_summaries: Callable[..., Any] = hparams
-        self._writer = make_writer(str(run_dir / "tensorboard"), purge_step=purge_step)
+        self._writer = tensorboard.SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge_step)
         plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in config.items()}
-        for summary in make_summaries(plain, {tracker_name("return_mean_100"): math.nan}):
+        for summary in tensorboard.summary.hparams(plain, {tracker_name("return_mean_100"): math.nan}):
             self._writer.file_writer.add_summary(summary)
 
     def log(self, row: Row) -> None:

@@ -24,8 +24,6 @@ from shmppo.spaces.observations import Leaf
 
 MIN_SIDES = {"nature": 36, "a3c": 20}
 """Minimum height and width in pixels, by encoder: on smaller images the last convolution has no output."""
-IMPALA_FEATURES = 256
-IMPALA_CHANNELS = (16, 32, 32)
 
 CLIP = 10.0
 """Limit of normalized observations and rewards."""
@@ -225,13 +223,13 @@ class ImpalaCnn(nn.Module):
     Each stage is a convolution, max pooling, and two residual blocks.
     """
 
-    features = IMPALA_FEATURES
+    features = 256
 
     def __init__(self, image: tuple[int, int, int], layer_norm: bool) -> None:
         super().__init__()
         channels, *sides = image
         stages: list[nn.Module] = []
-        for wider in IMPALA_CHANNELS:
+        for wider in (16, 32, 32):
             first = orthogonal(nn.Conv2d(channels, wider, 3, padding=1), math.sqrt(2))
             stages += [first, nn.MaxPool2d(3, stride=2, padding=1), _ResidualBlock(wider), _ResidualBlock(wider)]
             sides = [(side + 1) // 2 for side in sides]

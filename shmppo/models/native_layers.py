@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, SKIP, Layer, Rows, rows
+from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, Layer, Rows, rows
 from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
 from shmppo.models.encoders import Mlp
@@ -94,11 +94,9 @@ class LayerBuilder:
     def _add(self, kind: str, x: np.ndarray, y: np.ndarray, **fields: Any) -> None:
         """Append a layer that reads x and writes y. fields: of the layer."""
         layer = Layer(
-            kind=KINDS[kind], into_y=SET, into_by_x=SKIP, trains=self._gradients is not None,
-            inputs=x.shape[1], outputs=y.shape[1], x=rows(x), y=rows(y),
+            kind=KINDS[kind], trains=self._gradients is not None, inputs=x.shape[1], outputs=y.shape[1],
+            x=rows(x), y=rows(y), **{"into_y": SET} | fields,
         )  # fmt: skip
-        for name, value in fields.items():
-            setattr(layer, name, value)
         by_x, by_y = (self._derivatives.get(array.ctypes.data) for array in (x, y))
         if by_y is not None:
             layer.by_y = rows(by_y)

@@ -227,9 +227,3 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
     values = np.stack([np.interp(grid, x, y) for x, y in known])  # [runs, POINTS]
     low, high = bootstrap_interval(values)
     return Aggregate(grid, values.mean(axis=0), interquartile_mean(values), low, high, len(known))
-
-
-def phase_shares(run: Run, phases: tuple[str, ...]) -> np.ndarray:
-    """Compute the share of each phase in the time of each iteration, [phases, iterations]."""
-    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in phases])
-    return seconds / seconds.sum(axis=0)

@@ -15,7 +15,7 @@ import numpy as np
 from shmppo.config.checks import nearest, require
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, phase_shares, read_run
+from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, read_run
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 from shmppo.ppo.kl_profile import KLProfile, mean_profile, read_profiles
 from shmppo.utils.phase_timer import PHASES
@@ -58,7 +58,8 @@ def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: f
 
 def draw_phases(axis: Axes, run: Run, title: str) -> None:
     """Draw the share of each phase in the time of an iteration, over the run, as means over 50 equal parts."""
-    shares = phase_shares(run, PHASES)
+    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in PHASES])
+    shares = seconds / seconds.sum(axis=0)
     parts = np.array_split(np.arange(shares.shape[1]), min(50, shares.shape[1]))
     means = np.stack([shares[:, part].mean(axis=1) for part in parts], axis=1)  # [phases, parts]
     iterations = [run.columns["iteration"][part].mean() for part in parts]

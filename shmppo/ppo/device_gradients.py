@@ -55,13 +55,9 @@ class DeviceGradients(ShardGradients):
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             self._pin(buffers.memory)
-        self._host = GradientInputs.of(buffers)
-        self._inputs = GradientInputs(
-            obs=tuple(torch.zeros_like(leaf, device=device) for leaf in self._host.obs),
-            obs_mean=torch.zeros_like(self._host.obs_mean, device=device),
-            obs_scale=torch.zeros_like(self._host.obs_scale, device=device),
-            weights=torch.zeros_like(self._host.weights, device=device),
-        )
+        self._host = host = GradientInputs.of(buffers)
+        obs = tuple(torch.zeros_like(leaf, device=device) for leaf in host.obs)
+        self._inputs = GradientInputs(obs, *(torch.zeros_like(tensor, device=device) for tensor in host[1:]))
         self._host_gradients = torch.from_numpy(buffers.shard_results.gradients)
         self._device_gradients = torch.zeros_like(self._host_gradients, device=device)
         offsets, size = parameter_offsets(model)
@@ -73,13 +69,10 @@ class DeviceGradients(ShardGradients):
 
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Copy what has changed to the device, compute the gradients of some shards there, and copy them back."""
-        pairs: list[tuple[Tensor, Tensor]] = [(self._inputs.weights, self._host.weights)]
-        if epoch == minibatch == 0:
-            pairs += [
-                *zip(self._inputs.obs, self._host.obs, strict=True),
-                (self._inputs.obs_mean, self._host.obs_mean),
-                (self._inputs.obs_scale, self._host.obs_scale),
-            ]
+        inputs, host = self._inputs, self._host
+        pairs = [(inputs.weights, host.weights)]
+        if epoch == minibatch == 0:  # the observations and their statistics
+            pairs += zip([*inputs.obs, *inputs[1:3]], [*host.obs, *host[1:3]], strict=True)
         for target, source in pairs:
             target.copy_(source, non_blocking=True)
         self._device_gradients.zero_()

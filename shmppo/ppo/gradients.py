@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -118,20 +117,6 @@ class NativeGradients:
         self._network.backward(shards, order, bounds)
 
 
-@dataclass(frozen=True)
-class _Loss:
-    """The loss of each step; 0 where it does not count."""
-
-    by_params: np.ndarray
-    """Derivative with respect to the policy parameters, [R, O]."""
-    by_values: np.ndarray
-    """Derivative with respect to the values, [R]."""
-    terms: np.ndarray
-    """[R, 7], in the order of `LossTerms`. The auxiliary loss is added later."""
-    log_ratios: np.ndarray
-    """|log ratio|, [R]."""
-
-
 class ShardGradients:
     """Computes the gradients of shards with the current weights of `model`."""
 
@@ -196,7 +181,7 @@ class ShardGradients:
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
         index, active, counted, member = self._pack(sequences)
         params, values, *features = self._network.forward(active, index, self._initial_states(sequences))
-        loss = self._loss(params, values, index, counted, epoch, minibatch)
+        by_params, by_values, terms, log_ratios = self._loss(params, values, index, counted, epoch, minibatch)
         shard = np.searchsorted(cuts - cuts[0], member, side="right") - 1  # of each row
         order = np.argsort(shard, kind="stable")
         bounds = np.searchsorted(shard[order], np.arange(len(shards) + 1))
@@ -207,13 +192,13 @@ class ShardGradients:
             for s, rows in zip(shards, parts, strict=True):
                 rows = rows[counted[rows]]
                 at = index[rows]
-                loss.terms[rows, -1], by_features[0][rows] = self._auxiliary.compute(
+                terms[rows, -1], by_features[0][rows] = self._auxiliary.compute(
                     s, features[0][rows], at, self._actions[at], minibatches.step_targets[at, 1], steps
                 )
-        self._network.backward(shards, order, bounds, loss.by_params / steps, loss.by_values / steps, *by_features)
+        self._network.backward(shards, order, bounds, by_params / steps, by_values / steps, *by_features)
         for s, rows in zip(shards, parts, strict=True):
-            results.loss_terms[s] = np.add.reduce(loss.terms[rows], 0, np.float64) / steps
-            results.max_log_ratio[s] = np.maximum.reduce(loss.log_ratios[rows], initial=0.0)
+            results.loss_terms[s] = np.add.reduce(terms[rows], 0, np.float64) / steps
+            results.max_log_ratio[s] = np.maximum.reduce(log_ratios[rows], initial=0.0)
 
     def policy(self, sequences: np.ndarray) -> np.ndarray:
         """Compute the policy parameters at the steps of some sequences with the current weights, [steps, O].
@@ -240,7 +225,7 @@ class ShardGradients:
     @np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
     def _loss(
         self, params: np.ndarray, values: np.ndarray, index: np.ndarray, counted: np.ndarray, epoch: int, minibatch: int
-    ) -> _Loss:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Compute the loss terms and the derivatives of the loss for each step.
 
         Args:
@@ -248,6 +233,11 @@ class ShardGradients:
             values: [R].
             index: [R], of the steps.
             counted: bool [R], false at burn-in steps.
+
+        Returns:
+            (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], loss
+            terms [R, 7] in the order of `LossTerms`, without the auxiliary loss, |log ratio| [R]). All are 0 where a
+            step does not count.
         """
         config, distribution = self._config, self._distribution
         coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())
@@ -291,7 +281,7 @@ class ShardGradients:
         entropy = distribution.entropy(params)
         sums = [0 - objective, value_losses * weights, entropy * weights, kl, clipped, teacher_kl, np.zeros_like(kl)]
         terms = np.stack(sums, 1)
-        return _Loss(by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio))
+        return by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio)
 
     def _objective(
         self, log_prob: np.ndarray, ratios: np.ndarray, advantages: np.ndarray, weights: np.ndarray, clip: float

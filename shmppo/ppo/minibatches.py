@@ -256,12 +256,14 @@ class AdvantageSums:
         by_env = np.ascontiguousarray(advantages.T, dtype=np.float64)
         valid = np.arange(len(advantages)) < valid_steps[:, None]  # [N, T]
         starts = sequences[:, 1].astype(np.int64) * len(advantages) + sequences[:, 0]
-        self._mean = _mean_over_ranks(process_group, by_env[valid])
+        count = int(valid_steps.sum())
+        self._mean = _mean_over_ranks(process_group, by_env[valid], count)
         centered = np.where(valid, by_env - self._mean, 0.0).reshape(-1)
-        self._std = np.sqrt(_mean_over_ranks(process_group, np.square(centered), int(valid_steps.sum())))
+        squares = np.square(centered)
+        self._std = np.sqrt(_mean_over_ranks(process_group, squares, count))
         self._lengths = sequences[:, 2].astype(np.int64)
         self._sum = np.add.reduceat(centered, starts)
-        self._squares = np.add.reduceat(np.square(centered), starts)
+        self._squares = np.add.reduceat(squares, starts)
 
     def moments(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         """Return the number of steps, the sum, and the sum of squares of the advantages of each minibatch on this rank.
@@ -299,11 +301,7 @@ class AdvantageSums:
         return scales
 
 
-def _mean_over_ranks(process_group: ProcessGroup, numbers: np.ndarray, count: int | None = None) -> float:
-    """Return the mean of the numbers of all ranks.
-
-    count: by what to divide, if `numbers` also contains zeros that do not count. None: all numbers count.
-    """
-    count = len(numbers) if count is None else count
+def _mean_over_ranks(process_group: ProcessGroup, numbers: np.ndarray, count: int) -> float:
+    """Return the mean of the numbers of all ranks. count: how many of them count; the others are zero."""
     sums, counts = process_group.gather(np.array([numbers.sum(), count])).T
     return float(sums.sum() / counts.sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.parallel.shared_buffers import SharedBuffers
 
 
-@dataclass(frozen=True)
-class GradientInputs:
+class GradientInputs(NamedTuple):
     """The tensors that the network reads, on one device. The first two axes of the rollout are flattened."""
 
     obs: tuple[Tensor, ...]

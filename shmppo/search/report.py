@@ -56,9 +56,8 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         f"files          {short_path(directory)}: best.json, trials.csv, study.log (for optuna-dashboard)",
         "next, with a seed that the search has not used",
         f"{again} --seed {base.seed + options.seeds}",
+        *["the same command continues the running trials"] * bool(counts["running"]),
     ]
-    if counts["running"]:
-        lines.append("the same command continues the running trials")
     print("\n".join(lines))
 
 

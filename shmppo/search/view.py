@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
@@ -61,9 +60,7 @@ class SearchView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._shown = 0.0
         if kind is None:
             self.show(())

@@ -14,10 +14,9 @@ import pytest
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.plot import main
-from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, phase_shares, read_columns, read_run
+from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, read_columns, read_run
 from shmppo.plotting.plots import draw_metrics, draw_overview, plot_curves
 from shmppo.plotting.style import new_figure, save
-from shmppo.utils.phase_timer import PHASES
 
 
 def texts(svg: Path) -> list[str]:
@@ -180,12 +179,6 @@ def test_an_incomplete_row_is_left_out(tmp_path: Path) -> None:
     columns = read_columns(file)
     np.testing.assert_array_equal(columns["iteration"], [1, 2])
     np.testing.assert_array_equal(columns["approx_kl"], [0.5, np.nan])
-
-
-def test_the_shares_of_the_phases_add_up_to_one(tmp_path: Path) -> None:
-    shares = phase_shares(read_run(written_run(tmp_path / "a")), PHASES)
-    assert shares.shape == (len(PHASES), 4)
-    np.testing.assert_allclose(shares, 1 / len(PHASES))
 
 
 @pytest.mark.long

@@ -57,7 +57,9 @@ def test_each_field_is_copied_when_it_may_have_changed() -> None:
     buffers, learner, _ = sampled(BASE)
     planned(buffers, learner)
     gradients = DeviceGradients(BASE, inspect_task(BASE).distribution, learner.model, buffers)
-    host, device = (vars(inputs) | {"obs": inputs.obs[0]} for inputs in (GradientInputs.of(buffers), gradients._inputs))
+    host, device = (
+        inputs._asdict() | {"obs": inputs.obs[0]} for inputs in (GradientInputs.of(buffers), gradients._inputs)
+    )
     for epoch, minibatch in itertools.product(range(2), range(2)):
         for tensor in host.values():
             tensor += 0.01
