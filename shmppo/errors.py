@@ -205,7 +205,7 @@ def run_command(
         if error.errno == errno.ENOSPC:
             print_error(ShmppoError(f"the output cannot be written: {error.strerror}; free some space"))
             return ShmppoError.exit_code
-        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES):
+        if error.filename is None or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES):
             raise
         print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))
         return ConfigError.exit_code

@@ -98,8 +98,9 @@ class UserModule(nn.Module, ABC):
                 ]
                 found, again = compute(stored), compute(stored)
                 found_shapes = [tuple(output.shape) for output in found]
-                gradients: Sequence[Tensor | None] = [None] * len(tensors)
-                if tensors and (found[0].requires_grad or not parameters):
+                detached = bool(tensors) and not found[0].requires_grad
+                gradients: Sequence[Tensor | None] = ()
+                if tensors and not detached:
                     gradients = torch.autograd.grad(found[0].sum(), tensors, allow_unused=True)
         except Exception as error:
             given = {leaf.field: (*size, *input_shape(leaf)) for leaf in self._leaves}
@@ -112,6 +113,10 @@ class UserModule(nn.Module, ABC):
             raise ConfigError(
                 f"{self._where} returned different {first} for the same input; remove dropout and randomness from "
                 "forward"
+            )
+        if detached:
+            raise ConfigError(
+                f"{self._where} returned {first} without a gradient; remove no_grad and detach from forward"
             )
         unused = [name for name, gradient in zip(parameters, gradients, strict=False) if gradient is None]
         if unused:

@@ -190,8 +190,8 @@ class Policy:
             list of n actions if they are tuples or dictionaries, or if n is 0), states [n, S].
 
         Raises:
-            ValueError: if the observation does not belong to the space on which the policy was trained, if its mask
-                allows no action, or if the state has another shape or type. Both must be finite.
+            ValueError: if the observation does not belong to the space on which the policy was trained, if all numbers
+                of its mask are 0, or if the state has another shape or type. Both must be finite.
         """
         needed = self._trained.model.needed_leaves
         leaves = self._trained.task.observation.leaves

@@ -106,8 +106,11 @@ class VideoRecorder:
             if self._writer is None:
                 self._writer = self._open(fps)
             self._writer.append_data(frame)
-        # The disk is full, the size or type of the frame has changed, or there is no ffmpeg.
-        except (OSError, ValueError, TypeError, RuntimeError) as error:
+        except RuntimeError as error:
+            raise ConfigError(
+                f"--video {self.path} cannot be written, because ffmpeg is missing; install it"
+            ) from error
+        except (OSError, ValueError, TypeError) as error:  # the disk is full, or the size or type of the frame changed
             raise ConfigError(
                 f"--video {self.path} cannot be written: {error}; name another file, or make sure that all frames have "
                 "the same size, [height, width, 3], and are uint8"

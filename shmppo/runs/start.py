@@ -204,7 +204,14 @@ class Start:
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
         run_dir = create_run_directory(config, stack, self.parent, record)
         # If the run cannot start, a best checkpoint alone must not prevent a second attempt in this directory.
-        stack.callback(lambda: None if (run_dir / NAME).exists() else (run_dir / BEST).unlink(missing_ok=True))
+        stack.callback(_remove_best_alone, run_dir)
         with config_error_if_unwritable(run_dir):
             copy_history(self.forked_from, run_dir, self.checkpoint)
         return run_dir
+
+
+def _remove_best_alone(run_dir: Path) -> None:
+    """Remove the copy of a best checkpoint from a directory that has no other one."""
+    with suppress(OSError):
+        if not (run_dir / NAME).exists():
+            (run_dir / BEST).unlink(missing_ok=True)

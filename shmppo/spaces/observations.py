@@ -111,7 +111,7 @@ class Leaf:
         try:
             array = np.asarray(value)
         except Exception as error:  # the values may be of any type
-            reason = str(error).rstrip(".")
+            reason = " ".join((str(error) or repr(error)).split()).rstrip(".")
             raise ObservationError(self.keys, f"cannot be converted to an array: {reason}") from error
         expected = (*batch, *self.env_shape)
         if array.shape != expected:

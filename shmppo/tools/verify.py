@@ -98,6 +98,7 @@ def read_run(run_dir: Path) -> RunFiles:
     if not checkpoints:
         raise no_checkpoint(run_dir)
     path = run_dir / METRICS
+    require(path.exists(), f"{run_dir} has no {METRICS}, like the copy of a teacher; name the directory of a run")
     try:
         rows = {int(row["iteration"]): row for row in complete_rows(path)}
     except (OSError, ValueError, KeyError, csv.Error) as error:

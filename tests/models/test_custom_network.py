@@ -122,7 +122,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"network": "networks:Modular"}, r"Modular must return .* attributes features and state_size, two integers$"),
     ({"network": "networks:Stateless"}, r"Stateless must return .* attributes features and state_size, two integers$"),
-    ({"network": "networks:Detached", "core": "none"}, r"features do not depend on \(layer.weight, layer.bias\)"),
+    (
+        {"network": "networks:Detached", "core": "none"},
+        r"returned features without a gradient; remove no_grad and detach from forward$",
+    ),
     ({"network": "os:system"}, r"--network os:system is neither a class nor a Python function, but a builtin_function"),
     (
         {"network": "subprocess:Popen"},

@@ -270,7 +270,10 @@ def test_an_mp4_without_ffmpeg_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     monkeypatch.delenv("IMAGEIO_FFMPEG_EXE", raising=False)
     monkeypatch.setattr(ffmpeg._utils, "_get_ffmpeg_exe", lambda: None)
-    with VideoRecorder(tmp_path / "a.mp4") as recorder, pytest.raises(ConfigError, match=r"written: No ffmpeg exe"):
+    with (
+        VideoRecorder(tmp_path / "a.mp4") as recorder,
+        pytest.raises(ConfigError, match=r"because ffmpeg is missing; install it$"),
+    ):
         recorder.add(np.zeros((8, 8, 3), np.uint8), 30)
 
 

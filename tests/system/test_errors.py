@@ -146,3 +146,11 @@ def test_a_path_that_the_system_refuses_is_one_line(number: int, capsys: pytest.
     assert run_command(command) == 2
     message = f"error: the path /a cannot be used: {os.strerror(number)}; use another path\n"
     assert capsys.readouterr().err == message
+
+
+def test_an_error_without_a_path_is_not_one_of_a_path() -> None:
+    def command() -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with pytest.raises(PermissionError):
+        run_command(command)

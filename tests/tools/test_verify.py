@@ -377,7 +377,7 @@ def test_the_copy_of_a_teacher_is_refused(
     train(dataclasses.replace(BASE, teacher=str(trained), stop_at_iteration=1, run_dir=str(tmp_path / "run")))
     code, _, errors = command(monkeypatch, capsys, tmp_path / "run" / "teacher")
     assert (code, len(errors)) == (2, 1)
-    assert errors[0].startswith(f"error: {tmp_path}/run/teacher/metrics.csv is damaged (")
+    assert errors[0].endswith("teacher has no metrics.csv, like the copy of a teacher; name the directory of a run")
     with pytest.raises(ConfigError, match="is an exported policy, which cannot be resumed"):
         resume(tmp_path / "run" / "teacher")
 
