@@ -30,7 +30,7 @@ DIGESTS = {
     "HalfCheetah-v5": "8430fd4b4fc8",
     "Hopper-v5": "6de9f0f7bf4b",
     "Walker2d-v5": "72581d4b2e1e",
-    "Swimmer-v5": "617959969245",
+    "Swimmer-v5": "23bc8038315d",
     "Ant-v5": "797adf58eade",
     "Humanoid-v5": "34df51fc2708",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
