@@ -61,7 +61,7 @@ class AgentsEnv:
             env = (conversions.aec_to_parallel if together else conversions.turn_based_aec_to_parallel)(env)
         self.env, self.names = env, list(env.possible_agents)
         named = all(isinstance(name, str) for name in self.names)
-        require(named, f"{where}: possible_agents is {shown(self.names)}; name each agent with a text")
+        require(named, f"{where}: possible_agents is {shown(self.names)}; each name must be a string")
         first, *others = self.names
         for kind in ("observation", "action"):
             of = getattr(env, f"{kind}_space")

@@ -246,7 +246,7 @@ class WorkerMailbox:
     """A worker's side: receives commands and acknowledges them."""
 
     def __init__(self, control: Control, worker: int, commands: PipeQueue, reports: PipeQueue, *, spins: bool) -> None:
-        """Create the mailbox of one worker, which ignores the commands before: those to its predecessor.
+        """Create the mailbox of one worker. The commands sent so far were for the process before it.
 
         Args:
             spins: whether to spin between minibatches. It needs a core for each worker.

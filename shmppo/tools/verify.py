@@ -94,11 +94,11 @@ def read_run(run_dir: Path) -> RunFiles:
     Raises:
         ConfigError: if there is no checkpoint, if one is damaged, or if its weights are not those of metrics.csv.
     """
-    checkpoints = [_read_checkpoint(path) for path in run_dir.glob("checkpoint*.pt")]
-    if not checkpoints:
+    saved, path = list(run_dir.glob("checkpoint*.pt")), run_dir / METRICS
+    if not saved:
         raise no_checkpoint(run_dir)
-    path = run_dir / METRICS
     require(path.exists(), f"{run_dir} has no {METRICS}, like the copy of a teacher; name the directory of a run")
+    checkpoints = [_read_checkpoint(one) for one in saved]
     try:
         rows = {int(row["iteration"]): row for row in complete_rows(path)}
     except (OSError, ValueError, KeyError, csv.Error) as error:
@@ -123,8 +123,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     config = TrainConfig(**json.loads(state["config"]))
     if config.demonstrations is not None and "carry" in state:
         digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
-    reasons, checked = state.get("inexact_reasons", []), state.get("checked", False)  # none in the copy of a teacher
-    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state.get("initial_weights"))
+    reasons, checked = state["inexact_reasons"], state.get("checked", False)
+    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state["initial_weights"])
 
 
 def verify_run(

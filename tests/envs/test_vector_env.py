@@ -1,4 +1,4 @@
-"""The bookkeeping that all vector environments share: returns, time limits, hidden indices, and failures."""
+"""The bookkeeping that all vector environments share: returns, hidden indices, and failures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agent_environments import Crowd
 from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.backends import make_vector_env
 from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
@@ -74,21 +76,23 @@ def test_hidden_indices_are_zero_and_are_not_checked(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(envs.obs[0], [[0.5, 0.0], [1.0, 0.0], [1.0, 0.0]])
 
 
-def test_environments_are_closed_if_a_later_one_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TrainConfig(env="environments:Counter", workers=0)
+@pytest.mark.parametrize(("env", "rows"), [(Counter, 1), (Crowd, 3)])
+def test_environments_are_closed_if_a_later_one_cannot_be_made(
+    env: type[Any], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig(env=f"{env.__module__}:{env.__name__}", workers=0)
     task, made, closed = inspect_task(config), [], []
 
-    def make(counter: Counter) -> None:
-        made.append(counter)
+    def make(one: Any, init: Any = env.__init__) -> None:
+        made.append(one)
         if len(made) == 3:
             raise OSError("no license")
-        init(counter)
+        init(one)
 
-    init = Counter.__init__
-    monkeypatch.setattr(Counter, "__init__", make)
-    monkeypatch.setattr(Counter, "close", lambda own: closed.append(own))
+    monkeypatch.setattr(env, "__init__", make)
+    monkeypatch.setattr(env, "close", lambda one: closed.append(one))
     with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
-        SyncVectorEnv(config, task, 0, 4)
+        make_vector_env(dataclasses.replace(config, agents=task.agents), task, 0, 4 * rows)
     assert closed == made[1::-1]
 
 
