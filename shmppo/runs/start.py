@@ -203,7 +203,7 @@ class Start:
         iteration = self.checkpoint["iteration"]
         record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
         run_dir = create_run_directory(config, stack, self.parent, record)
-        # If the run cannot start, a best checkpoint alone must not prevent a second attempt in this directory.
+        # If the run cannot start, the copied best checkpoint must not prevent a second attempt in this directory.
         stack.callback(_remove_best_alone, run_dir)
         with config_error_if_unwritable(run_dir):
             copy_history(self.forked_from, run_dir, self.checkpoint)

@@ -193,7 +193,7 @@ class Collector:
         self._load_options()
         restored = self._envs.restore([self._to_restore(episode, carry) for episode in episodes], self._progress[1:])
         lost = tuple(one.env_index for one, succeeded in zip(episodes, restored, strict=True) if not succeeded)
-        for n in lost:  # this collector has not collected yet, so `_first` is True and the recurrent states are zero
+        for n in lost:  # before the first rollout of this collector, `_first` is True and the recurrent states are zero
             self._write_carry(carry, slice(n, n + 1))
         return lost
 

@@ -116,7 +116,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     optimizer = Optimizer(config, buffers, index, config.num_workers)
     evaluation = EvaluationShare(config, task, model, buffers, episodes, progress)
     seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
-    # Before Ready, after which the learner may send a command.
+    # Created before Ready is reported: after that, the learner may send a command.
     mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
     if setup.episodes is None:
         collector.start()
