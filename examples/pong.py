@@ -2,8 +2,8 @@
 
 The hyperparameters follow CleanRL's ppo_atari_lstm, with another encoder, a greater learning rate, and sequences of 32
 steps. One million steps take 24 minutes on one core. The learning rate decreases as if the run had 10,000,000 steps, so
-you can resume it with more: `python examples/pong.py --resume RUN_DIR --total-steps 10000000`. Needs
-`pip install 'shmppo[atari]'`.
+you can resume it with more: `python examples/pong.py --resume RUN_DIR --trust ale_py --total-steps 10000000`.
+Needs `pip install 'shmppo[atari]'`.
 
 To use four stacked frames instead of memory, add the flags
 `--core none --wrappers "AtariPreprocessing()" "FrameStackObservation(stack_size=4)"`.

@@ -146,6 +146,8 @@ class FailsSometimes(Counter):
                 raise KeyboardInterrupt
             if self.how == "nan":
                 return np.array([0.0, np.nan]), reward, terminated, truncated, extra
+            if self.how == "flag":
+                return observation, reward, np.array([False, False]), truncated, extra
             return observation, float("inf"), terminated, truncated, extra
         return observation, reward, terminated, truncated, extra
 
@@ -186,7 +188,7 @@ class FaultyStream(Counter):
 
 for _how in ("raise", "nan"):
     gymnasium.register(f"FailsAtReset-{_how}-v0", entry_point=FailsAtReset, kwargs={"how": _how})
-for _how in ("raise", "nan", "reward", "exit", "interrupt"):
+for _how in ("raise", "nan", "reward", "flag", "exit", "interrupt"):
     gymnasium.register(f"FailsSometimes-{_how}-v0", entry_point=FailsSometimes, kwargs={"how": _how})
 gymnasium.register("FaultyStream-v0", entry_point=FaultyStream)
 for _how in ("raise", "exit", "hang", "shape", "four", "reward", "nan", "infinite", "huge"):

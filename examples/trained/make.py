@@ -61,18 +61,23 @@ def shmppo(command: str, *arguments: str) -> str:
     return done.stdout.decode()
 
 
+def finished(run_dir: Path) -> bool:
+    """Whether a run has reached its last step. A killed run has no summary.json."""
+    summary = run_dir / "summary.json"
+    return summary.exists() and json.loads(summary.read_text())["stop_reason"] == "finished"
+
+
 def make(name: str) -> None:
     """Train a policy, or continue its run, and export and evaluate it."""
     flags, run_dir, target = POLICIES[name], RUNS / name, HERE / name
-    summary = run_dir / "summary.json"
-    if not summary.exists():
+    trust = [word for module in MODULES for word in ("--trust", module)]
+    if not (run_dir / "checkpoint.pt").exists():
         shmppo("train", *shlex.split(flags), "--seed", "1", "--quiet", "--run-dir", str(run_dir))
-    elif json.loads(summary.read_text())["stop_reason"] != "finished":
-        shmppo("train", "--resume", str(run_dir), "--quiet")
-    if json.loads(summary.read_text())["stop_reason"] != "finished":
+    elif not finished(run_dir):
+        shmppo("train", "--resume", str(run_dir), "--quiet", *trust)
+    if not finished(run_dir):
         sys.exit(f"{run_dir} was stopped; the same command continues it")
     shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
-    trust = [word for module in MODULES for word in ("--trust", module)]
     config = json.loads((target / "config.json").read_text())["config"]
     opponent = [] if config["self_play"] is None else ["--opponent", "random"]
     result = json.loads(shmppo("evaluate", str(target), "--episodes", str(EPISODES), "--json", *trust, *opponent))

@@ -21,9 +21,10 @@ from typing import Any
 
 from figures.common.command_line import script_parser
 from figures.common.interleaved import add_slice_flags, interleaved_rates, spread
-from figures.common.jobs import ENDLESS, TASK_A, TASK_B, flags
+from figures.common.jobs import ENDLESS, TASK_A, TASK_B
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows
+from shmppo.config.checks import flags_with_values
 from shmppo.utils.machine import git_revision, processor, usable_cores
 
 TABLE = Path(__file__).with_name("commits.csv")
@@ -64,7 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     with checkout(options.commit) as old:
         for name in options.jobs:
-            commands = [flags(JOBS[name] | ENDLESS)]
+            commands = [flags_with_values(JOBS[name] | ENDLESS)]
             rates = interleaved_rates(
                 {"old": commands, "new": commands}, options.slices, options.seconds, checkouts={"old": old}
             )

@@ -21,7 +21,7 @@ NOTE = (
 
 def draw_curve(axis: Axes, folder: Path, name: str, column: str, label: str, color: str) -> None:
     """Draw a column of the curves NAME-sSEED.csv of a folder against environment steps, aggregated over the seeds."""
-    runs = [Run(file, {}, read_columns(file)) for file in sorted(folder.glob(f"{name}-s*.csv"))]
+    runs = [Run(file, {}, read_columns(file)) for file in sorted(folder.glob(f"{name}-s[0-9]*.csv"))]
     curve = aggregate(runs, column, "env_steps") if runs else None
     if curve is not None:
         draw_aggregate(axis, curve, label, color)

@@ -15,7 +15,8 @@ from typing import Any
 from figures.common.paths import ROOT
 from figures.common.tables import append_rows, has_row, read_rows, write_rows
 from shmppo.config.checks import flags_with_values
-from shmppo.config.trust import modules_of
+from shmppo.config.train_config import load_config
+from shmppo.config.trust import trust_of
 from shmppo.utils.machine import git_revision
 
 RUNS = ROOT / "runs"
@@ -79,8 +80,8 @@ def train_and_evaluate(arguments: Sequence[object], seed: int, run_dir: Path, ep
 def evaluate_run(run_dir: Path, episodes: int, *flags: object) -> dict[str, Any]:
     """Evaluate a run's final policy with its --eval-env-kwargs; return the results of `shmppo evaluate --json`."""
     command = [sys.executable, "-m", "shmppo.evaluate", run_dir, "--episodes", episodes, "--seed", 1, "--json"]
-    kwargs = config_of(run_dir)["eval_env_kwargs"]
-    command += [*trust_of(run_dir), *flags, *(flags_with_values({"env_kwargs": kwargs}) if kwargs else [])]
+    kwargs = load_config(run_dir).eval_env_kwargs
+    command += [*trust_of(run_dir).split(), *flags, *(flags_with_values({"env_kwargs": kwargs}) if kwargs else [])]
     # Some examples define wrappers that the run names by the module of the example.
     path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path}
@@ -97,18 +98,7 @@ def is_finished(run_dir: Path) -> bool:
     if not summary.exists():
         return False
     steps: int = json.loads(summary.read_text())["env_steps"]
-    return steps >= config_of(run_dir)["total_steps"]
-
-
-def config_of(run_dir: Path) -> dict[str, Any]:
-    """Return the configuration of a run."""
-    config: dict[str, Any] = json.loads((run_dir / "config.json").read_text())["config"]
-    return config
-
-
-def trust_of(run_dir: Path) -> list[str]:
-    """Return the flags that trust the modules which a run of this script names."""
-    return [word for module in modules_of(config_of(run_dir)) for word in ("--trust", module)]
+    return steps >= load_config(run_dir).total_steps
 
 
 def train(arguments: Sequence[object], seed: int, run_dir: Path) -> dict[str, Any]:
@@ -121,7 +111,7 @@ def train(arguments: Sequence[object], seed: int, run_dir: Path) -> dict[str, An
         words = list(map(str, arguments))
         if (run_dir / "checkpoint.pt").exists():
             program = itertools.takewhile(lambda word: not word.startswith("--"), words)
-            command = [*program, "--resume", str(run_dir), *trust_of(run_dir)]
+            command = [*program, "--resume", str(run_dir), *trust_of(run_dir).split()]
         else:
             shutil.rmtree(run_dir, ignore_errors=True)  # it was killed before its first checkpoint
             command = [*words, "--seed", str(seed), "--run-dir", str(run_dir)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 NETWORK: dict[str, Any] = {
@@ -14,25 +12,6 @@ TASK_A: dict[str, Any] = {"env": "HalfCheetah-v5", "num_envs": 16, **NETWORK}
 TASK_B: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 64, **NETWORK}
 ENDLESS: dict[str, Any] = {"total_steps": 1_000_000_000, "worker_timeout": 3600, "rank_timeout": 3600}
 """For runs that are stopped between time slices and killed at the end."""
-
-
-def flags(fields: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a configuration as command-line flags.
-
-    A mapping becomes pairs KEY=VALUE with values in JSON, a tuple becomes several values. False becomes `--no-NAME`.
-    """
-    arguments: list[str] = []
-    for name, value in fields.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            arguments.append(f"--{flag}" if value else f"--no-{flag}")
-            continue
-        if isinstance(value, Mapping):
-            values = [f"{key}={json.dumps(item)}" for key, item in value.items()]
-        else:
-            values = list(map(str, value)) if isinstance(value, tuple) else [str(value)]
-        arguments += [f"--{flag}", *values]
-    return arguments
 
 
 def rank_variables(rank: int, size: int, port: int) -> dict[str, str]:

@@ -25,9 +25,10 @@ from pathlib import Path
 from statistics import median
 
 from figures.common.command_line import script_parser
-from figures.common.jobs import TASK_A, TASK_B, flags
+from figures.common.jobs import TASK_A, TASK_B
 from figures.common.paths import ROOT
 from figures.common.tables import read_rows, write_rows
+from shmppo.config.checks import flags_with_values
 from shmppo.utils.machine import processor, usable_cores
 
 TABLE = Path(__file__).with_name("peers.csv")
@@ -44,7 +45,7 @@ SHMPPO = {
 
 def measure_shmppo(task: str, name: str) -> float:
     """Return the steps per second of shmppo."""
-    command = [sys.executable, "-m", "shmppo.bench", "throughput", *flags(TASKS[task] | SHMPPO[name])]
+    command = [sys.executable, "-m", "shmppo.bench", "throughput", *flags_with_values(TASKS[task] | SHMPPO[name])]
     command += ["--no-roofline", "--json"]
     result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return float(json.loads(result.stdout)["steps_per_second"])

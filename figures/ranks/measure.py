@@ -30,9 +30,10 @@ import numpy as np
 
 from figures.common.command_line import script_parser
 from figures.common.interleaved import RunGroup, add_slice_flags, rounds, spread, started
-from figures.common.jobs import ENDLESS, TASK_A, flags
+from figures.common.jobs import ENDLESS, TASK_A
 from figures.common.paths import FIGURES, ROOT
 from figures.common.tables import write_rows
+from shmppo.config.checks import flags_with_values
 from shmppo.plotting.curves import read_columns
 from shmppo.utils.phase_timer import COMMUNICATION, LEARNING, SAMPLING
 
@@ -40,13 +41,14 @@ FOLDER = FIGURES / "ranks"
 WARM_UP = 3  # iterations at the start of each run that do not count
 SPLIT = {"sampling": SAMPLING, "optimization": LEARNING, "communication": COMMUNICATION, "other": ("other",)}
 """Phases of each part of an iteration."""
-ONE = flags(TASK_A | ENDLESS | {"workers": 0, "grad_shards": 1})  # one shard is faster than two in a single process
-RANK = flags(TASK_A | ENDLESS | {"workers": 0, "num_envs": 8})
+# In a single process, one shard is faster than two.
+ONE = flags_with_values(TASK_A | ENDLESS | {"workers": 0, "grad_shards": 1})
+RANK = flags_with_values(TASK_A | ENDLESS | {"workers": 0, "num_envs": 8})
 TOPOLOGIES = {
     "one process": [ONE],
     "separate runs": [ONE, ONE],
-    "central": [flags(TASK_A | ENDLESS | {"workers": 2, "learning": "central"})],
-    "sharded": [flags(TASK_A | ENDLESS | {"workers": 2})],
+    "central": [flags_with_values(TASK_A | ENDLESS | {"workers": 2, "learning": "central"})],
+    "sharded": [flags_with_values(TASK_A | ENDLESS | {"workers": 2})],
     "decentralized": [RANK, RANK],
 }
 SLEEPING: dict[str, Any] = {
@@ -89,8 +91,8 @@ def train_ranks(ranks: int, fields: Mapping[str, Any], iterations: int) -> dict[
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command += ["-m", "shmppo.train", *flags(fields), "--workers", "0", "--quiet", "--run-dir", str(run_dir)]
-        command += ["--total-steps", str(ranks * iterations * BATCH_STEPS)]
+        command += ["-m", "shmppo.train", *flags_with_values(fields), "--workers", "0", "--quiet"]
+        command += ["--run-dir", str(run_dir), "--total-steps", str(ranks * iterations * BATCH_STEPS)]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if result.returncode:
             raise SystemExit(result.stderr)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import add_run
-from figures.common.jobs import TASK_A, flags
+from figures.common.jobs import TASK_A
+from shmppo.config.checks import flags_with_values
 
 TABLE = Path(__file__).with_name("returns.csv")
 TASKS = {
@@ -26,7 +27,7 @@ TASKS = {
     "mountaincar_memory": "examples/mountaincar_memory.py",
     "acrobot": "-m shmppo.train --env Acrobot-v1 --core none --total-steps 200000",
     "halfcheetah": "examples/halfcheetah.py",
-    "halfcheetah_lstm": " ".join(["-m shmppo.train --total-steps 1000000", *flags(TASK_A)]),
+    "halfcheetah_lstm": " ".join(["-m shmppo.train --total-steps 1000000", *flags_with_values(TASK_A)]),
     "hopper": "examples/hopper.py",
     "walker2d": "examples/walker2d.py",
     "swimmer": "-m shmppo.train --preset Swimmer-v5",

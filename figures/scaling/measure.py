@@ -44,9 +44,10 @@ from typing import Any
 
 from figures.common.command_line import script_parser
 from figures.common.interleaved import add_slice_flags, interleaved_rates, spread
-from figures.common.jobs import ENDLESS, TASK_A, TASK_B, flags
+from figures.common.jobs import ENDLESS, TASK_A, TASK_B
 from figures.common.paths import FIGURES, ROOT
 from figures.common.tables import read_rows, write_rows
+from shmppo.config.checks import flags_with_values
 from shmppo.config.presets import PRESETS
 
 FOLDER = FIGURES / "scaling"
@@ -81,8 +82,8 @@ def bench_scaling(fields: dict[str, Any]) -> list[dict[str, str]]:
     """Return the table of `bench scaling`, with medians of interleaved runs."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "scaling.csv"
-        command = [sys.executable, "-m", "shmppo.bench", "scaling", *flags(STRONG | fields | {"out": str(out)})]
-        subprocess.run(command, cwd=ROOT, check=True)
+        flags = flags_with_values(STRONG | fields | {"out": str(out)})
+        subprocess.run([sys.executable, "-m", "shmppo.bench", "scaling", *flags], cwd=ROOT, check=True)
         return read_rows(out)
 
 
@@ -123,7 +124,7 @@ def measure_jobs(options: argparse.Namespace) -> None:
     """Write a row per job: medians over the slices, and the lowest and highest efficiency."""
     rows: list[dict[str, Any]] = []
     for job, fields in JOBS.items():
-        command = flags(fields | ENDLESS)
+        command = flags_with_values(fields | ENDLESS)
         one, two = [*command, "--workers", "0"], [*command, "--workers", "2"]
         one_shards, two_shards = fastest_shards(one, 1, options.seconds), fastest_shards(two, 2, options.seconds)
         one += ["--grad-shards", one_shards]
@@ -154,7 +155,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def measure_load(options: argparse.Namespace) -> None:
     """Write a row per number of busy processes: the median rates, and the ratio of two workers to none."""
-    commands = {str(w): [flags(TASK_A | ENDLESS | {"workers": w, "grad_shards": 2})] for w in (0, 1, 2)}
+    commands = {str(w): [flags_with_values(TASK_A | ENDLESS | {"workers": w, "grad_shards": 2})] for w in (0, 1, 2)}
     rows: list[dict[str, Any]] = []
     for busy in (0, 1, 2):
         with busy_processes(busy):
@@ -172,7 +173,7 @@ def measure_gpu(options: argparse.Namespace) -> None:
         rates: dict[str, list[float]] = {device: [] for device in DEVICES}
         for _ in range(REPETITIONS):
             for device, where in DEVICES.items():
-                arguments = ["--json", "--no-roofline", "--iterations", "7", *flags(fields | where)]
+                arguments = ["--json", "--no-roofline", "--iterations", "7", *flags_with_values(fields | where)]
                 command = [sys.executable, "-m", "shmppo.bench", "throughput", *arguments]
                 output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
                 rates[device].append(json.loads(output)["steps_per_second"])

@@ -61,7 +61,7 @@ def measured_run(config: TrainConfig, iterations: int) -> MeasuredRun:
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         steps = iterations * config.batch_steps
-        changes: dict[str, Any] = {"stop_at_iteration": None, "quiet": True, "check_determinism": 0}
+        changes: dict[str, Any] = {"stop_at_iteration": None, "stop_when": (), "quiet": True, "check_determinism": 0}
         summary = train(dataclasses.replace(config, total_steps=steps, run_dir=str(run_dir), **changes))
         if summary["iterations"] < iterations:
             raise KeyboardInterrupt

@@ -21,27 +21,6 @@ INTERRUPTED = "interrupted; the unfinished measurement is discarded"
 
 
 @dataclass(frozen=True)
-class JobOptions(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
-    """The fields of TrainConfig that define the training job.
-
-    The fields about processes, ranks, and reports are missing, because the benchmark sets them.
-    """
-
-    def config(self, **changes: Any) -> TrainConfig:
-        """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
-        names = {field.name for field in dataclasses.fields(TrainConfig)}
-        return TrainConfig(**{name: value for name, value in vars(self).items() if name in names} | changes)
-
-    def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
-        """Return `config` with another number of environments.
-
-        The number of minibatches changes too, so that the steps per minibatch stay as close as possible.
-        """
-        minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
-        return self.config(num_envs=num_envs, minibatches=minibatches, **changes)
-
-
-@dataclass(frozen=True)
 class Throughput:
     """Measure steps per second, phases, and the share of the roofline."""
 
@@ -56,7 +35,7 @@ class Throughput:
 
 
 @dataclass(frozen=True)
-class Scaling(JobOptions):
+class Scaling(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions, TaskOptions):
     """Measure speed-up and efficiency over numbers of workers."""
 
     workers: tuple[int, ...] = (1, 2, 4)
@@ -74,3 +53,16 @@ class Scaling(JobOptions):
     """Repetitions of all runs, interleaved. The table shows medians."""
     out: Path = Path("scaling.csv")
     """CSV file to write, with more columns than the printed table."""
+
+    def config(self, **changes: Any) -> TrainConfig:
+        """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
+        names = {field.name for field in dataclasses.fields(TrainConfig)}
+        return TrainConfig(**{name: value for name, value in vars(self).items() if name in names} | changes)
+
+    def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
+        """Return `config` with another number of environments.
+
+        The number of minibatches changes too, so that the steps per minibatch stay as close as possible.
+        """
+        minibatches = max(1, round(self.minibatches * num_envs / self.num_envs))
+        return self.config(num_envs=num_envs, minibatches=minibatches, **changes)

@@ -134,6 +134,8 @@ def report(options: Scaling) -> list[dict[str, Any]]:
         ConfigError: if a run is impossible, or --out cannot be written.
     """
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
+    each = options.envs_per_worker
+    require(each is None or each >= 1, f"--envs-per-worker is {each}; it must be at least 1")
     require(options.repetitions >= 1, f"--repetitions is {options.repetitions}; it must be at least 1")
     out = user_path(options.out, "--out")
     make_parent_directory(out, "--out")  # fail before the measurement, not after it

@@ -86,8 +86,8 @@ def _check_minibatches(c: TrainConfig) -> None:
     require(
         c.minibatches <= block_sequences,
         f"--minibatches is {c.minibatches} but {c.block} environments × {c.min_steps} steps may give only "
-        f"{block_sequences} sequences of up to {c.sequence_steps} steps; lower --minibatches, or raise --num-envs or "
-        "--rollout-steps",
+        f"{block_sequences} sequences of up to {c.sequence_steps} steps; lower --minibatches, or raise "
+        f"{'--num-envs' if c.env_block is None else '--env-block'} or --rollout-steps",
     )
     require(
         c.minibatches * c.shards <= c.min_sequences,

@@ -53,7 +53,8 @@ class SourceOptions:
     """A module or package whose code may be imported even if only --init-from, --teacher, or the config.json of a run
     names it. Give the flag once per module."""
     seeds: tuple[int, ...] = ()
-    """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. The same command continues them."""
+    """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. Needs --run-dir. The same command continues
+    them."""
     jobs: int = 1
     """Runs of --seeds that train at the same time, each on cores of its own."""
 
@@ -112,9 +113,12 @@ def parse_start(
         flags_type(base), arguments, script or program("train"), text if default is None else DEFAULTS_OF_SCRIPT,
         example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=COMMON,
     )  # fmt: skip
+    named = given_fields(arguments)
+    require("seeds" not in named or bool(parsed.start.seeds), "--seeds has no values; name the seeds")
+    require(not {"seed", "seeds"} <= named, "--seed cannot be combined with --seeds; leave one of them out")
     require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
     fields = {name: value for subject in subjects() for name, value in vars(getattr(parsed, subject)).items()}
-    given = {name: fields[name] for name in given_fields(arguments) if name in fields}
+    given = {name: fields[name] for name in named if name in fields}
     kept = {}
     if fields["env"] == base["env"] and given.get("env_kwargs"):
         kept = {name: value for name, value in base["env_kwargs"].items() if name not in given["env_kwargs"]}
@@ -300,7 +304,8 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
         changes = [shlex.join([name, *by_flag[name]]) for name in sorted(by_flag) if given_fields([name]) & fixed]
         raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes))
     text = "Resume a run from its newest checkpoint. Flags replace its options."
-    options = parse(ResumeConfig, arguments, prog, text, example="--resume runs/pendulum --total-steps 1000000")
+    example = "--resume runs/pendulum --total-steps 1000000 --anneal-steps 1000000"
+    options = parse(ResumeConfig, arguments, prog, text, example=example)
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, "quiet": options.quiet}
     return user_path(options.resume, "--resume"), {**where, "trust": options.trust, **changes_of_run}

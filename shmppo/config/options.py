@@ -242,8 +242,8 @@ class UpdateOptions:
     N environments."""
     grad_shards: int | None = None
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
-    None: one part per 64 steps but at most 16, or one per 256 steps if that is more; on a GPU, and where torch computes
-    a network without layers of type Conv2d, one per 256 steps."""
+    None: one part per 64 steps, up to 16 parts; above 4,096 steps, on a GPU, and where torch computes a network without
+    layers of type Conv2d, one part per 256 steps."""
 
     def check_update(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
@@ -299,7 +299,7 @@ class ObjectiveOptions:
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     critic_warmup_steps: int = 0
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
-    --separate-critic all, and neither --weight-decay nor --auxiliary."""
+    --separate-critic all, and cannot be combined with --weight-decay or --auxiliary."""
     auxiliary: str | None = None
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
     (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""

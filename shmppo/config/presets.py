@@ -241,7 +241,8 @@ def preset_fields(name: str, env: str | None = None) -> dict[str, Any]:
     if name == AUTO and env is None:
         raise ConfigError("--preset auto chooses by --env, which is missing; add --env, or name a preset")
     wanted = str(env if name == AUTO else name)
-    fields = PRESETS.get(wanted.rpartition(":")[2])
+    module, _, attribute = wanted.rpartition(":")
+    fields = PRESETS.get(attribute, PRESETS.get(module.rpartition(".")[2]))
     if fields is not None:
         return dict(fields)
     what = f"--preset auto knows no options for --env {wanted}" if name == AUTO else f"there is no --preset {wanted}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 from shmppo.config.checks import flag, flag_with_value, require
 from shmppo.config.run_options import EvaluationOptions, ReportOptions
 from shmppo.config.train_config import TrainConfig, load_config, typed_fields
+from shmppo.config.trust import trust_of
 from shmppo.utils.commands import program
+from shmppo.utils.files import short_path
 
 RESUMABLE: tuple[str, ...] = (
     "total_steps",
@@ -66,9 +69,11 @@ def refusal(run_dir: Path, flags: Sequence[str]) -> str:
     """
     names = " and ".join(text.partition(" ")[0] for text in flags)
     verb = "belongs" if len(flags) == 1 else "belong"
+    source, rest = shlex.quote(short_path(run_dir)), f"{' '.join(flags)}{trust_of(run_dir)}"
     return (
         f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
-        f"a new run with the weights of this one: {program('train')} --init-from {run_dir} {' '.join(flags)}"
+        f"a new run with the weights of this one: {program('train')} --init-from {source} {rest}, or with new weights, "
+        f"which another network needs: {program('train')} --config {source}/config.json {rest}"
     )
 
 

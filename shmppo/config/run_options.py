@@ -98,7 +98,7 @@ class EvaluationOptions:
     best_by: str = "return"
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
-    except state_drift, weights_hash, and what depends on the clock, such as eval/return or info/is_success. Metrics of
+    such as eval/return or info/is_success, except state_drift, weights_hash, and what depends on the clock. Metrics of
     training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
     evaluations after each one."""
     stop_when: tuple[str, ...] = ()
@@ -128,5 +128,5 @@ class ReportOptions:
     """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
     profiles."""
     check_determinism: int = 500
-    """Steps for which two instances of the environment are compared, in other processes, during the first iterations.
-    If they differ, the run is not reproducible (exact: false). 0: no check."""
+    """Steps for which two instances of the environment are compared, in other processes, in the background of the
+    training. If they differ, the run is not reproducible (exact: false). 0: no check."""

@@ -239,8 +239,13 @@ class SyncVectorEnv(VectorEnv):
             number = float(reward)
         except Exception as error:
             raise self._error(i, f"step returned the reward {shown(reward)}; it must be one number") from error
+        try:
+            ended = bool(terminated), bool(truncated)
+        except Exception as error:
+            flags = f"terminated = {shown(terminated)} and truncated = {shown(truncated)}"
+            raise self._error(i, f"step returned {flags}; each must be a bool") from error
         self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
-        return number, terminated, truncated
+        return number, *ended
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         return np.array([number_of(self._infos[i], key) for i in indices])

@@ -47,21 +47,6 @@ def normalize_leaf(stored: Tensor, statistics: tuple[Tensor, Tensor] | None) -> 
     return torch.sub(stored, mean).mul_(scale).clamp_(-CLIP, CLIP)
 
 
-def normalize_array(stored: np.ndarray, statistics: tuple[np.ndarray, np.ndarray] | None, out: np.ndarray) -> None:
-    """Compute `normalize_leaf` with NumPy, whose calls take less time for small arrays, and write it to `out`.
-
-    The bits are the same, because each of these operations rounds exactly.
-    """
-    if statistics is None:
-        out[...] = stored
-        return
-    mean, scale = statistics
-    np.subtract(stored, mean, out)
-    np.multiply(out, scale, out)
-    np.minimum(out, CLIP, out=out)
-    np.maximum(out, -CLIP, out=out)
-
-
 def leaf_statistics(
     slices: list[slice | None], mean: _Array, scale: _Array, enabled: bool
 ) -> list[tuple[_Array, _Array] | None]:

@@ -14,7 +14,7 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
-from shmppo.utils.files import complete_rows, read_object
+from shmppo.utils.files import complete_rows, read_object, short_path
 
 POINTS = 200
 """Points of the common grid of an aggregate."""
@@ -112,6 +112,7 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
 
     Returns:
         The groups by label. The label of a group without a given one has the fields in which the configurations differ.
+        Another run of the same configuration and seed, for example a fork, is a group of its own.
     """
     given = names or {}
     keys = [_key(run, (*IGNORED_FIELDS, "workers", "learning")) for run in runs]  # which do not change the curve
@@ -120,8 +121,12 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
     labels = _configuration_labels(list(dict.fromkeys(keys)))
     labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
     groups: dict[str, list[Run]] = {}
+    seen = set[tuple[str, Any]]()
     for key, run in zip(keys, runs, strict=True):
-        groups.setdefault(given.get(run.directory, labels[key]), []).append(run)
+        seed = (key, run.config.get("seed"))
+        label = f"{labels[key]}, {short_path(run.directory)}" if seed in seen else labels[key]
+        seen.add(seed)
+        groups.setdefault(given.get(run.directory, label), []).append(run)
     return groups
 
 

@@ -58,7 +58,8 @@ def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: f
 
 def draw_phases(axis: Axes, run: Run, title: str) -> None:
     """Draw the share of each phase in the time of an iteration, over the run, as means over 50 equal parts."""
-    seconds = np.stack([run.columns[f"{phase}_seconds"] for phase in PHASES])
+    zeros = np.zeros(len(run.columns["iteration"]))
+    seconds = np.stack([run.columns.get(f"{phase}_seconds", zeros) for phase in PHASES])  # earlier versions had fewer
     shares = seconds / seconds.sum(axis=0)
     parts = np.array_split(np.arange(shares.shape[1]), min(50, shares.shape[1]))
     means = np.stack([shares[:, part].mean(axis=1) for part in parts], axis=1)  # [phases, parts]
@@ -132,7 +133,7 @@ def plot_curves(
         ends = [i for i in range(len(text)) if text[i] == "=" and Path(text[:i]) in run_dirs]  # both may contain "="
         require(bool(ends), f"--label {text}: no such run is plotted; write --label RUN_DIR=NAME")
         names[Path(text[: ends[-1]])] = text[ends[-1] + 1 :]
-    groups = group_runs([read_run(run_dir) for run_dir in run_dirs], names)
+    groups = group_runs([read_run(run_dir) for run_dir in dict.fromkeys(run_dirs)], names)
     if out.suffix == ".html":
         from shmppo.plotting.report import write_report
 

@@ -22,6 +22,8 @@ from shmppo.utils.files import make_parent_directory, read_object
 from shmppo.utils.phase_timer import PHASES
 
 PANEL_INCHES = (4.4, 2.7)
+OF_TRAIN = "default of train"
+"""Column of the options, beside the labels of the configurations."""
 
 
 def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -> None:
@@ -100,7 +102,7 @@ def options(configs: Mapping[str, Mapping[str, Any]]) -> str:
     """
     default = json.loads(json.dumps(TrainConfig().to_json()))
     rows = [
-        {"option": name, **{label: config.get(name, "") for label, config in configs.items()}, "default": value}
+        {"option": name} | {label: config.get(name, "") for label, config in configs.items()} | {OF_TRAIN: value}
         for name, value in default.items()
     ]
     changed = [row for row in rows if row["option"] not in IGNORED_FIELDS and len(set(map(str, row.values()))) > 2]

@@ -46,8 +46,8 @@ def write_failed_episode(
         OSError: if the file cannot be written.
     """
     error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
-    if config.agents:
-        log.warning("failed_episode.json is not written: episodes with several agents cannot be replayed alone")
+    if config.agents or config.env_backend in ("envpool", "vector"):
+        log.warning("failed_episode.json is not written: an episode beside others cannot be replayed alone")
         return
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]

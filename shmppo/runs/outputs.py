@@ -66,7 +66,8 @@ class Outputs:
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         with ExitStack() as stack:  # closed here if a step fails
             with config_error_if_unwritable(run_dir):
-                remove_later(run_dir, iteration)
+                # A run that is resumed after its last iteration repeats its last evaluation.
+                remove_later(run_dir, iteration, evaluated=min(iteration, config.last_iteration - 1))
                 of_agents = AGENT_GLOSSARY if config.agents else ()
                 self.metrics = MetricsFile(run_dir / METRICS, (*GLOSSARY, *of_agents))
                 if config.eval_every is not None and config.rank == 0:

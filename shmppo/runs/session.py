@@ -37,8 +37,8 @@ from shmppo.sampling.row_independence import is_row_independent
 from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import LOG, METRICS, saving
-from shmppo.utils.files import replaced_file, sync_file
+from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, OPPONENTS, saving
+from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import torch_threads
@@ -194,9 +194,8 @@ class Session:
     def _save_after_error(self, error: ShmppoError) -> None:
         """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""
         state, buffers = self.state, self.buffers
-        # With several ranks, only checkpoints that all ranks save at the same iteration are usable. A run cannot be
-        # resumed from a checkpoint of its last iteration, so it would never get its last evaluation.
-        if not state.updating and self.process_group.size == 1 and state.iteration < self.config.iterations:
+        # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
+        if not state.updating and self.process_group.size == 1:
             self.save()
         error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
         if isinstance(error, (WorkerError, EnvError)) and error.env_index is not None:
@@ -265,7 +264,9 @@ class Session:
             decisions.best_value, decisions.value = decisions.value, math.nan
         content = self.state.to_checkpoint()
         with saving(self.run_dir):
-            sync_file(self.run_dir / METRICS)  # a checkpoint needs the rows before it
+            for path in (self.run_dir / name for name in (METRICS, EVALUATIONS, OPPONENTS)):
+                if path.exists():  # a checkpoint needs the rows and the opponents before it
+                    sync(path)
             self.checkpoints.save(content, best=best, name=name)
 
     def finish(self) -> RunSummary:

@@ -340,6 +340,7 @@ class TrainState:
         self.episodes.load(checkpoint["episodes"])
         self.phase_seconds = checkpoint["seconds"].numpy().copy()
         self.decisions.metrics, self.decisions.best_value = checkpoint["metrics"], checkpoint["best_value"]
+        self.decisions.value = self.decisions.metrics.get(self.decisions.best_metric, math.nan)
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}
         self.episodes.failed = checkpoint["failed_episodes"]

@@ -19,7 +19,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.encoders import leaf_statistics, normalize_array
+from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.models.native_layers import Statistics
 from shmppo.spaces.distributions import Distribution
@@ -47,7 +47,8 @@ class TorchActing:
             low: index of the first environment.
             rows: B. Environment n has row n mod B of its batch, all other rows are zero.
         """
-        self._model, self._sources, self._statistics = model, obs, statistics
+        self._model, self._sources = model, list(map(torch.from_numpy, obs))
+        self._statistics = [pair and (torch.from_numpy(pair[0]), torch.from_numpy(pair[1])) for pair in statistics]
         first, own = low % rows, len(obs[0])
         self._batches = range(-(-(first + own) // rows))
         shape = len(self._batches), rows
@@ -62,7 +63,7 @@ class TorchActing:
         self._states, self._values = aligned_rows(*shape, model.state_size), aligned_rows(*shape, 1)
         self._params = aligned_rows(*shape, model.params_size)
         # Batches are adjacent in memory, so the rows of this range are contiguous.
-        self._targets = [leaf.flatten(0, 1)[first : first + own].numpy() for leaf in self._obs]
+        self._targets = [leaf.flatten(0, 1)[first : first + own] for leaf in self._obs]
         self.state, self.params, self.values = (
             rows_of_batches.flatten(0, 1)[first : first + own].numpy()
             for rows_of_batches in (self._states, self._params, self._values)
@@ -74,7 +75,7 @@ class TorchActing:
     def forward(self) -> None:
         """Compute one step of all own environments."""
         for source, statistics, target in zip(self._sources, self._statistics, self._targets, strict=True):
-            normalize_array(source, statistics, target)
+            target.copy_(normalize_leaf(source, statistics))
         for batch in self._batches:
             obs, state = [leaf[batch].unsqueeze(0) for leaf in self._obs], self._states[batch]
             params, values, after = self._model(obs, state)

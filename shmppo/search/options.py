@@ -19,9 +19,9 @@ from shmppo.utils.files import user_path
 INTERRUPTED = "interrupted; continue the search with the same command"
 SET_BY_SEARCH = (
     "run_dir", "resume", "seeds", "jobs", "stop_at_iteration", "workers", "learning", "checkpoint_every",
-    "preempt_fraction", "quiet",
+    "quiet",
 )  # fmt: skip
-"""Fields of the training configuration that the search sets itself, or that its runs cannot use."""
+"""Fields of the training configuration that the search sets itself."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config, start = parse_start(training, script=f"{prog} --")
-    require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out")
+    require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out, or give it no values")
+    require(config.preempt_fraction is None, "--preempt-fraction makes trials inexact; leave it out, or give None")
     require(config.demonstrations is None, "--demonstrations gives each trial the same returns; search without it")
     info, name = [key.metric for key in config.reported_info], options.objective
     evaluated = [f"eval/{metric}" for metric in ("return", *info)] if config.eval_every is not None else []

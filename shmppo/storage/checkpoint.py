@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, print_warning
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint, write_checkpoint
-from shmppo.utils.files import replaced_file, user_path
+from shmppo.utils.files import replaced_file, sync, user_path
 
 NAME, BEFORE = "checkpoint.pt", "checkpoint-1.pt"
 BEST, KEPT = "checkpoint-best.pt", "checkpoint-iteration-"
@@ -95,12 +95,7 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[st
             _duplicate(temporary, run_dir / name)
         if path.exists() and not again:
             _duplicate(path, run_dir / BEFORE)
-    directory = os.open(run_dir, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems do not support it for directories
-            os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(run_dir)
 
 
 def _duplicate(source: Path, target: Path) -> None:
@@ -236,7 +231,8 @@ def load_resumable_checkpoint(run_dir: Path, process_group: ProcessGroup = SINGL
 
 def _newest_first(run_dir: Path) -> list[Path]:
     """Return the checkpoints of a run, the newest first: the last two, then those of --keep-every."""
-    kept = {int(path.stem.rpartition("-")[2]): path for path in run_dir.glob(f"{KEPT}*.pt")}
+    numbered = {path.stem.removeprefix(KEPT): path for path in run_dir.glob(f"{KEPT}*.pt")}
+    kept = {int(number): path for number, path in numbered.items() if number.isdecimal()}  # not the user's copies
     last = [path for path in (run_dir / NAME, run_dir / BEFORE) if path.exists()]
     return last + [kept[iteration] for iteration in sorted(kept, reverse=True)]
 

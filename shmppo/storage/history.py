@@ -27,19 +27,21 @@ def check_metrics(run_dir: Path, iteration: int) -> None:
     )
 
 
-def remove_later(run_dir: Path, iteration: int) -> None:
+def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
     """Remove the rows and KL profiles of iterations after a checkpoint, because they are trained again.
 
     Args:
         run_dir: directory of the run.
         iteration: of the checkpoint. 0: nothing is kept.
+        evaluated: the last iteration whose evaluation is kept.
 
     Raises:
         OSError: if the files cannot be changed.
     """
-    for path in (run_dir / METRICS, run_dir / EVALUATIONS, run_dir / TABLE):
+    for name, last in ((METRICS, iteration), (EVALUATIONS, evaluated), (TABLE, iteration)):
+        path = run_dir / name
         if path.is_file():
-            header, kept = _rows_until(path, iteration)
+            header, kept = _rows_until(path, last)
             if kept:
                 with replaced_file(path) as temporary:
                     temporary.write_bytes(b"".join([header, *kept]))

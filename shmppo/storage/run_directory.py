@@ -158,7 +158,8 @@ class MetricsFile:
         with saving(self._path.parent):
             if new := [name for name in row if name not in self._columns]:
                 self._add_columns(new)
-            cells = {name: f"{value:.10g}" for name, value in row.items()} | {WEIGHTS_HASH: weights_hash}
+            cells = {name: str(value) if isinstance(value, int) else f"{value:.10g}" for name, value in row.items()}
+            cells[WEIGHTS_HASH] = weights_hash
             line = ",".join(cells.get(name, "nan") for name in self._columns).encode() + b"\r\n"
             with open(self._path, "r+b") as file:
                 file.seek(0, os.SEEK_END)

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import leaf_statistics, normalize_leaf
@@ -108,6 +109,7 @@ def export(
     Raises:
         ConfigError: if there is no such checkpoint, a library is missing, or the file cannot be written.
     """
+    require(format in SUFFIXES, f"the format is {format}; use {' or '.join(SUFFIXES)}")
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")

@@ -33,14 +33,20 @@ class RunProcess:
         cores: that the run uses; [] if it has not been started.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+    def __init__(self, config: TrainConfig, run_dir: Path, script: str | None = None) -> None:
         """Describe the run.
+
+        Args:
+            config: of the run.
+            run_dir: its directory.
+            script: a program that calls `shmppo.train.main`. None: `python -m shmppo.train`.
 
         Raises:
             ConfigError: if the directory has a run with another configuration.
         """
         self.config, self.run_dir = config.with_absolute_paths(), run_dir
         self.cores: list[int] = []
+        self._program = ["-m", "shmppo.train"] if script is None else [script]
         self._process: subprocess.Popen[bytes] | None = None
         self._output_start, self._asked_to_stop = 0, False
         if (run_dir / CONFIG).is_file():
@@ -56,7 +62,7 @@ class RunProcess:
             workers = min(len(cores), self.config.num_envs) if len(cores) > 1 else 0
         learning = self.config.learning if workers else "auto"  # sharded needs workers; the weights are the same
         own = ["--workers", str(workers), "--learning", learning, "--quiet"]
-        words = [sys.executable, "-m", "shmppo.train", *source, *own, *flags]
+        words = [sys.executable, *self._program, *source, *own, *flags]
         parent = os.getpid()
 
         def prepare() -> None:

@@ -54,10 +54,16 @@ def make_parent_directory(path: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {path} cannot be written: {error}; name another file") from error
 
 
-def sync_file(path: Path) -> None:
-    """Wait until the content of a file is on the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+def sync(path: Path) -> None:
+    """Wait until the content of a file or a directory is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some network file systems do not support it for directories
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -66,7 +72,7 @@ def replaced_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(path.name + ".partial")
     try:
         yield temporary
-        sync_file(temporary)
+        sync(temporary)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -111,7 +117,8 @@ def complete_rows(path: Path) -> list[dict[str, str]]:
         OSError, ValueError, csv.Error: if the file cannot be read, or is damaged.
     """
     with open(path, newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if None not in row.values()]
+        lines = [line for line in file if line.endswith("\n")]
+    return [row for row in csv.DictReader(lines) if None not in row.values()]
 
 
 def short_path(path: str | os.PathLike[str]) -> str:

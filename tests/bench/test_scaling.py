@@ -85,6 +85,11 @@ def test_the_table_is_printed_before_a_file_that_cannot_be_written(
     assert table([row]) in capsys.readouterr().out
 
 
+def test_an_impossible_number_of_environments_per_worker_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--envs-per-worker is 0; it must be at least 1"):
+        report(Scaling(envs_per_worker=0))
+
+
 @pytest.mark.long
 def test_the_scaling_command_measures_prints_and_writes(run_command: Run, tmp_path: Path) -> None:
     flags = (

@@ -38,7 +38,7 @@ def test_a_run_that_a_signal_ends_is_not_measured(monkeypatch: pytest.MonkeyPatc
 
 def test_the_shards_are_those_of_the_run() -> None:
     """For a custom network, the run chooses torch instead of the kernels, and with it fewer shards."""
-    config = dataclasses.replace(SMALL, network="networks:leaky", num_envs=16)
+    config = dataclasses.replace(SMALL, network="networks:leaky", num_envs=16, stop_when=("iteration>=1",))
     assert (config.shards, throughput(config, 4)["shards"]) == (4, 1)
 
 

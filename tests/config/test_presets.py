@@ -63,6 +63,8 @@ def test_the_flags_of_a_preset_give_its_configuration(name: str) -> None:
 def test_auto_chooses_by_the_environment_without_its_module() -> None:
     for env in ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
         assert preset_fields("auto", env) == PRESETS["ALE/Pong-v5"]
+    for name in ("tictactoe_v3", "connect_four_v3"):  # of PettingZoo, named by the module
+        assert preset_fields("auto", PRESETS[name]["env"]) == PRESETS[name]
     config = parse_config(["--preset", "auto", "--env", "Pendulum-v1"])
     assert config == preset("Pendulum-v1")
     assert config.hidden_indices == ()

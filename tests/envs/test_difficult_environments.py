@@ -121,9 +121,11 @@ def test_sys_exit_in_an_environment_is_a_failed_episode(how: str, workers: int, 
     assert "skipping this episode" in (tmp_path / "run" / "run.log").read_text()
 
 
-@pytest.mark.parametrize("how", ["raise", "nan", "reward"])
+@pytest.mark.parametrize("how", ["raise", "nan", "reward", "flag"])
 def test_failed_episodes_are_skipped_and_counted_with_any_number_of_workers(how: str, tmp_path: Path) -> None:
-    summary, last = skipping(f"faulty_environments:FailsSometimes-{how}-v0", r"exploded|not finite", tmp_path)
+    summary, last = skipping(
+        f"faulty_environments:FailsSometimes-{how}-v0", r"exploded|not finite|must be a bool", tmp_path
+    )
     assert int(last["failed_episodes"]) > 5
     assert float(last["return_mean_100"]) == 9.0, "only complete episodes are counted"
     assert summary["exact"]

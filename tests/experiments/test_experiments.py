@@ -15,12 +15,12 @@ import torch
 
 from figures.common import evaluated_runs
 from figures.common.interleaved import spread, started
-from figures.common.jobs import flags
 from figures.common.provenance import record_provenance
 from figures.common.tables import append_rows, read_rows
 from figures.kl import subsets
 from figures.search.measure import FOLDER, TASKS
 from shmppo import TrainConfig, preset, resume, train
+from shmppo.config.checks import flags_with_values
 from shmppo.config.flags import parse_start
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, move_parameters, weights_sha256
@@ -123,25 +123,13 @@ def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> 
         assert value == (pytest.approx(found[name], rel=0.05) if isinstance(value, float) else found[name]), name
 
 
-def test_fields_become_flags() -> None:
-    fields = {
-        "encoder_sizes": (64, 32),
-        "env_kwargs": {"seconds": 0.5, "slow": True},
-        "workers": 0,
-        "quiet": True,
-        "normalize_obs": False,
-    }
-    expected = "--encoder-sizes 64 32 --env-kwargs seconds=0.5 slow=true --workers 0 --quiet --no-normalize-obs"
-    assert " ".join(flags(fields)) == expected
-
-
 @pytest.mark.long
 def test_interleaved_runs_work_only_in_their_slices_and_end() -> None:
     fields = {
         "env": "CartPole-v1", "num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8,
         "encoder_sizes": (8,), "workers": 2, "total_steps": 100_000_000, "worker_timeout": 600,
     }  # fmt: skip
-    command = flags(fields)
+    command = flags_with_values(fields)
     with started({"one": [command], "two": [command, command]}) as groups:
         before = {name: len(group.columns()["iteration"]) for name, group in groups.items()}
         assert groups["two"].run_slice(1.0) > 0

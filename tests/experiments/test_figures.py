@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import TESTS
 
+from figures.common.curves import draw_curve
+from shmppo.plotting.style import new_figure
+
 ROOT = TESTS.parent
 FIGURES = ROOT / "figures"
 PICTURES = sorted(path.stem for path in FIGURES.glob("*/*.svg"))
@@ -38,6 +41,15 @@ def test_a_picture_is_what_its_script_makes_of_its_tables(name: str, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert texts(out) == texts(FIGURES / name / f"{name}.svg")
     assert any("Commit" in text for text in texts(out))
+
+
+def test_a_curve_has_no_seeds_of_another_variant(tmp_path: Path) -> None:
+    for name, value in (("A-lru-s1", 1), ("A-lru-s12", 3), ("A-lru-seq16-s1", 100)):
+        (tmp_path / f"{name}.csv").write_text(f"env_steps,return\n0,{value}\n10,{value}\n")
+    _, (axis,) = new_figure(1, 1)
+    draw_curve(axis, tmp_path, "A-lru", "return", "A", "blue")
+    assert axis.lines[0].get_label() == "A (2 seeds)"
+    assert set(axis.lines[0].get_ydata()) == {2}
 
 
 @pytest.mark.parametrize("name", PLOTTED)

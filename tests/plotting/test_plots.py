@@ -101,6 +101,26 @@ def test_seeds_with_other_numbers_of_workers_are_one_group_but_not_equal_runs(tm
     assert [len(members) for members in group_runs([seeds[0], faster]).values()] == [1, 1]
 
 
+def test_a_fork_is_no_further_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [written_run(Path(name), seed=seed) for name, seed in (("s1", 1), ("s1-from-2", 1), ("s2", 2))]
+    groups = group_runs([read_run(run) for run in runs])
+    assert {label: [run.directory.name for run in members] for label, members in groups.items()} == {
+        "Some-v0": ["s1", "s2"],
+        "Some-v0, s1-from-2": ["s1-from-2"],
+    }
+    plot_curves([*runs[:1], *runs[:1]], tmp_path / "once.svg", metrics=("return_mean_100",))
+    assert "Some-v0" in texts(tmp_path / "once.svg")  # not "Some-v0 (2 seeds)"
+
+
+def test_a_run_without_the_column_of_a_later_phase_is_plotted(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "a")
+    table = (run / "metrics.csv").read_text()
+    (run / "metrics.csv").write_text(table.replace("evaluation_seconds", "seconds_of_evaluations"))
+    plot_curves([run], tmp_path / "a.svg")
+    assert any(text.startswith("time of Some-v0") for text in texts(tmp_path / "a.svg"))
+
+
 def test_labels_have_rounded_numbers_unless_they_would_be_equal(tmp_path: Path) -> None:
     runs = [read_run(written_run(tmp_path / str(i), gamma=value)) for i, value in enumerate((0.123456, 0.9, 0.5))]
     assert list(group_runs(runs[:2])) == ["gamma 0.1235", "gamma 0.9"]
@@ -268,8 +288,9 @@ def test_png_files_and_refused_plots(tmp_path: Path, monkeypatch: pytest.MonkeyP
     runs = (written_run(tmp_path / "a"),)
     plot_curves(runs, tmp_path / "new" / "one.png")
     assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match="ending must be one of"):
-        save(new_figure(1, 1)[0], tmp_path / "one.doc")
+    for name in ("one.doc", "one.pgf"):  # pgf needs TeX
+        with pytest.raises(ConfigError, match=r"ending must be one of eps, jpg, pdf, png, svg$"):
+            save(new_figure(1, 1)[0], tmp_path / name)
     with pytest.raises(ConfigError, match="they hold metrics"):
         read_run(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -24,14 +24,19 @@ from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY
+from shmppo.loggers.trackers import Row
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
+from shmppo.ppo.learner import Learner
+from shmppo.runs.evaluation import Evaluations
+from shmppo.runs.outputs import Outputs
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import BEST, kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.storage.history import copy_history, remove_later
 from shmppo.storage.run_directory import MetricsFile
+from shmppo.tools.run_process import RunProcess
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
@@ -264,7 +269,9 @@ def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
         "checkpoint": "4", "new_run_dir": Path("b"), "total_steps": 5, "track": ("tensorboard",), "quiet": False,
         "keep_every": None, "trust": ("c", "d.e"),
     }  # fmt: skip
-    with pytest.raises(ConfigError, match=r"--learning-rate belongs to the run .* --init-from a --learning-rate 0\.1$"):
+    with pytest.raises(
+        ConfigError, match=r"--learning-rate belongs to the run .* --config a/config.json --learning-rate 0\.1$"
+    ):
         parse_resume(["--resume", "a", "--learning-rate", "0.1"])
 
 
@@ -332,11 +339,50 @@ def test_another_annealing_of_the_clip_range_makes_the_run_inexact(tmp_path: Pat
     assert reason.startswith("resumed at iteration 3 with --anneal-steps 1152")
 
 
+@pytest.mark.parametrize("when", ["before the evaluation", "before the summary", "after the summary"])
+def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(BASE, eval_every=4, eval_episodes=2, run_dir=str(tmp_path / "run"))
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    write, evaluate = Outputs.write_summary, Evaluations.evaluate
+
+    def stop(at: str) -> None:
+        if when == at:
+            raise KeyboardInterrupt
+
+    def written(outputs: Outputs, summary: dict[str, Any]) -> None:
+        if summary["error"] is None:
+            stop("before the summary")
+        write(outputs, summary)
+        if summary["error"] is None:
+            stop("after the summary")
+
+    def evaluated(evaluations: Evaluations, learner: Learner, pool: Pool, iteration: int) -> Row:
+        if iteration == 6:
+            stop("before the evaluation")
+        return evaluate(evaluations, learner, pool, iteration)
+
+    monkeypatch.setattr(Outputs, "write_summary", written)
+    monkeypatch.setattr(Evaluations, "evaluate", evaluated)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, callback=lambda row, run: run.save("own"))
+    monkeypatch.undo()
+    assert not RunProcess(config, tmp_path / "run").finished
+    summary = resume(tmp_path / "run")
+    assert (summary["error"], summary["stop_reason"]) == (None, "finished")
+    assert (summary["weights_sha256"], summary["best_value"]) == (whole["weights_sha256"], whole["best_value"])
+    for name in ("metrics.csv", "eval.csv"):
+        assert rows_of(tmp_path / "run" / name) == rows_of(tmp_path / "whole" / name)
+    with pytest.raises(ConfigError, match="has finished 6 iterations, 6 were asked for"):
+        resume(tmp_path / "run")
+
+
 def test_profiles_after_a_checkpoint_are_removed(tmp_path: Path) -> None:
     (tmp_path / "kl").mkdir()
     for iteration in range(1, 5):
         (tmp_path / "kl" / f"{iteration:06d}.npz").touch()
-    remove_later(tmp_path, 2)
+    remove_later(tmp_path, 2, evaluated=2)
     assert sorted(path.stem for path in (tmp_path / "kl").iterdir()) == ["000001", "000002"]
 
 

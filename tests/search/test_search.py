@@ -81,12 +81,14 @@ def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed
 
 @pytest.mark.usefixtures("no_process_left")
 def test_a_search_that_is_killed_five_times_has_the_same_trials(undisturbed: Path, tmp_path: Path) -> None:
-    draw = random.Random(7)
+    draw, hit = random.Random(7), 0
     for _ in range(5):
         process = subprocess.Popen(command(tmp_path / "search", "--jobs", "1"), stdout=subprocess.DEVNULL)
         time.sleep(draw.uniform(2, 12))
+        hit += process.poll() is None
         process.kill()
         process.wait()
+    assert hit  # at least one search was not finished
     done = search(tmp_path / "search", "--jobs", "1")
     assert done.returncode == 0, done.stderr
     assert table(tmp_path / "search") == table(undisturbed)
@@ -199,6 +201,7 @@ def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
         (new, ("--space", str(contradictory)), (), "gamma: `low <= high` must hold"),
         (new, (), ("--workers", "2"), "--workers after -- belongs to the search; leave it out"),
         (new, (), ("--stop-when", "return_mean_100>=9"), "--stop-when would end trials before their rungs; leave"),
+        (new, (), ("--preempt-fraction", "0.5"), "--preempt-fraction makes trials inexact; leave it out"),
         (new, (), ("--objective", "clone", "--demonstrations", "a.npz"), "--demonstrations gives each trial the same"),
         (new, ("--trials", "0"), (), "--trials is 0; it must be at least 1"),
         (undisturbed, ("--space", str(other)), (), "was begun with another space"),

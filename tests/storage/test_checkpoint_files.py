@@ -218,6 +218,7 @@ def test_a_directory_without_a_checkpoint_is_described(tmp_path: Path) -> None:
 def test_older_checkpoints_are_tried_until_one_is_undamaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "run"
     train(dataclasses.replace(BASE, checkpoint_every=1, keep_every=1, run_dir=str(run_dir)))
+    shutil.copyfile(run_dir / kept_name(5), run_dir / "checkpoint-iteration-000005-old.pt")  # a copy of the user
     names = (NAME, BEFORE, kept_name(6), kept_name(5), kept_name(4))
     for name in names:
         (run_dir / name).write_bytes(b"torn")

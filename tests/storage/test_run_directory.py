@@ -24,3 +24,10 @@ def test_rows_are_added_to_a_table_with_a_damaged_byte(tmp_path: Path) -> None:
     path.write_bytes(before)
     MetricsFile(path, ()).write({"iteration": 2, "entropy": 0.5})
     assert path.read_bytes() == before + b"2,0.5\r\n"
+
+
+def test_counters_keep_all_digits(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"env_steps,entropy\r\n")
+    MetricsFile(path, ()).write({"env_steps": 12_345_678_912, "entropy": 1 / 3})
+    assert path.read_bytes().splitlines()[1] == b"12345678912,0.3333333333"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,19 @@ def test_resume_refuses_what_belongs_to_the_run_and_says_how_to_start_from_its_w
     message, flags = str(raised.value), REFUSED_ON_RESUME[arguments]
     assert message.startswith(flags.split()[0])
     assert "to the run and cannot change when the run is resumed, because the weights depend on it" in message
-    assert message.endswith(f"--init-from runs/a {flags}")
+    assert f"train --init-from runs/a {flags}, or with new weights" in message
+    assert message.endswith(f"train --config runs/a/config.json {flags}")
+
+
+def test_resume_names_commands_for_a_run_with_an_environment_of_its_own(tmp_path: Path) -> None:
+    run_dir = tmp_path / "my run"
+    run_dir.mkdir()
+    (run_dir / "config.json").write_text(json.dumps({"config": {"env": "my_tasks:Reach"}}))
+    with pytest.raises(ConfigError) as raised:
+        parse_resume(["--resume", str(run_dir), "--hidden-size", "8"])
+    new_weights = shlex.split(str(raised.value).rpartition("train ")[2])
+    config, start = parse_start(new_weights)
+    assert (config.env, config.hidden_size, start.trust) == ("my_tasks:Reach", 8, ("my_tasks",))
 
 
 def test_resume_names_the_flag_of_another_trainer() -> None:

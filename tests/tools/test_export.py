@@ -201,6 +201,8 @@ def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match="none does not exist"):
         export(tmp_path / "none")
+    with pytest.raises(ConfigError, match="the format is ONNX; use onnx or torchscript"):
+        export(runs("cartpole-none"), format="ONNX")
     with pytest.raises(ConfigError, match=r"--out .*/none/a\.pt cannot be written: .*; name another file"):
         export(runs("cartpole-none"), format="torchscript", out=tmp_path / "none" / "a.pt")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -237,6 +237,20 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
         train_seeds(replace(config, run_dir=str(tmp_path / "file" / "run")), (1,), 1)
 
 
+def test_the_runs_of_a_script_find_its_environment_beside_a_run_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "my_script.py"
+    script.write_text(
+        "import sys\nimport gymnasium\nfrom shmppo import TrainConfig\nfrom shmppo.train import main\n"
+        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+        "if __name__ == '__main__':\n    sys.exit(main(TrainConfig(env='Mine-v0', workers=0)))\n"
+    )
+    words = [sys.executable, str(script), "--run-dir", "run", "--quiet", "--stop-at-iteration", "1", *NO_CHECK]
+    for more in ((), ("--seeds", "1", "2")):
+        done = subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert all(summary_of(tmp_path / name)["iterations"] == 1 for name in ("run", "run-s1", "run-s2"))
+
+
 def test_wrong_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--seeds needs --run-dir"):
         train_seeds(SMALL, (1, 2), 1)
@@ -245,6 +259,10 @@ def test_wrong_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         train_seeds(config, (1, 2), 0)
     with pytest.raises(ConfigError, match="--jobs needs --seeds; add it"):
         parse_start(["--jobs", "2"])
+    with pytest.raises(ConfigError, match="--seeds has no values; name the seeds"):
+        parse_start(["--seeds"])
+    with pytest.raises(ConfigError, match="--seed cannot be combined with --seeds; leave one of them out"):
+        parse_start(["--seeds", "1", "2", "--seed", "9"])
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ConfigError, match="--seeds cannot be combined with torchrun"):
         train_seeds(config, (1, 2), 1)
