@@ -53,11 +53,11 @@ class Warns(Counter):
 
 
 class Exponential(Counter):
-    """Its reward is a sum of float64 exponentials, whose last bits depend on the functions that NumPy uses."""
+    """Its reward consists of the last bits of float64 exponentials, which depend on the functions that NumPy uses."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         obs, _, *rest = super().step(action)
-        return obs, float(np.exp(np.linspace(-1, 1, 64) * (obs.sum() + action)).sum()), *rest
+        return obs, float((np.exp(np.linspace(-1, 1, 64) * (obs.sum() + action)) * 1e12 % 1).sum()), *rest
 
 
 class Flushing(Counter):
@@ -248,6 +248,13 @@ class ReadsSettings(Counter):
         os.chdir(directory)
         with suppress(ValueError):  # in another thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class ReadsVariable(Counter):
+    """Its episodes are as long as an environment variable says."""
+
+    def __init__(self) -> None:
+        super().__init__(length=int(os.environ["SHMPPO_TEST_LENGTH"]))
 
 
 class StartsProcess(Counter):

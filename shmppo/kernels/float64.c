@@ -55,7 +55,9 @@ static void sine_and_cosine(double x, double *sine, double *cosine) {
 void lru_factors(const float *log_decay, const float *log_phase, int64_t H, float *factors, float *derivatives) {
     for (int64_t u = 0; u < H; u++) {
         double decay = exponential(log_decay[u]), phase = exponential(log_phase[u]), size = exponential(-decay);
-        double sine, cosine, gamma = sqrt(1.0 - size * size);
+        /* Where |λ|² rounds to nearly 1, the difference would be 0. */
+        double square = decay < 1e-6 ? 2.0 * decay * (1.0 - decay) : 1.0 - size * size;
+        double sine, cosine, gamma = sqrt(square);
         sine_and_cosine(phase, &sine, &cosine);
         double real = size * cosine, imaginary = size * sine;
         factors[u] = (float)real, factors[H + u] = (float)imaginary, factors[2 * H + u] = (float)gamma;

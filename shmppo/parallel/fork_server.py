@@ -12,6 +12,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from shmppo.utils.portable import numpy_inherited
 from shmppo.utils.signals import STOP_SIGNALS, handled, kill_with_parent
 
 PRELOAD = ["shmppo.parallel.forked_children", "shmppo.sampling.worker", "shmppo.runs.trainer"]
@@ -28,7 +29,7 @@ def start_fork_server() -> None:
     of this process, so it ignores STOP_SIGNALS. Its children restore that of SIGTERM.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    with handled(STOP_SIGNALS, signal.SIG_IGN):
+    with handled(STOP_SIGNALS, signal.SIG_IGN), numpy_inherited():
         forkserver.ensure_running()
 
 

@@ -26,7 +26,7 @@ def clipped_objective(ratio: np.ndarray, advantages: np.ndarray, clip: float) ->
     """
     unclipped = ratio * advantages
     clipped = _clip(ratio, 1 - clip, 1 + clip) * advantages
-    return np.minimum(unclipped, clipped), unclipped * (unclipped <= clipped)
+    return np.minimum(unclipped, clipped), np.where(unclipped <= clipped, unclipped, 0)
 
 
 def dimension_clipped_objective(
@@ -77,7 +77,7 @@ def dual_clipped(
     """
     kept = (advantages >= 0) | (objective >= limit * advantages)
     clipped = np.where(kept, objective, limit * advantages)
-    return clipped, gradient * (kept if gradient.ndim == kept.ndim else kept[..., np.newaxis])
+    return clipped, np.where(kept if gradient.ndim == kept.ndim else kept[..., np.newaxis], gradient, 0)
 
 
 def unclipped_objective(ratio: np.ndarray, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -74,8 +74,13 @@ class WorkerSetup:
     """The episodes to restore, as they were before `iteration`. None at the start of a run."""
 
 
-def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
-    """Run a worker until the learner sends Stop or ends. If it raises, it sends Failed and exits with code 1."""
+def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, environ: dict[str, str]) -> None:
+    """Run a worker until the learner sends Stop or ends. If it raises, it sends Failed and exits with code 1.
+
+    environ: environment variables of the learner. The fork server has those of an earlier moment.
+    """
+    os.environ.clear()
+    os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # if the fork server could not import `forked_children`

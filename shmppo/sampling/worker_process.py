@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.multiprocessing
 
+from shmppo.config.checks import require
 from shmppo.parallel.fork_server import kill_with_children, start_fork_server
 from shmppo.parallel.mailbox import PipeQueue
 from shmppo.sampling.worker import STACK_SIGNAL, WorkerSetup, run_worker
@@ -44,7 +45,7 @@ class WorkerProcess:
         self.index = setup.index
         self._ended = False
         self.commands, self.reports = PipeQueue(context), PipeQueue(context)
-        arguments = setup, self.commands, self.reports
+        arguments = setup, self.commands, self.reports, dict(os.environ)
         name = f"{WORKER_NAME}{setup.index}"
         self.process = context.Process(target=run_worker, args=arguments, name=name, daemon=True)
         self.process.start()
@@ -71,7 +72,16 @@ class WorkerProcess:
 
 
 def start_context() -> Any:
-    """Return the multiprocessing context of a run, and start its fork server."""
+    """Return the multiprocessing context of a run, and start its fork server.
+
+    Raises:
+        ConfigError: if this process may not start processes.
+    """
+    require(
+        not torch.multiprocessing.current_process().daemon,
+        "a daemonic process, such as one of multiprocessing.Pool, cannot start workers; use --workers 0, or "
+        "concurrent.futures.ProcessPoolExecutor instead of the pool",
+    )
     if not main_is_importable():
         vars(sys.modules["__main__"]).pop("__file__", None)  # "<stdin>", which workers would try to import
     start_fork_server()

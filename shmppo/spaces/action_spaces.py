@@ -81,11 +81,11 @@ class Joint:
 
     def entropy(self, params: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(params), strict=True)
-        return np.sum([part.entropy(own) for part, own in parts], axis=0)
+        return _sum_of_parts([part.entropy(own) for part, own in parts])
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(p), self._split(q), strict=True)
-        return np.sum([part.kl(own_p, own_q) for part, own_p, own_q in parts], axis=0)
+        return _sum_of_parts([part.kl(own_p, own_q) for part, own_p, own_q in parts])
 
     def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(params), self._action_slices, strict=True)
@@ -119,6 +119,11 @@ class Joint:
         slices = zip(self._parts, self._output_slices, self._free_slices, strict=True)
         parts = [part.best_action(torch.cat([params[:, a], params[:, b]], -1)) for part, a, b in slices]
         return torch.cat([one.reshape(params.shape[0], -1) for one in parts], -1)
+
+
+def _sum_of_parts(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Add arrays in their order. np.sum adds in another one if they have one row, so the bits would depend on rows."""
+    return functools.reduce(np.add, parts)
 
 
 def _slices(sizes: Sequence[int], start: int) -> list[slice]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from shmppo.errors import ConfigError
 
@@ -17,6 +19,8 @@ PROCESSORS = "x86-64 with AVX2 and FMA"
 """The processors that compute the same bits with these variables."""
 NUMPY_AVX512 = "NumPy with AVX512"
 """What `processor_type` adds if NumPy is not pinned, on a processor where this matters."""
+
+_INHERITED = "SHMPPO_NUMPY_INHERITED"
 
 
 def pin_numpy() -> None:
@@ -29,9 +33,19 @@ def pin_numpy() -> None:
             has_avx2 = " avx2 " in file.read(8192)
     except OSError:
         has_avx2 = False
-    if has_avx2 and "numpy" not in sys.modules:
+    if has_avx2 and "numpy" not in sys.modules and _INHERITED not in os.environ:
         for name, value in NUMPY.items():
             os.environ.setdefault(name, value)
+
+
+@contextmanager
+def numpy_inherited() -> Iterator[None]:
+    """Let processes that start in the context have the variables of this one, which may have imported NumPy before."""
+    os.environ[_INHERITED] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_INHERITED]
 
 
 def pin_like(processor: str, *, portable: bool) -> None:

@@ -92,6 +92,7 @@ def test_the_factors_of_an_lru_and_their_derivatives() -> None:
     layer = LruLayer(3, 67, 40)
     for parameter in (layer.log_decay, layer.log_phase):
         parameter.data += torch.from_numpy(generator.normal(0, 1.5, 67).astype(np.float32))
+    layer.log_decay.data[:40] = torch.linspace(-60, -10, 40)  # |λ|² rounds to nearly 1, or to 1
     scan = Scan(layer, 2)
     scan.load()
     scan.by_factors[:] = generator.normal(size=scan.by_factors.shape)

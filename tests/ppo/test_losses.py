@@ -61,6 +61,13 @@ def test_dual_clip_by_hand() -> None:
     assert clipped_gradient.tolist() == pytest.approx([0.0, 0.0, -2.0])
 
 
+def test_a_clipped_step_has_no_gradient_even_if_its_ratio_overflows() -> None:
+    objective, gradient = clipped_objective(np.array([np.inf, np.inf]), np.array([1.0, -1.0]), 0.2)
+    assert (objective[0], gradient[0]) == (1.2, 0)
+    clipped, clipped_gradient = dual_clipped(objective[1:], gradient[1:], np.array([-1.0]), 3.0)
+    assert (clipped.tolist(), clipped_gradient.tolist()) == ([-3.0], [0.0])
+
+
 def test_value_loss_by_hand() -> None:
     values, targets, old = np.array([3.0, 1.0]), np.array([1.0, 1.0]), np.array([0.0, 0.0])
     loss, gradient = value_loss(values, targets, old, None)

@@ -137,6 +137,16 @@ def test_float32_stays_float32_and_extreme_parameters_stay_finite(name: str, squ
     assert all(np.isfinite(array).all() for array in numbers)
 
 
+def test_the_numbers_of_a_step_do_not_depend_on_the_other_steps() -> None:
+    """With eight parts or more, np.sum adds those of a single step in another order."""
+    distribution = distribution_for(spaces.MultiDiscrete([3] * 9), "a test")
+    p, q, _ = drawn(distribution, 100, dtype=np.float32)
+    alone = [
+        (distribution.entropy(p[i : i + 1])[0], distribution.kl(p[i : i + 1], q[i : i + 1])[0]) for i in range(100)
+    ]
+    assert alone == list(zip(distribution.entropy(p), distribution.kl(p, q), strict=True))
+
+
 @pytest.mark.parametrize(("name", "squash"), CASES)
 def test_shapes_and_that_the_divergence_from_itself_is_zero(name: str, squash: bool) -> None:
     distribution = make(name, squash)

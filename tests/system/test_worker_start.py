@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from public_helpers import long_after, no_error, raises
+from public_helpers import csv_rows, long_after, no_error, raises
 
-from shmppo import TrainConfig, resume, train
+from shmppo import ConfigError, TrainConfig, resume, train
 
 BASE = TrainConfig(
     env="faulty_environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
@@ -145,3 +146,18 @@ def test_a_process_of_an_environment_ends_with_a_worker_that_raises(tmp_path: Pa
     config = dataclasses.replace(BASE, env="faulty_environments:FaultyWithProcess", env_kwargs={"seconds": seconds})
     assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["worker_restarts"]
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
+
+
+def test_workers_have_the_environment_variables_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server of an earlier run in this process still has the earlier values."""
+    for length in (5, 9):
+        monkeypatch.setenv("SHMPPO_TEST_LENGTH", str(length))
+        run_dir = tmp_path / str(length)
+        train(dataclasses.replace(BASE, env="environments:ReadsVariable", env_kwargs={}, run_dir=str(run_dir)))
+        assert float(csv_rows(run_dir / "metrics.csv")[-1]["length_mean_100"]) == length
+
+
+def test_a_process_that_may_not_start_workers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
+    with pytest.raises(ConfigError, match=r"such as one of multiprocessing\.Pool, cannot start"):
+        train(dataclasses.replace(BASE, env="CartPole-v1", env_kwargs={}, run_dir=str(tmp_path / "run")))
