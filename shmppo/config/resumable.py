@@ -72,8 +72,8 @@ def refusal(run_dir: Path, flags: Sequence[str]) -> str:
     source, rest = shlex.quote(short_path(run_dir)), f"{' '.join(flags)}{trust_of(run_dir)}"
     return (
         f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
-        f"a new run with the weights of this one: {program('train')} --init-from {source} {rest}, or with new weights, "
-        f"which another network needs: {program('train')} --config {source}/config.json {rest}"
+        f"a new run with the weights of this one: {program('train')} --init-from {source} {rest}; if the network "
+        f"changes, start with new weights: {program('train')} --config {source}/config.json --init-from None {rest}"
     )
 
 

@@ -114,18 +114,19 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
         The groups by label. The label of a group without a given one has the fields in which the configurations differ.
         Another run of the same configuration and seed, for example a fork, is a group of its own.
     """
-    given = names or {}
+    given, runs = names or {}, list({run.directory: run for run in runs}.values())
+    seeds = [run.config.get("seed") for run in runs]
     keys = [_key(run, (*IGNORED_FIELDS, "workers", "learning")) for run in runs]  # which do not change the curve
-    if len({(key, run.config.get("seed")) for key, run in zip(keys, runs, strict=True)}) < len(runs):
-        keys = [_key(run, IGNORED_FIELDS) for run in runs]  # the same seed twice: the runs compare workers
+    by_workers = [_key(run, IGNORED_FIELDS) for run in runs]
+    if len({*zip(by_workers, seeds, strict=True)}) > len({*zip(keys, seeds, strict=True)}):
+        keys = by_workers  # the same seed with other workers: the runs compare them
     labels = _configuration_labels(list(dict.fromkeys(keys)))
     labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
     groups: dict[str, list[Run]] = {}
     seen = set[tuple[str, Any]]()
-    for key, run in zip(keys, runs, strict=True):
-        seed = (key, run.config.get("seed"))
-        label = f"{labels[key]}, {short_path(run.directory)}" if seed in seen else labels[key]
-        seen.add(seed)
+    for key, seed, run in zip(keys, seeds, runs, strict=True):
+        label = f"{labels[key]}, {short_path(run.directory)}" if (key, seed) in seen else labels[key]
+        seen.add((key, seed))
         groups.setdefault(given.get(run.directory, label), []).append(run)
     return groups
 

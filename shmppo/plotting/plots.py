@@ -133,7 +133,7 @@ def plot_curves(
         ends = [i for i in range(len(text)) if text[i] == "=" and Path(text[:i]) in run_dirs]  # both may contain "="
         require(bool(ends), f"--label {text}: no such run is plotted; write --label RUN_DIR=NAME")
         names[Path(text[: ends[-1]])] = text[ends[-1] + 1 :]
-    groups = group_runs([read_run(run_dir) for run_dir in dict.fromkeys(run_dirs)], names)
+    groups = group_runs([read_run(run_dir) for run_dir in run_dirs], names)
     if out.suffix == ".html":
         from shmppo.plotting.report import write_report
 

@@ -22,8 +22,8 @@ from shmppo.utils.files import make_parent_directory, read_object
 from shmppo.utils.phase_timer import PHASES
 
 PANEL_INCHES = (4.4, 2.7)
-OF_TRAIN = "default of train"
-"""Column of the options, beside the labels of the configurations."""
+OPTION, DEFAULT = "option of train", "default of train"
+"""Columns of the options, beside the labels of the configurations."""
 
 
 def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -> None:
@@ -102,10 +102,10 @@ def options(configs: Mapping[str, Mapping[str, Any]]) -> str:
     """
     default = json.loads(json.dumps(TrainConfig().to_json()))
     rows = [
-        {"option": name} | {label: config.get(name, "") for label, config in configs.items()} | {OF_TRAIN: value}
+        {OPTION: name} | {label: config.get(name, "") for label, config in configs.items()} | {DEFAULT: value}
         for name, value in default.items()
     ]
-    changed = [row for row in rows if row["option"] not in IGNORED_FIELDS and len(set(map(str, row.values()))) > 2]
+    changed = [row for row in rows if row[OPTION] not in IGNORED_FIELDS and len(set(map(str, row.values()))) > 2]
     changed.sort(key=lambda row: len({str(row[label]) for label in configs}) == 1)  # those that differ first
     return f"{table(changed)}<details><summary>All options</summary>{table(rows)}</details>"
 

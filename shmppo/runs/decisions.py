@@ -26,8 +26,8 @@ class Decisions:
 
     Attributes:
         metrics: of the last iteration and of the last evaluation.
-        value: value of the metric of --best-by for the current weights. NaN if it is unknown, or if they were saved as
-            the best checkpoint.
+        value: value of the metric of --best-by for the current weights. NaN if it is unknown, or if this process has
+            saved them as the best checkpoint.
         compared: whether the current weights may become the best checkpoint.
         best_value: its highest value so far.
         best_metric: the metric of --best-by.

@@ -53,6 +53,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         "carry" in checkpoint,
         f"{request.run_dir} is an exported policy, which cannot be resumed; start a new run with --init-from",
     )
+    finished = all(process_group.gather_objects(_is_finished(own, iteration)))
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
         is_older = request.checkpoint != "last" and iteration != saved_iteration(own)
@@ -66,7 +67,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
             config.ranks == process_group.size,
             f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
         )
-        if iteration < config.last_iteration or _is_finished(own, iteration):
+        if finished or iteration != config.last_iteration:
             _check_length(request, config, iteration)
     evaluated = ("eval_sample", "eval_env_kwargs", "eval_opponent") if config.best_metric.startswith("eval/") else ()
     if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):

@@ -264,9 +264,9 @@ class Session:
             decisions.best_value, decisions.value = decisions.value, math.nan
         content = self.state.to_checkpoint()
         with saving(self.run_dir):
-            for path in (self.run_dir / name for name in (METRICS, EVALUATIONS, OPPONENTS)):
-                if path.exists():  # a checkpoint needs the rows and the opponents before it
-                    sync(path)
+            for part in (METRICS, EVALUATIONS, OPPONENTS):
+                if (self.run_dir / part).exists():  # a checkpoint needs the rows and the opponents before it
+                    sync(self.run_dir / part)
             self.checkpoints.save(content, best=best, name=name)
 
     def finish(self) -> RunSummary:

@@ -79,8 +79,7 @@ def start_context() -> Any:
     """
     require(
         not torch.multiprocessing.current_process().daemon,
-        "a daemonic process, such as one of multiprocessing.Pool, cannot start workers; use --workers 0, or "
-        "concurrent.futures.ProcessPoolExecutor instead of the pool",
+        "a daemonic process, such as one of multiprocessing.Pool, cannot start workers; use --workers 0",
     )
     if not main_is_importable():
         vars(sys.modules["__main__"]).pop("__file__", None)  # "<stdin>", which workers would try to import

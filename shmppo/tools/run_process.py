@@ -33,20 +33,14 @@ class RunProcess:
         cores: that the run uses; [] if it has not been started.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path, script: str | None = None) -> None:
+    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
         """Describe the run.
-
-        Args:
-            config: of the run.
-            run_dir: its directory.
-            script: a program that calls `shmppo.train.main`. None: `python -m shmppo.train`.
 
         Raises:
             ConfigError: if the directory has a run with another configuration.
         """
         self.config, self.run_dir = config.with_absolute_paths(), run_dir
         self.cores: list[int] = []
-        self._program = ["-m", "shmppo.train"] if script is None else [script]
         self._process: subprocess.Popen[bytes] | None = None
         self._output_start, self._asked_to_stop = 0, False
         if (run_dir / CONFIG).is_file():
@@ -62,7 +56,8 @@ class RunProcess:
             workers = min(len(cores), self.config.num_envs) if len(cores) > 1 else 0
         learning = self.config.learning if workers else "auto"  # sharded needs workers; the weights are the same
         own = ["--workers", str(workers), "--learning", learning, "--quiet"]
-        words = [sys.executable, *self._program, *source, *own, *flags]
+        words = [sys.executable, "-m", "shmppo.train", *source, *own, *flags]
+        path = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])  # it imports what a script here imports
         parent = os.getpid()
 
         def prepare() -> None:
@@ -76,7 +71,7 @@ class RunProcess:
             self._output_start = output.tell()
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                preexec_fn=prepare,
+                preexec_fn=prepare, env=os.environ | {"PYTHONPATH": path},
             )  # fmt: skip
 
     def ended(self) -> bool:

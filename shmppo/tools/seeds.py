@@ -27,9 +27,7 @@ from shmppo.utils.files import short_path, user_path
 from shmppo.utils.signals import StopRequest
 
 
-def train_seeds(
-    config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Trusted = (), script: str | None = None
-) -> None:
+def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Trusted = ()) -> None:
     """Train a run for each seed, in RUN_DIR-sSEED, and print a table of them. Runs that exist are continued.
 
     Args:
@@ -37,7 +35,6 @@ def train_seeds(
         seeds: of the runs.
         jobs: most runs at the same time.
         trust: modules of which the runs may import code.
-        script: see `RunProcess`.
 
     Raises:
         ConfigError: if an option is invalid, or if a directory has a run with another configuration.
@@ -47,9 +44,9 @@ def train_seeds(
     require(config.run_dir is not None, "--seeds needs --run-dir RUN_DIR; its runs are RUN_DIR-s1, RUN_DIR-s2, …")
     require(jobs >= 1, f"--jobs is {jobs}; it must be at least 1")
     require("RANK" not in os.environ, "--seeds cannot be combined with torchrun; start one run per seed")
-    check_early(replace(config, run_dir=None))
+    check_early(replace(config, run_dir=None))  # RUN_DIR itself may hold a run
     base = user_path(str(config.run_dir), "--run-dir")
-    runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}"), script) for seed in dict.fromkeys(seeds)]
+    runs = [RunProcess(replace(config, seed=seed), Path(f"{base}-s{seed}")) for seed in dict.fromkeys(seeds)]
     waiting = deque(run for run in runs if not run.finished)
     pool, stop = RunPool[RunProcess](jobs, trust), StopRequest()
     view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)

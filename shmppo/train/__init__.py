@@ -39,8 +39,7 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
         if start.seeds:
             from shmppo.tools.seeds import train_seeds
 
-            file = sys.argv[0] if default is not None and Path(sys.argv[0]).is_file() else None
-            return train_seeds(config, start.seeds, start.jobs, start.trust, file)
+            return train_seeds(config, start.seeds, start.jobs, start.trust)
         from shmppo.runs.startup import check_early, early_fork_server, startup_line
 
         if config.portable:

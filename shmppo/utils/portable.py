@@ -33,7 +33,8 @@ def pin_numpy() -> None:
             has_avx2 = " avx2 " in file.read(8192)
     except OSError:
         has_avx2 = False
-    if has_avx2 and "numpy" not in sys.modules and _INHERITED not in os.environ:
+    inherited = os.environ.pop(_INHERITED, None)
+    if has_avx2 and "numpy" not in sys.modules and inherited is None:
         for name, value in NUMPY.items():
             os.environ.setdefault(name, value)
 

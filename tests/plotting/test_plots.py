@@ -99,6 +99,8 @@ def test_seeds_with_other_numbers_of_workers_are_one_group_but_not_equal_runs(tm
     assert [len(members) for members in group_runs(seeds).values()] == [2]
     faster = read_run(written_run(tmp_path / "faster", seed=1, workers=6))
     assert [len(members) for members in group_runs([seeds[0], faster]).values()] == [1, 1]
+    fork = read_run(written_run(tmp_path / "fork", seed=1, workers=5))
+    assert [len(members) for members in group_runs([*seeds, fork]).values()] == [2, 1]
 
 
 def test_a_fork_is_no_further_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +291,7 @@ def test_png_files_and_refused_plots(tmp_path: Path, monkeypatch: pytest.MonkeyP
     plot_curves(runs, tmp_path / "new" / "one.png")
     assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
     for name in ("one.doc", "one.pgf"):  # pgf needs TeX
-        with pytest.raises(ConfigError, match=r"ending must be one of eps, jpg, pdf, png, svg$"):
+        with pytest.raises(ConfigError, match=r"ending must be one of pdf, png, svg$"):
             save(new_figure(1, 1)[0], tmp_path / name)
     with pytest.raises(ConfigError, match="they hold metrics"):
         read_run(tmp_path)

@@ -75,7 +75,7 @@ def test_the_page_shows_the_runs_without_other_files(runs: list[Path], tmp_path:
     assert "core <gru> (2 runs)" in page.text
     assert page.row("core") == ["core", "lstm", "<gru>", "lstm"]
     assert page.row("gamma") == ["gamma", "0.123456", "0.123456", "0.99"]
-    plot_curves(runs, tmp_path / "default.html", labels=(f"{runs[0]}=default",))
+    plot_curves(runs, tmp_path / "default.html", labels=(f"{runs[0]}=default", f"{runs[2]}=option"))
     assert Page(tmp_path / "default.html").row("core") == ["core", "lstm", "<gru>", "lstm"]
     names = [row[0] for row in page.rows]
     assert names.index("core") < names.index("gamma"), "options that differ come first"

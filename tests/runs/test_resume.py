@@ -270,7 +270,8 @@ def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
         "keep_every": None, "trust": ("c", "d.e"),
     }  # fmt: skip
     with pytest.raises(
-        ConfigError, match=r"--learning-rate belongs to the run .* --config a/config.json --learning-rate 0\.1$"
+        ConfigError,
+        match=r"--learning-rate belongs to the run .* --config a/config.json --init-from None --learning-rate 0\.1$",
     ):
         parse_resume(["--resume", "a", "--learning-rate", "0.1"])
 
@@ -369,6 +370,10 @@ def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
         train(config, callback=lambda row, run: run.save("own"))
     monkeypatch.undo()
     assert not RunProcess(config, tmp_path / "run").finished
+    before = contents(tmp_path / "run")
+    with pytest.raises(ConfigError, match="has finished 6 iterations, 3 were asked for"):
+        resume(tmp_path / "run", stop_at_iteration=3)
+    assert contents(tmp_path / "run") == before
     summary = resume(tmp_path / "run")
     assert (summary["error"], summary["stop_reason"]) == (None, "finished")
     assert (summary["weights_sha256"], summary["best_value"]) == (whole["weights_sha256"], whole["best_value"])

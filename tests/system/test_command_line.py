@@ -162,8 +162,8 @@ def test_resume_refuses_what_belongs_to_the_run_and_says_how_to_start_from_its_w
     message, flags = str(raised.value), REFUSED_ON_RESUME[arguments]
     assert message.startswith(flags.split()[0])
     assert "to the run and cannot change when the run is resumed, because the weights depend on it" in message
-    assert f"train --init-from runs/a {flags}, or with new weights" in message
-    assert message.endswith(f"train --config runs/a/config.json {flags}")
+    assert f"train --init-from runs/a {flags}; if the network" in message
+    assert message.endswith(f"train --config runs/a/config.json --init-from None {flags}")
 
 
 def test_resume_names_commands_for_a_run_with_an_environment_of_its_own(tmp_path: Path) -> None:

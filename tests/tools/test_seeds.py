@@ -237,14 +237,23 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
         train_seeds(replace(config, run_dir=str(tmp_path / "file" / "run")), (1,), 1)
 
 
-def test_the_runs_of_a_script_find_its_environment_beside_a_run_of_its_own(tmp_path: Path) -> None:
-    script = tmp_path / "my_script.py"
-    script.write_text(
+def test_the_runs_of_a_script_import_its_environment_beside_a_run_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "my_script.py").write_text(
         "import sys\nimport gymnasium\nfrom shmppo import TrainConfig\nfrom shmppo.train import main\n"
-        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
-        "if __name__ == '__main__':\n    sys.exit(main(TrainConfig(env='Mine-v0', workers=0)))\n"
+        "def make():\n    return gymnasium.make('CartPole-v1')\n"
+        "if __name__ == '__main__':\n    sys.exit(main(TrainConfig(env='my_script:make', workers=0)))\n"
     )
-    words = [sys.executable, str(script), "--run-dir", "run", "--quiet", "--stop-at-iteration", "1", *NO_CHECK]
+    words = [
+        sys.executable,
+        "scripts/my_script.py",
+        "--run-dir",
+        "run",
+        "--quiet",
+        "--stop-at-iteration",
+        "1",
+        *NO_CHECK,
+    ]
     for more in ((), ("--seeds", "1", "2")):
         done = subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -75,16 +75,16 @@ def test_a_run_whose_numpy_was_imported_first_is_continued_with_the_same_numpy(t
     assert resume(tmp_path) == before
 
 
-def test_workers_have_the_numpy_of_a_program_that_imported_it_first() -> None:
+def test_workers_have_the_numpy_of_a_program_that_imported_it_first(tmp_path: Path) -> None:
     code = (
-        "import numpy, shmppo, sys, tempfile\n"
+        "import numpy, shmppo, sys\n"
         "if __name__ == '__main__':\n"
-        "    config = {config} | {{'workers': int(sys.argv[1]), 'run_dir': tempfile.mkdtemp() + '/run'}}\n"
+        "    config = {config} | {{'workers': int(sys.argv[1]), 'run_dir': sys.argv[2] + sys.argv[1]}}\n"
         "    print(shmppo.train(shmppo.TrainConfig(**config))['weights_sha256'])"
     )
     config = {name.replace("-", "_"): value for name, value in SMALL.items()}
     config |= {"encoder_sizes": (4,), "quiet": True, "total_steps": 48}
-    one, two = (python("-c", code.format(config=config), str(workers)) for workers in (0, 2))
+    one, two = (python("-c", code.format(config=config), str(workers), str(tmp_path / "run")) for workers in (0, 2))
     assert len(one.stdout.strip()) == 64, one.stderr
     assert one.stdout == two.stdout, two.stderr
 
