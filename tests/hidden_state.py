@@ -45,6 +45,23 @@ class GlobalCounter(Hidden):
         return GlobalCounter.steps
 
 
+class SharedByClass(Hidden):
+    """Observes an array of its class, which the reset of another environment changes. Its episodes are long."""
+
+    target = np.zeros(1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 1000
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.target[0] = seed
+        return super().reset(seed=seed, options=options)
+
+    def hidden(self) -> float:
+        return float(self.target[0])
+
+
 class Clock(Hidden):
     """(b) Observes the time."""
 

@@ -161,4 +161,5 @@ def _index(first: Any, second: Any) -> str:
 
 def _main_script() -> dict[str, Any]:
     """Return what multiprocessing tells workers of the main script, which may register the environment."""
-    return {key: value for key, value in spawn.get_preparation_data("").items() if key.startswith("init_main")}
+    data = spawn.get_preparation_data("")
+    return {key: value for key, value in data.items() if key.startswith("init_main") or key == "sys_argv"}

@@ -138,5 +138,5 @@ class UserModule(nn.Module, ABC):
         if frozen:
             raise ConfigError(
                 f"{self._where} has parameters that are not trained ({', '.join(frozen)}); make them buffers with "
-                "persistent=False"
+                "persistent=False, which no call may change"
             )

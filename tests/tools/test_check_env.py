@@ -12,6 +12,7 @@ from shmppo import check_env
 
 DIFFERS = "observation[2] differs at step 1 of episode 0"
 FOUND = {
+    "SharedByClass": "observation[2] differs at step 26 of episode 0",
     "StringSet": DIFFERS,
     "ProcessId": DIFFERS,
     "GlobalCounter": DIFFERS,
