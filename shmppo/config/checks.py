@@ -33,14 +33,19 @@ def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], 
 
 
 def require_json(options: Any, name: str) -> None:
-    """Raise ConfigError unless a field has the same value after it was written to JSON and read again."""
-    value = getattr(options, name)
+    """Give a field the value that it has after it was written to JSON and read again: np.float64 becomes float.
+
+    Raises:
+        ConfigError: if this is another value.
+    """
+    value, rule = getattr(options, name), "its values must be finite numbers, text, lists, or mappings of them"
+    message = f"{flag(name)} is {shown(value)}; {rule}"
     try:
-        same = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError):
-        same = False
-    rule = "its values must be finite numbers, text, lists, or mappings of them"
-    require(same, f"{flag(name)} is {shown(value)}; {rule}")
+        plain = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(message) from error
+    require(plain == value, message)
+    object.__setattr__(options, name, plain)
 
 
 def shown(value: Any) -> str:

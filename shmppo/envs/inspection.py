@@ -68,8 +68,8 @@ def inspect_task(config: TrainConfig) -> Task:
             from shmppo.envs.mujoco_vector_env import simulation_snapshot  # a broken MuJoCo must not end other tasks
 
             snapshot: SnapshotSpec | None = simulation_snapshot(env)
-        else:
-            snapshot = snapshot_spec(env, choose_action)
+        else:  # without a seed per episode, a snapshot would also need the random generator, which nothing can check
+            snapshot = snapshot_spec(env, choose_action) if contract.seeding == "episode" else None
         reason = _inexact_reason(backend, contract)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
         agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 
 from shmppo.errors import ConfigError
 
-NUMPY = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR", "OPENBLAS_CORETYPE": "Haswell"}
+NUMPY = {
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR", "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_NUM_THREADS": "1",  # the bits of large products depend on the number of threads
+}  # fmt: skip
 TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX"}
 PROCESSORS = "x86-64 with AVX2 and FMA"
 """The processors that compute the same bits with these variables."""

@@ -212,3 +212,11 @@ def test_a_resume_cannot_change_an_evaluation_that_a_schedule_may_read(change: d
 def test_the_copy_of_a_teacher_records_no_processor(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {"config": TrainConfig().to_json()})
     compute_like(tmp_path)
+
+
+def test_arguments_of_the_environment_are_what_the_file_of_the_run_gives_back() -> None:
+    """np.float64 is a float for Python, but NumPy computes float32 * np.float64 in float64."""
+    config = TrainConfig(
+        env_kwargs={"force": np.float64(0.3)}, eval_env_kwargs={"force": np.float64(0.3)}, eval_every=1
+    )
+    assert type(config.env_kwargs["force"]) is type(config.eval_env_kwargs["force"]) is float
