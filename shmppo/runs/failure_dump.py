@@ -47,7 +47,7 @@ def write_failed_episode(
     """
     error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
     if config.agents or config.env_backend in ("envpool", "vector"):
-        log.warning("failed_episode.json is not written: it has one environment with one agent, stepped alone")
+        log.warning("failed_episode.json is not written: only a single environment with one agent can be replayed")
         return
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]

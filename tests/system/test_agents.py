@@ -219,7 +219,7 @@ def test_an_environment_that_raises_ends_the_run_with_its_index(
         train(dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "run")))
     assert "--skip-bad-episodes" not in str(raised.value)
     assert not (tmp_path / "run" / "failed_episode.json").exists()
-    assert "episodes with several agents cannot be replayed" in (tmp_path / "run" / "run.log").read_text()
+    assert "only a single environment with one agent can be replayed" in (tmp_path / "run" / "run.log").read_text()
 
 
 def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> None:

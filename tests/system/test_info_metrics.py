@@ -24,8 +24,8 @@ from public_helpers import csv_rows
 from rank_processes import directories, output_of, start
 
 import shmppo.evaluate as command
-from figures.common.jobs import flags
 from shmppo import resume, train
+from shmppo.config.checks import flags_with_values
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, WorkerError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, TIMED_COLUMNS
@@ -223,7 +223,7 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     other = shutil.copytree(trained, tmp_path / "other")
     true = columns_of(trained)[6]["info/is_success"]
     text = (other / "metrics.csv").read_text()
-    (other / "metrics.csv").write_text("\n".join(line.replace(f",{true},", ",0.125,") for line in text.splitlines()))
+    (other / "metrics.csv").write_text("".join(line.replace(f",{true},", ",0.125,") for line in text.splitlines(True)))
     verdict = verify_run(other, from_iteration=5, iterations=5)
     assert not verdict.equal
     assert "differs: info/is_success is " in verdict.text
@@ -233,7 +233,9 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
 @pytest.mark.usefixtures("environments_importable")
 def test_search_maximizes_a_metric(tmp_path: Path) -> None:
     own = ["--objective", "info/is_success", "--trials", "2", "--rungs", "1", "--search-dir", str(tmp_path / "search")]
-    job = flags({"env": "environments:Reach", "num_envs": 4, "rollout_steps": 32, "minibatches": 2, "total_steps": 512})
+    job = flags_with_values(
+        {"env": "environments:Reach", "num_envs": 4, "rollout_steps": 32, "minibatches": 2, "total_steps": 512}
+    )
     run = [sys.executable, "-m", "shmppo.search", *own, "--", *job]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
