@@ -170,3 +170,12 @@ def exit_code(main: Callable[[], int], arguments: Iterable[object], monkeypatch:
         return int(end.code or 0)
     except BaseException as error:
         raise AssertionError(f"the command ends with a traceback: {error!r}") from error
+
+
+def untimed_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table without measured times."""
+    return [{k: v for k, v in row.items() if "second" not in k and "wait" not in k} for row in csv_rows(path)]
+
+
+def contents(run_dir: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(run_dir.rglob("*")) if path.is_file()}

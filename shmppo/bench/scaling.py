@@ -13,7 +13,7 @@ import numpy as np
 
 from shmppo.bench.measured_run import PARTS, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
-from shmppo.config.checks import require
+from shmppo.config.checks import require, require_fields
 from shmppo.config.train_config import TrainConfig
 from shmppo.storage.run_directory import config_error_if_unwritable
 from shmppo.utils.files import make_parent_directory, user_path
@@ -134,9 +134,7 @@ def report(options: Scaling) -> list[dict[str, Any]]:
         ConfigError: if a run is impossible, or --out cannot be written.
     """
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
-    each = options.envs_per_worker
-    require(each is None or each >= 1, f"--envs-per-worker is {each}; it must be at least 1")
-    require(options.repetitions >= 1, f"--repetitions is {options.repetitions}; it must be at least 1")
+    require_fields(options, ("envs_per_worker", "repetitions"), lambda value: value >= 1, "be at least 1")
     out = user_path(options.out, "--out")
     make_parent_directory(out, "--out")  # fail before the measurement, not after it
     rows = _measure_all(options)

@@ -32,11 +32,11 @@ def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], 
         require(value is None or holds(value), f"{flag(name)} is {value}; it must {rule}")
 
 
-def require_json(options: Any, name: str) -> None:
-    """Give a field the value that it has after it was written to JSON and read again: np.float64 becomes float.
+def store_as_json(options: Any, name: str) -> None:
+    """Replace the value of a field by what JSON keeps of it: np.float64 becomes float.
 
     Raises:
-        ConfigError: if this is another value.
+        ConfigError: if JSON cannot keep it, or keeps another value.
     """
     value, rule = getattr(options, name), "its values must be finite numbers, text, lists, or mappings of them"
     message = f"{flag(name)} is {shown(value)}; {rule}"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from tyro.constructors import PrimitiveConstructorSpec
 
 from shmppo.config.bounds import MAX_UNITS
-from shmppo.config.checks import flag, flag_with_value, require, require_json
+from shmppo.config.checks import flag, flag_with_value, require, store_as_json
 from shmppo.config.info_keys import parse_info_keys
 
 
@@ -105,7 +105,7 @@ class TaskOptions:
         """Raise ConfigError if one of these options is invalid."""
         env = self.env or ""
         require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
-        require_json(self, "env_kwargs")
+        store_as_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
         if self.env_backend in ("envpool", "vector"):
             for name in NEED_GYMNASIUM:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.checks import flag, require, require_json
+from shmppo.config.checks import flag, require, store_as_json
 from shmppo.config.options import KeywordArguments
 
 
@@ -107,7 +107,7 @@ class EvaluationOptions:
 
     def check_evaluation(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        require_json(self, "eval_env_kwargs")
+        store_as_json(self, "eval_env_kwargs")
         for name in ("eval_sample", "eval_env_kwargs", "eval_videos"):
             require(
                 self.eval_every is not None or not getattr(self, name),

@@ -160,6 +160,6 @@ def _index(first: Any, second: Any) -> str:
 
 
 def _main_script() -> dict[str, Any]:
-    """Return what multiprocessing tells workers of the main script, which may register the environment."""
+    """Return the file and the arguments of the main script, as workers get them. It may register the environment."""
     data = spawn.get_preparation_data("")
     return {key: value for key, value in data.items() if key.startswith("init_main") or key == "sys_argv"}

@@ -178,9 +178,13 @@ class CheckedEnv:
         return Outcome(place, self._steps, self._observed())
 
     def _checked_step(self) -> Outcome:
+        """Step all environments, and return the outcome of the checked one.
+
+        After a quarter of the steps, environment 0 begins another episode, because the environments may share an
+        attribute of their class that a reset changes.
+        """
         if not self._request.alone and self._seeded and self._steps == self._request.steps // 4:
-            self._envs.reset_env(0, FIRST_OF_HISTORY)  # it may share an attribute of the class with the checked one
-        """Step all environments, and return the outcome of the checked one."""
+            self._envs.reset_env(0, FIRST_OF_HISTORY)
         episode, step = self._envs.handles[self._i].episode, self._envs.lengths[self._i] + 1
         place = f"at step {step} of episode {episode}{self._restored}"
         try:

@@ -55,7 +55,7 @@ static void sine_and_cosine(double x, double *sine, double *cosine) {
 void lru_factors(const float *log_decay, const float *log_phase, int64_t H, float *factors, float *derivatives) {
     for (int64_t u = 0; u < H; u++) {
         double decay = exponential(log_decay[u]), phase = exponential(log_phase[u]), size = exponential(-decay);
-        /* Where |λ|² rounds to nearly 1, the difference would be 0. */
+        /* For very slow decays, |λ|² rounds to 1 or nearly 1, so 1 − |λ|² would be 0 or inexact. */
         double square = decay < 1e-6 ? 2.0 * decay * (1.0 - decay) : 1.0 - size * size;
         double sine, cosine, gamma = sqrt(square);
         sine_and_cosine(phase, &sine, &cosine);

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The palette of Okabe and Ito: readers with any color vision can distinguish these colors, also in gray.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#BBBBBB")
 FORMATS = ("pdf", "png", "svg")
+"""File formats. Others that matplotlib lists need further programs."""
 FIGURE_WIDTH = 8.0
 """Inches."""
 CAPTION_SIZE = 7.5

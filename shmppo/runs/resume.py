@@ -7,7 +7,6 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +14,12 @@ from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields, resumed_config
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, check_trust
-from shmppo.errors import ConfigError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.schedule import Schedule
 from shmppo.runs.start import Start, load_teacher
 from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
 from shmppo.storage.history import check_metrics
-from shmppo.storage.run_directory import SUMMARY, TEACHER, directory_of, fork_name
-from shmppo.utils.files import read_object
+from shmppo.storage.run_directory import TEACHER, directory_of, fork_name, has_finished
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +50,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         "carry" in checkpoint,
         f"{request.run_dir} is an exported policy, which cannot be resumed; start a new run with --init-from",
     )
-    finished = all(process_group.gather_objects(_is_finished(own, iteration)))
+    finished = all(process_group.gather_objects(has_finished(own, iteration)))
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
         is_older = request.checkpoint != "last" and iteration != saved_iteration(own)
@@ -67,7 +64,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
             config.ranks == process_group.size,
             f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
         )
-        if finished or iteration != config.last_iteration:
+        if finished or iteration != config.last_iteration:  # an unfinished run may lack only its evaluation or summary
             _check_length(request, config, iteration)
     evaluated = ("eval_sample", "eval_env_kwargs", "eval_opponent") if config.best_metric.startswith("eval/") else ()
     if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):
@@ -116,17 +113,6 @@ def _check_origin(config: TrainConfig, own: Path, which: str | int | Path) -> No
         f"--checkpoint {which} belongs to another run than {own}: they differ in {', '.join(other)}; name a checkpoint "
         "of this run",
     )
-
-
-def _is_finished(run_dir: Path, iteration: int) -> bool:
-    """Whether a run has ended after an iteration without an error, so that it has its last evaluation and its summary.
-
-    iteration: of its last checkpoint.
-    """
-    with suppress(ConfigError):
-        summary = read_object(run_dir / SUMMARY, "")
-        return summary["iterations"] >= iteration and summary["error"] is None
-    return False
 
 
 def _check_length(request: ResumeRequest, config: TrainConfig, iteration: int) -> None:

@@ -122,7 +122,7 @@ class Joint:
 
 
 def _sum_of_parts(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Add arrays in their order. np.sum adds in another one if they have one row, so the bits would depend on rows."""
+    """Add arrays one by one. np.sum adds those of a single row in another order, so the bits would depend on rows."""
     return functools.reduce(np.add, parts)
 
 

@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
-from shmppo.utils.files import replaced_file, short_path, write_json
+from shmppo.utils.files import read_object, replaced_file, short_path, write_json
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
@@ -90,6 +90,21 @@ def saving(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         advice = f"continue with {resume_command(run_dir)}" if holds_run(run_dir) else "start the run again"
         raise SaveError(f"{short_path(run_dir)} cannot be written ({error.strerror or error}); {advice}") from error
+
+
+def has_finished(run_dir: Path, iterations: int, conditions: Sequence[str] = ()) -> bool:
+    """Whether a run has ended, with its last evaluation and its summary.
+
+    Args:
+        run_dir: directory of the run.
+        iterations: number of iterations after which a run without an error has ended.
+        conditions: conditions of --stop-when, with which it has ended in any case.
+    """
+    with contextlib.suppress(ConfigError):  # it has no summary
+        summary = read_object(run_dir / SUMMARY, "")
+        ended = summary["iterations"] >= iterations and summary["error"] is None
+        return ended or summary["stop_reason"] in conditions
+    return False
 
 
 def holds_run(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -16,9 +15,8 @@ from shmppo.config.checks import flags_with_values
 from shmppo.config.resumable import DERIVED, RESUMABLE, refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
-from shmppo.errors import ConfigError
-from shmppo.storage.run_directory import CONFIG, SUMMARY, holds_run
-from shmppo.utils.files import complete_rows, read_object
+from shmppo.storage.run_directory import CONFIG, has_finished, holds_run
+from shmppo.utils.files import complete_rows
 from shmppo.utils.signals import kill_with_parent
 
 POLL_SECONDS = 0.1
@@ -106,11 +104,7 @@ class RunProcess:
     @property
     def finished(self) -> bool:
         """Whether the run has ended without an error after its last iteration, or with a condition of --stop-when."""
-        with contextlib.suppress(ConfigError):  # it has no summary yet
-            summary = read_object(self.run_dir / SUMMARY, "")
-            ended = summary["iterations"] >= self.config.last_iteration and summary["error"] is None
-            return ended or summary["stop_reason"] in self.config.stop_when
-        return False
+        return has_finished(self.run_dir, self.config.last_iteration, self.config.stop_when)
 
     @property
     def steps(self) -> int:

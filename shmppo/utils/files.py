@@ -111,14 +111,14 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def complete_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file with a header. A last row that was written only in part is left out.
+    """Read the rows of a CSV file with a header. A last line that was written only in part is left out.
 
     Raises:
         OSError, ValueError, csv.Error: if the file cannot be read, or is damaged.
     """
     with open(path, newline="", encoding="utf-8") as file:
         lines = [line for line in file if line.endswith("\n")]
-    return [row for row in csv.DictReader(lines) if None not in row.values()]
+    return list(csv.DictReader(lines))
 
 
 def short_path(path: str | os.PathLike[str]) -> str:

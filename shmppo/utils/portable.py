@@ -1,4 +1,5 @@
-"""Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA.
+"""Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA,
+whatever the number of its cores.
 
 The libraries read them on import. `import shmppo` sets those of NumPy, which environments use, unless NumPy is imported
 already. Those of torch make torch slower, so only --portable sets them.
@@ -24,6 +25,7 @@ NUMPY_AVX512 = "NumPy with AVX512"
 """What `processor_type` adds if NumPy is not pinned, on a processor where this matters."""
 
 _INHERITED = "SHMPPO_NUMPY_INHERITED"
+"""A variable that `numpy_inherited` sets, and that the started process removes."""
 
 
 def pin_numpy() -> None:
@@ -44,7 +46,7 @@ def pin_numpy() -> None:
 
 @contextmanager
 def numpy_inherited() -> Iterator[None]:
-    """Let processes that start in the context have the variables of this one, which may have imported NumPy before."""
+    """Let processes that start in the context keep the variables of this one, which may have imported NumPy first."""
     os.environ[_INHERITED] = "1"
     try:
         yield

@@ -29,10 +29,7 @@ REFUSED = [
         {"num_envs": 2, "rollout_steps": 32, "seq_len": 16, "minibatches": 5},
         r"--minibatches is 5 but 2 environments × 32 steps may give only 4 sequences of up to 16 steps; lower",
     ),
-    (
-        {"env_block": 1, "minibatches": 9},
-        r"lower --minibatches, or raise --env-block or --rollout-steps",
-    ),
+    ({"env_block": 1, "minibatches": 9}, r"lower --minibatches, or raise --env-block or --rollout-steps"),
     ({"num_envs": 2, "rollout_steps": 32, "minibatches": 2, "grad_shards": 3}, r"--minibatches 2 × --grad-shards 3"),
     ({"total_steps": 0}, r"--total-steps is 0; it must be at least 1"),
     ({"stop_at_iteration": 0}, r"--stop-at-iteration is 0; it must be at least 1"),

@@ -244,16 +244,8 @@ def test_the_runs_of_a_script_import_its_environment_beside_a_run_of_its_own(tmp
         "def make():\n    return gymnasium.make('CartPole-v1')\n"
         "if __name__ == '__main__':\n    sys.exit(main(TrainConfig(env='my_script:make', workers=0)))\n"
     )
-    words = [
-        sys.executable,
-        "scripts/my_script.py",
-        "--run-dir",
-        "run",
-        "--quiet",
-        "--stop-at-iteration",
-        "1",
-        *NO_CHECK,
-    ]
+    flags = "--run-dir run --quiet --stop-at-iteration 1"
+    words = [sys.executable, "scripts/my_script.py", *shlex.split(flags), *NO_CHECK]
     for more in ((), ("--seeds", "1", "2")):
         done = subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -1,0 +1,68 @@
+"""A run that ends early after its last iteration: it is resumed for its last evaluation and its summary."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from public_helpers import contents, untimed_rows
+
+from shmppo import resume, train
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.loggers.trackers import Row
+from shmppo.ppo.learner import Learner
+from shmppo.runs.evaluation import Evaluations
+from shmppo.runs.outputs import Outputs
+from shmppo.sampling.pool import Pool
+from shmppo.tools.run_process import RunProcess
+
+BASE = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before the evaluation", "before the summary", "after the summary"])
+def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(BASE, eval_every=4, eval_episodes=2, run_dir=str(tmp_path / "run"))
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    write, evaluate = Outputs.write_summary, Evaluations.evaluate
+
+    def stop(at: str) -> None:
+        if when == at:
+            raise KeyboardInterrupt
+
+    def written(outputs: Outputs, summary: dict[str, Any]) -> None:
+        if summary["error"] is None:
+            stop("before the summary")
+        write(outputs, summary)
+        if summary["error"] is None:
+            stop("after the summary")
+
+    def evaluated(evaluations: Evaluations, learner: Learner, pool: Pool, iteration: int) -> Row:
+        if iteration == 6:
+            stop("before the evaluation")
+        return evaluate(evaluations, learner, pool, iteration)
+
+    monkeypatch.setattr(Outputs, "write_summary", written)
+    monkeypatch.setattr(Evaluations, "evaluate", evaluated)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, callback=lambda row, run: run.save("own"))
+    monkeypatch.undo()
+    assert not RunProcess(config, tmp_path / "run").finished
+    before = contents(tmp_path / "run")
+    with pytest.raises(ConfigError, match="has finished 6 iterations, 3 were asked for"):
+        resume(tmp_path / "run", stop_at_iteration=3)
+    assert contents(tmp_path / "run") == before
+    summary = resume(tmp_path / "run")
+    assert (summary["error"], summary["stop_reason"]) == (None, "finished")
+    assert (summary["weights_sha256"], summary["best_value"]) == (whole["weights_sha256"], whole["best_value"])
+    for name in ("metrics.csv", "eval.csv"):
+        assert untimed_rows(tmp_path / "run" / name) == untimed_rows(tmp_path / "whole" / name)
+    with pytest.raises(ConfigError, match="has finished 6 iterations, 6 were asked for"):
+        resume(tmp_path / "run")
