@@ -12,7 +12,7 @@ import tyro
 from shmppo.config.checks import require_fields
 from shmppo.config.command_line import parse
 from shmppo.config.options import TaskOptions
-from shmppo.errors import run_command
+from shmppo.errors import print_text, run_command
 from shmppo.utils.commands import program
 
 
@@ -48,7 +48,7 @@ def _check_env() -> int:
     from shmppo.tools.check_env import check_environment
 
     report = check_environment(fields, steps)
-    print(report.text)
+    print_text(report.text)
     return int(not report.reproducible)
 
 

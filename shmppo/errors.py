@@ -11,11 +11,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|create a primitive|start new thread|bad_alloc")
 """What torch, its libraries, and Python say if they get no memory."""
 INTERRUPTED = 130
 """Exit code after a KeyboardInterrupt."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with the characters escaped that control a terminal or are invisible.
+
+    keep: characters that stay, for example a newline.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else repr(one)[1:-1] for one in text)
 
 
 class ShmppoError(Exception):
@@ -46,7 +55,7 @@ class ShmppoError(Exception):
 class ConfigError(ShmppoError):
     """The configuration cannot run. The message says what is wrong, where, and what to do.
 
-    The message is one line: control characters in it, which come from the user's values, are escaped.
+    The message is one line: control characters in it, which come from values of users and files, are escaped.
 
     It is not a ValueError, because the command-line parser replaces the message of a ValueError.
     """
@@ -54,7 +63,7 @@ class ConfigError(ShmppoError):
     exit_code = 2
 
     def __init__(self, message: str, *, details: str = "") -> None:
-        super().__init__(CONTROL_CHARACTER.sub(lambda found: repr(found[0])[1:-1], message), details=details)
+        super().__init__(printable(message), details=details)
 
 
 class EnvError(ShmppoError):
@@ -135,12 +144,18 @@ def print_warning(text: str) -> None:
     """Print a warning to stderr, if it can be written."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: the file is closed
         if sys.stderr is not None:
-            print(f"warning: {text}", file=sys.stderr, flush=True)
+            print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def print_text(text: str) -> None:
+    """Print the result of a command to stdout. Control characters except line ends are escaped."""
+    print(printable(text, keep="\n"), flush=True)
 
 
 def print_error(error: ShmppoError) -> None:
     """Print an error to stderr: details and hints first, the message as the last line."""
-    print(*filter(None, [error.details, *error.hints]), f"error: {error}", sep="\n", file=sys.stderr)
+    lines = "\n".join(filter(None, [error.details, *error.hints, f"error: {error}"]))
+    print(printable(lines, keep="\n\t"), file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from shmppo.config.checks import require
 from shmppo.config.command_line import parse
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
-from shmppo.errors import run_command
+from shmppo.errors import print_text, run_command
 from shmppo.loggers.text import number
 from shmppo.utils.commands import program
 
@@ -96,7 +96,7 @@ def _evaluate() -> None:
         else:
             result = evaluate(runs[0], **arguments)
             text = json.dumps(as_json(result, options)) if options.json else as_text(result, options)
-    print(text)
+    print_text(text)
 
 
 def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import tyro
 from shmppo.config.command_line import parse
 from shmppo.config.train_config import compute_like
 from shmppo.config.trust import Modules
-from shmppo.errors import ConfigError, run_command
+from shmppo.errors import ConfigError, print_text, run_command
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
@@ -58,7 +58,7 @@ def _verify() -> int:
     else:
         given = {name: value for name, value in vars(options).items() if name != "run_dirs"}
         verdict = verify_run(run_dirs[0], **given)
-    print(verdict.text)
+    print_text(verdict.text)
     return int(not verdict.equal)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
 import shlex
 import typing
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +25,7 @@ from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
-from shmppo.utils.files import user_path
+from shmppo.utils.files import is_run, refuse_links, user_path
 
 COMMON = (
     "env", "env_kwargs", "preset", "total_steps", "num_envs", "seed", "workers", "core", "hidden_size",
@@ -32,6 +34,8 @@ COMMON = (
 )  # fmt: skip
 """Fields whose flags `train --help` shows first."""
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
+MOST_VALUES = 100_000
+"""Largest number of values in a YAML file of options."""
 NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks", *DERIVED)
 """Fields that a new run does not copy from another run's config.json."""
 
@@ -154,7 +158,10 @@ def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path 
     if file is not None or source is None or not inherit:
         return "--config", None if file is None else user_path(file, "--config")
     path = user_path(source, "--init-from")
-    config = (path.parent if path.is_file() else path) / "config.json"
+    run_dir = path.parent if path.is_file() else path
+    if is_run(run_dir):
+        refuse_links(run_dir)
+    config = run_dir / "config.json"
     return "--init-from", config if config.is_file() else None
 
 
@@ -218,8 +225,8 @@ def _read(path: Path, option: str) -> Any:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
         return json.loads(text, object_pairs_hook=partial(_without_duplicates, option=option))
-    except json.JSONDecodeError as error:
-        if path.suffix == ".json":
+    except (json.JSONDecodeError, RecursionError) as error:
+        if path.suffix == ".json" or isinstance(error, RecursionError):
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
     try:
         import yaml
@@ -229,18 +236,34 @@ def _read(path: Path, option: str) -> Any:
         ) from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        require(
+            root is None or _expanded_size(root, {}) <= MOST_VALUES,
+            f"{option} {path} has aliases that stand for more than {MOST_VALUES:,} values; write the values out",
+        )
         if isinstance(root, yaml.MappingNode):
             _without_duplicates([(key.value, value) for key, value in root.value], option)
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
 
 
+def _expanded_size(node: Any, sizes: dict[int, float]) -> float:
+    """Return how many values a YAML node has if each alias counts with all that it stands for.
+
+    sizes: of the nodes so far, by their id. A node is infinite while its own parts are counted: it may contain itself.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        parts = node.value if isinstance(node.value, list) else []
+        values = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        sizes[id(node)] = 1 + sum(_expanded_size(one, sizes) for one in values)
+    return sizes[id(node)]
+
+
 def _without_duplicates(pairs: list[tuple[str, Any]], option: str) -> dict[str, Any]:
     """Make a dictionary. Raises ConfigError if a key occurs twice."""
-    names = [name for name, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(name for name, _ in pairs).items() if times > 1), None)
     require(twice is None, f"{option} has {twice} twice; keep one of them")
     return dict(pairs)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shmppo.config.checks import require, shown
+from shmppo.errors import printable
 
 HOW = ("last", "sum", "mean", "max")
 PREFIX = "info/"
@@ -47,7 +48,7 @@ def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
             "comma",
         )
         require(path not in [key.path for key in keys], f"--info-keys has {name} twice; keep one of them")
-        keys.append(InfoKey(path, how or "last", True, PREFIX + name))
+        keys.append(InfoKey(path, how or "last", True, PREFIX + printable(name)))
     named = [key.path for key in keys]
     return keys + [InfoKey((name,), "last", False, PREFIX + name) for name in AUTOMATIC if (name,) not in named]
 
@@ -61,4 +62,4 @@ def agent_keys(agents: Sequence[str], slots: int) -> list[InfoKey]:
     """
     named = [f"return/{agent}" for agent in agents] + list(RESULTS if slots else ())
     per_slot = [f"{result}/{slot}" for slot in range(slots) if slots > 1 for result in RESULTS]
-    return [InfoKey((), "last", name in named, PREFIX + name) for name in named + per_slot]
+    return [InfoKey((), "last", name in named, PREFIX + printable(name)) for name in named + per_slot]

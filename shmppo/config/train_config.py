@@ -30,7 +30,7 @@ from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError
-from shmppo.utils.files import read_object, user_path
+from shmppo.utils.files import read_object, refuse_links, user_path
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.partition import partition
 from shmppo.utils.portable import pin_like
@@ -363,6 +363,7 @@ def load_config(run_dir: Path) -> TrainConfig:
     Raises:
         ConfigError: if the file does not exist or is damaged.
     """
+    refuse_links(run_dir)
     path = run_dir / "config.json"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; name the directory of a run, which contains config.json")

@@ -40,7 +40,7 @@ class NamedCode(NamedTuple):
         return self.name.partition(":")[0]
 
     def __str__(self) -> str:
-        return f"{flag(self.field)} {_printable(self.name)}"
+        return f"{flag(self.field)} {self.name}"
 
 
 def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
@@ -77,7 +77,7 @@ def modules_of(fields: Mapping[str, Any]) -> list[str]:
 
 def trust_flags(modules: Sequence[str]) -> str:
     """Return the flags --trust for modules, each with a space in front."""
-    return "".join(f" --trust {_printable(module)}" for module in modules)
+    return "".join(f" --trust {module}" for module in modules)
 
 
 def trust_of(run_dir: Path) -> str:
@@ -122,7 +122,3 @@ def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None
             f"{source} names code to import: {', '.join(map(str, unknown))}; if you trust it, add"
             f"{trust_flags(modules)} (in Python: trust={sorted({*trusted, *modules})})"
         )
-
-
-def _printable(name: str) -> str:
-    return name if name.isprintable() else ascii(name)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -190,13 +192,40 @@ def load_demonstrations(config: TrainConfig, task: Task) -> dict[str, np.ndarray
         if name.startswith(MINARI):
             return _from_minari(name.removeprefix(MINARI), config, task)
         with open(name, "rb") as opened, np.load(opened) as file:
-            _check(json.loads(str(file["description"])), config, task)
-            return dict(file)
+            _check_arrays(file, config, task)
+            arrays = dict(file)
+        if arrays["lengths"].min() < 1 or arrays["lengths"].sum() != len(arrays["actions"]):
+            raise ValueError("its lengths are not those of its episodes")
+        return arrays
     except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(
             f"--demonstrations {name} cannot be read ({str(error).partition('. ')[0]}); name a file that evaluate "
             "--record has written, or minari:ID (extra minari) of a data set that minari download has fetched"
         ) from error
+
+
+def _check_arrays(file: Any, config: TrainConfig, task: Task) -> None:
+    """Check the description and the sizes of all arrays in an opened NPZ file, before the arrays are read.
+
+    Raises:
+        ConfigError: if the description does not fit the run.
+        ValueError, KeyError: if an array is missing, or has another shape than a recording of this environment.
+        ValueError: if the arrays are larger than the memory of the machine.
+    """
+    shapes, size = dict[str, tuple[int, ...]](), 0
+    for name in file.files:
+        with file.zip.open(f"{name}.npy") as member:
+            np.lib.format.read_magic(member)
+            shapes[name], _, kind = np.lib.format.read_array_header_1_0(member)
+        size += math.prod(shapes[name]) * kind.itemsize
+    if size > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        raise ValueError(f"it has {size / 2**30:.1f} GiB, but this machine has {memory / 2**30:.1f} GiB of memory")
+    _check(json.loads(str(file["description"])), config, task)
+    (steps, _), (episodes,) = shapes["actions"], shapes["lengths"]
+    expected = {leaf.field: (steps + episodes, *leaf.shape) for leaf in task.observation.leaves}
+    expected |= {"actions": (steps, task.distribution.action_size)} | dict.fromkeys(OUTCOMES, (steps,))
+    if wrong := [name for name, shape in expected.items() if shapes[name] != shape]:
+        raise ValueError(f"its array {wrong[0]} has the shape {shapes[wrong[0]]}, but {expected[wrong[0]]} is needed")
 
 
 def _from_minari(dataset_id: str, config: TrainConfig, task: Task) -> dict[str, np.ndarray]:

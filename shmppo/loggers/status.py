@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import printable
 from shmppo.loggers.text import number
 from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PhaseTimer
@@ -139,12 +140,12 @@ class RunStatus:
         ranks = f"{config.ranks} ranks of " if config.ranks > 1 else ""
         workers = count(config.num_workers, "worker") if config.num_workers else "no workers"
         agents = f" of {count(len(config.agents), 'agent')}" if config.agents else ""
-        return f"{config.env_id}  {ranks}{count(config.num_envs, 'environment')}{agents}, {workers}"
+        return f"{printable(config.env_id)}  {ranks}{count(config.num_envs, 'environment')}{agents}, {workers}"
 
     @property
     def directory(self) -> str:
         """The run directory, relative to the current directory if that is shorter."""
-        return short_path(self.run_dir)
+        return printable(short_path(self.run_dir))
 
 
 def evaluation_text(row: Mapping[str, float]) -> str:

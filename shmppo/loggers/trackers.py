@@ -15,7 +15,7 @@ from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import tracker_name
-from shmppo.utils.files import complete_rows
+from shmppo.utils.files import complete_rows, open_file, read_file
 from shmppo.utils.user_code import accepts
 
 log = logging.getLogger(__name__)
@@ -135,11 +135,12 @@ class WeightsAndBiases:
         identity = run_dir / "wandb" / "id"
         if not identity.exists():
             identity.parent.mkdir(parents=True, exist_ok=True)
-            identity.write_text(secrets.token_hex(8))
+            with open_file(identity, "x") as file:
+                file.write(secrets.token_hex(8))
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "shmppo"),
             name=os.environ.get("WANDB_NAME", run_dir.name),
-            id=identity.read_text(),
+            id=read_file(identity).decode(),
             resume="allow",
             dir=str(run_dir),
             config=dict(config),

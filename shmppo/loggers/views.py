@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any, Protocol
 
+from shmppo.errors import print_text
 from shmppo.loggers.status import RunStatus, count, evaluation_text
 from shmppo.loggers.text import clock, number
 
@@ -55,7 +56,7 @@ class LineView:
         iterations = count(status.config.last_iteration, "iteration")
         steps = f"{iterations} of {status.config.batch_steps:,} steps"
         again = f", resumed at iteration {status.iteration:,}" if status.iteration else ""
-        print(f"{status.directory}: {status.title}, {steps}{again}", flush=True)
+        print_text(f"{status.directory}: {status.title}, {steps}{again}")
 
     def draw(self) -> None:
         """Print what is new: sentences, and the last iteration or else the progress of the running one."""
@@ -71,7 +72,7 @@ class LineView:
             where = f"iteration {status.iteration + 1:,}: " if status.timer else ""
             news.append(where + status.activity)
         if news:
-            print("\n".join(news), flush=True)
+            print_text("\n".join(news))
 
     def close(self) -> None:
         """See `View.close`."""

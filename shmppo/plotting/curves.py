@@ -14,7 +14,7 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
-from shmppo.utils.files import complete_rows, read_object, short_path
+from shmppo.utils.files import complete_rows, read_object, refuse_links, short_path
 
 POINTS = 200
 """Points of the common grid of an aggregate."""
@@ -80,6 +80,7 @@ def read_run(run_dir: Path) -> Run:
     Raises:
         ConfigError: if metrics.csv is missing or has no rows, or if config.json is damaged.
     """
+    refuse_links(run_dir)
     metrics, config = run_dir / "metrics.csv", run_dir / "config.json"
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import html
 import io
 import itertools
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import printable
 from shmppo.loggers.text import number
 from shmppo.plotting.curves import IGNORED_FIELDS, Run
 from shmppo.plotting.plots import SEEDS_CAPTION, Groups, check_metric, draw_groups, draw_phases, overview_panels
 from shmppo.plotting.style import COLORS, new_figure
 from shmppo.storage.run_directory import CONFIG, SUMMARY, config_error_if_unwritable
-from shmppo.utils.files import make_parent_directory, read_object
+from shmppo.utils.files import make_parent_directory, read_file, read_object
 from shmppo.utils.phase_timer import PHASES
 
 PANEL_INCHES = (4.4, 2.7)
@@ -59,6 +60,11 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
     make_parent_directory(out, "--out")
     with config_error_if_unwritable(out):
         out.write_text(page, "utf-8")
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML that shows it. Control characters are escaped."""
+    return html.escape(printable(text))
 
 
 def svg(draw: Callable[..., None], *arguments: Any) -> str:
@@ -125,7 +131,7 @@ def video(run: Run) -> str:
     if not files:
         return ""
     newest = max(files, key=lambda path: path.stat().st_mtime)
-    data = b64encode(newest.read_bytes()).decode()
+    data = b64encode(read_file(newest)).decode()
     tag = f'<video controls src="data:video/mp4;base64,{data}"></video>'
     if newest.suffix == ".gif":
         tag = f'<img alt="episode" src="data:image/gif;base64,{data}">'

@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_s
 from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
-from shmppo.storage.checkpoint import OTHER_ENVIRONMENT, check_shapes, load_selected_checkpoint
+from shmppo.storage.checkpoint import OTHER_ENVIRONMENT, check_moments, check_shapes, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
 WITHOUT_MINIBATCHES: dict[str, Any] = {"minibatches": 1, "grad_shards": None}
@@ -126,7 +126,9 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     check_shapes("parameter", weights, shapes, advice=advice)
     model = trained_model(config, task.observation, task.distribution, weights)
     moments = RunningMoments(task.observation.normalized_size)
-    moments.load({name: tensor.numpy() for name, tensor in state["learner"]["obs_moments"].items()})
+    found = state["learner"]["obs_moments"]
+    check_moments("observation moment", found, task.observation.normalized_size, advice=advice)
+    moments.load({name: tensor.numpy() for name, tensor in found.items()})
     schedule = json.loads(state.get("reset_options", "{}"))
     options = schedule[max(schedule, key=int)] if schedule else None
     return TrainedPolicy(config, task, model, moments, state["iteration"], options)

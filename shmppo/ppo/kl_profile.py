@@ -24,7 +24,7 @@ from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.spaces.distributions import Distribution
-from shmppo.utils.files import replaced_file
+from shmppo.utils.files import open_file, refuse_links, replaced_file
 
 PROBE_STEPS = 512  # approximate number of environment steps in the probe
 MAX_RECORDED_POLICIES = 256  # of one update
@@ -199,7 +199,7 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
         profile.gamma, profile.slope, profile.monotonic_share, profile.seconds,
     )  # fmt: skip
     is_new = not (run_dir / TABLE).exists()
-    with open(run_dir / TABLE, "a", newline="") as file:
+    with open_file(run_dir / TABLE, "a", newline="") as file:
         writer = csv.writer(file)
         writer.writerows([GLOSSARY] if is_new else [])
         writer.writerow(f"{value:.10g}" for value in summary)
@@ -230,9 +230,10 @@ def read_profiles(run_dir: Path) -> dict[int, KLProfile]:
     Raises:
         ConfigError: if the run directory contains none.
     """
+    refuse_links(run_dir)
     profiles = {}
     for path in sorted((run_dir / PROFILE_DIRECTORY).glob("*.npz")):
-        with np.load(path) as file:
+        with open_file(path) as opened, np.load(opened) as file:
             profiles[int(path.stem)] = KLProfile(
                 file["steps"], file["sequential"], file["reference"], int(file["probe_steps"]), float(file["seconds"])
             )

@@ -15,7 +15,7 @@ from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.storage.run_directory import OPPONENTS
-from shmppo.utils.files import replaced_file
+from shmppo.utils.files import read_file, replaced_file
 from shmppo.utils.rng import opponent_generator
 
 ELO_STEP, ELO_SCALE = 4.0, 400.0
@@ -80,7 +80,7 @@ class OpponentPool:
         for slot, index in enumerate(self._chosen):
             member = self._members[index]
             path = self._path(member.iteration)
-            content = path.read_bytes() if path.is_file() else b""
+            content = read_file(path) if path.is_file() else b""
             is_same = hashlib.sha256(content).hexdigest() == member.sha256
             require(is_same, f"{path} is missing or damaged; restore it from a copy")
             ends = np.cumsum([published.weights.size, published.obs_mean.size])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import printable
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import AGENT_GLOSSARY, EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.loggers.status import RunStatus
@@ -130,12 +131,12 @@ class Outputs:
         """Show a warning, and log it. The same text is shown once."""
         if text not in self._status.notes:
             log.warning("%s", text)
-            self._status.notes.append(text)
+            self._status.notes.append(printable(text))
 
     def poll_check(self) -> None:
         """Show the result of the check of the environment, if it has just ended with a difference."""
         if reason := self._check.poll():
-            self._status.notes.append(f"not exact: {reason}")  # the check has logged it
+            self._status.notes.append(printable(f"not exact: {reason}"))  # the check has logged it
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], pids: list[int], *, last: bool) -> None:
         """Update the console.

@@ -20,6 +20,7 @@ from shmppo.runs.start import Start, load_teacher
 from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
 from shmppo.storage.history import check_metrics
 from shmppo.storage.run_directory import TEACHER, directory_of, fork_name, has_finished
+from shmppo.utils.files import refuse_links
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         ConfigError: on all ranks, if there is no such checkpoint, if a change is refused, or if the run is not trusted.
     """
     own = directory_of(request.run_dir.absolute(), process_group.rank)
+    with process_group.config_errors_on_all_ranks():
+        refuse_links(request.run_dir)
     checkpoint = _load(process_group, own, request.checkpoint)
     iteration = checkpoint["iteration"]
     require(

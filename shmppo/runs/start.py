@@ -19,7 +19,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
-from shmppo.storage.checkpoint import BEST, NAME, check_shapes, load_selected_checkpoint
+from shmppo.storage.checkpoint import BEST, NAME, check_moments, check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory
 from shmppo.storage.run_lock import locked
@@ -65,9 +65,8 @@ class InitialWeights:
         plain = dataclasses.replace(config, auxiliary=None)
         parameters = parameter_shapes(plain, task.observation, task.distribution)
         check_shapes("parameter", network_weights(self.learner["model"]), parameters, where=where, advice=advice)
-        size = (task.observation.normalized_size,)
-        moments = {"count": (), "mean": size, "m2": size}
-        check_shapes("observation moment", self.learner["obs_moments"], moments, where=where, advice=advice)
+        size = task.observation.normalized_size
+        check_moments("observation moment", self.learner["obs_moments"], size, where=where, advice=advice)
         options = ["normalize_obs", "squash_actions", "std"]  # the shapes may be the same
         options += ["activation"] if config.network is None and config.encoder_sizes else []
         options += ["log_std_init", "log_std_min"] if config.std == "state" else []
@@ -174,7 +173,14 @@ class Start:
             carry = {field.name: field.shape for field in fields if field.group == "carry_even"}
             check_shapes("carry", self.checkpoint["carry"], carry)
             shapes = parameter_shapes(config, task.observation, task.distribution)
-            check_shapes("parameter", self.checkpoint["learner"]["model"], shapes)
+            learner = self.checkpoint["learner"]
+            check_shapes("parameter", learner["model"], shapes)
+            check_moments("observation moment", learner["obs_moments"], task.observation.normalized_size)
+            check_moments("reward moment", learner["return_moments"], 1)
+            check_shapes("statistic", {"return": learner["discounted_return"]}, {"return": (config.rows,)})
+            size = next(field.shape[-1:] for field in fields if field.path == "optimizer.moments")
+            for state in learner["optimizer"]["state"].values():
+                check_shapes("optimizer moment", state, {"step": (), "exp_avg": size, "exp_avg_sq": size})
         elif self.weights is not None:
             self.weights.check(config, task)
 

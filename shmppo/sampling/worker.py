@@ -42,6 +42,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
+from shmppo.utils.files import open_file
 from shmppo.utils.logs import log_to
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
@@ -88,7 +89,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, envi
     multiprocessing.current_process().daemon = False  # so that environments may start processes
     open_standard_streams()
     torch.set_num_threads(1)
-    with log_to(setup.log_file), open(setup.log_file, "a") as stack:
+    with log_to(setup.log_file), open_file(setup.log_file, "a") as stack:
         faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
         try:
             _serve(setup, commands, reports)

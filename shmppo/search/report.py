@@ -11,7 +11,7 @@ from pathlib import Path
 from optuna.trial import FrozenTrial, TrialState
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ShmppoError
+from shmppo.errors import ShmppoError, print_text
 from shmppo.loggers.text import number
 from shmppo.plotting.curves import short
 from shmppo.search.options import SearchOptions
@@ -58,7 +58,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         f"{again} --seed {base.seed + options.seeds}",
         *["the same command continues the running trials"] * bool(counts["running"]),
     ]
-    print("\n".join(lines))
+    print_text("\n".join(lines))
 
 
 def write_table(trials: Sequence[FrozenTrial], path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shmppo.errors import print_text
 from shmppo.loggers.text import clock, number
 from shmppo.plotting.curves import short
 from shmppo.search.options import SearchOptions
@@ -87,7 +88,7 @@ class SearchView:
                 value, steps = trial_value(trial), trial.user_attrs.get("env_steps", 0)
                 result = trial.user_attrs.get("reason", "" if value is None else f"objective {number(value)}")
                 state = f"{STATES[trial.state]} after {steps:,} steps: {result}"
-                print(f"trial {trial.number} {state}  {changes_text(trial)}", flush=True)
+                print_text(f"trial {trial.number} {state}  {changes_text(trial)}")
 
     def _picture(self, trials: Sequence[FrozenTrial], running: Sequence[TrialRun], stopping: bool) -> Group:
         ended = sum(trial.state.is_finished() for trial in trials)

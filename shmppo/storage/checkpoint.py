@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, print_warning
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint, write_checkpoint
-from shmppo.utils.files import replaced_file, sync, user_path
+from shmppo.utils.files import is_run, refuse_links, replaced_file, sync, user_path
 
 NAME, BEFORE = "checkpoint.pt", "checkpoint-1.pt"
 BEST, KEPT = "checkpoint-best.pt", "checkpoint-iteration-"
@@ -92,20 +91,16 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any], *, copies: Iterable[st
     with replaced_file(path) as temporary:
         write_checkpoint(temporary, state)
         for name in copies:
-            _duplicate(temporary, run_dir / name)
+            _copy(temporary, run_dir / name)
         if path.exists() and not again:
-            _duplicate(path, run_dir / BEFORE)
+            _copy(path, run_dir / BEFORE)
     sync(run_dir)
 
 
-def _duplicate(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it if the file system has no hard links."""
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file atomically. A hard link would have the same content, but `refuse_links` could not judge it."""
     with replaced_file(target) as temporary:
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
+        shutil.copyfile(source, temporary)
 
 
 def load_selected_checkpoint(
@@ -123,6 +118,8 @@ def load_selected_checkpoint(
     Raises:
         ConfigError: if there is no such checkpoint, or if it is damaged. The message names one that is not.
     """
+    if not is_file_name(which) or is_run(run_dir):  # a file may also be beside other files of the user
+        refuse_links(run_dir)
     path = _selected_path(run_dir, which)
     try:
         return load_checkpoint(path)
@@ -283,3 +280,8 @@ def check_shapes(
         before, now = tuple(found[name].shape), tuple(expected[name])
         if before != now:
             raise ConfigError(f"{where}: {what} {name} has the shape {before}, but {now} is needed; {advice}")
+
+
+def check_moments(what: str, found: Mapping[str, torch.Tensor], size: int, **context: str) -> None:
+    """Check the shapes of what `RunningMoments.state` returned, as `check_shapes` does. size: number of values."""
+    check_shapes(what, found, {"count": (), "mean": (size,), "m2": (size,)}, **context)

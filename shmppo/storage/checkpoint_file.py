@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from shmppo.errors import ConfigError
+from shmppo.utils.files import read_file
 
 FORMAT = 1
 _MAGIC = b"shmppo checkpoint\n"
@@ -64,7 +65,7 @@ def _header(content: memoryview) -> bytes:
 
 def _content(path: Path) -> dict[str, Any]:
     """Read a file, and check its SHA-256."""
-    data = memoryview(path.read_bytes())
+    data = memoryview(read_file(path))
     begin = len(_header(data[:0]))
     if data[:begin] != _header(data[begin:]):
         raise ValueError("its SHA-256 differs")

@@ -13,7 +13,7 @@ from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.run_directory import EVALUATIONS, METRICS, OPPONENTS
-from shmppo.utils.files import replaced_file
+from shmppo.utils.files import read_file, replaced_file
 
 
 def check_metrics(run_dir: Path, iteration: int) -> None:
@@ -58,7 +58,7 @@ def _rows_until(path: Path, iteration: int) -> tuple[bytes, list[bytes]]:
     Raises:
         ConfigError: if the file is damaged.
     """
-    header, *rows = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")] or [b""]
+    header, *rows = [line for line in read_file(path).splitlines(keepends=True) if line.endswith(b"\n")] or [b""]
     try:
         return header, [row for row in rows if int(row.partition(b",")[0]) <= iteration]
     except ValueError as error:

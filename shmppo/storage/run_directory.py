@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
-from shmppo.utils.files import read_object, replaced_file, short_path, write_json
+from shmppo.utils.files import open_file, read_file, read_object, replaced_file, short_path, write_json
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
@@ -157,7 +157,7 @@ class MetricsFile:
         if not path.exists():
             with replaced_file(path) as temporary:
                 temporary.write_bytes(",".join(columns).encode() + b"\r\n")
-        self._columns = path.read_bytes().splitlines()[0].decode(errors="replace").split(",")
+        self._columns = read_file(path).splitlines()[0].decode(errors="replace").split(",")
 
     def write(self, row: dict[str, float], weights_hash: str = "") -> None:
         """Append a row.
@@ -176,14 +176,14 @@ class MetricsFile:
             cells = {name: str(value) if isinstance(value, int) else f"{value:.10g}" for name, value in row.items()}
             cells[WEIGHTS_HASH] = weights_hash
             line = ",".join(cells.get(name, "nan") for name in self._columns).encode() + b"\r\n"
-            with open(self._path, "r+b") as file:
+            with open_file(self._path, "r+b") as file:
                 file.seek(0, os.SEEK_END)
                 file.write(line)
 
     def _add_columns(self, names: Sequence[str]) -> None:
         """Add columns that are NaN in all rows so far."""
         self._columns += names
-        rows = self._path.read_bytes().splitlines()[1:]
+        rows = read_file(self._path).splitlines()[1:]
         lines = [",".join(self._columns).encode(), *(row + b",nan" * len(names) for row in rows)]
         with replaced_file(self._path) as temporary:
             temporary.write_bytes(b"".join(line + b"\r\n" for line in lines))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shmppo.errors import ConfigError
+from shmppo.utils.files import open_file, refuse_links
 
 LOCK = "run.lock"
 
@@ -19,15 +20,18 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Lock a run directory while the context is open. The system releases the lock if the process is killed.
+    """Check a run directory for links, and lock it while the context is open.
+
+    The system releases the lock if the process is killed.
 
     On file systems without locks, a warning is logged instead.
 
     Raises:
-        ConfigError: if another process has locked it. The message contains the process id.
+        ConfigError: if another process has locked it, or if it has links. The message contains the process id.
         OSError: if it cannot be written.
     """
-    with open(run_dir / LOCK, "a+") as file:
+    refuse_links(run_dir)
+    with open_file(run_dir / LOCK, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

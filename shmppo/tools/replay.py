@@ -13,7 +13,7 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.utils.files import read_object, user_path
+from shmppo.utils.files import is_run, read_object, refuse_links, user_path
 
 
 def replay(file: str | Path, trust: Trusted = ()) -> int:
@@ -31,6 +31,8 @@ def replay(file: str | Path, trust: Trusted = ()) -> int:
         EnvError: if the environment fails again: it raises, or returns an observation or reward that is invalid.
     """
     file = user_path(file, "file")
+    if is_run(file.parent):
+        refuse_links(file.parent)
     require(file.exists(), f"{file} does not exist; name the failed_episode.json of a run")
     content = read_object(file, "name the failed_episode.json of a run")
     try:

@@ -16,7 +16,7 @@ from shmppo.config.resumable import DERIVED, RESUMABLE, refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.storage.run_directory import CONFIG, has_finished, holds_run
-from shmppo.utils.files import complete_rows
+from shmppo.utils.files import complete_rows, open_file, read_file, refuse_links
 from shmppo.utils.signals import kill_with_parent
 
 POLL_SECONDS = 0.1
@@ -41,6 +41,7 @@ class RunProcess:
         self.cores: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._output_start, self._asked_to_stop = 0, False
+        refuse_links(run_dir)
         if (run_dir / CONFIG).is_file():
             refuse_other_run(run_dir, self.config)
 
@@ -65,7 +66,7 @@ class RunProcess:
             if os.getppid() != parent:  # it has ended before
                 os._exit(1)
 
-        with open(self.run_dir / "output.txt", "ab") as output:
+        with open_file(self.run_dir / "output.txt", "ab") as output:
             self._output_start = output.tell()
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
@@ -96,7 +97,7 @@ class RunProcess:
             return ""
         if code < 0:
             return f"it was killed by {signal.Signals(-code).name}"
-        output = (self.run_dir / "output.txt").read_bytes()[self._output_start :]
+        output = read_file(self.run_dir / "output.txt")[self._output_start :]
         lines = output.decode(errors="replace").splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return errors[-1] if errors else f"it ended with exit code {code}"

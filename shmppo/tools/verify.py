@@ -27,7 +27,7 @@ from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
 from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint
 from shmppo.storage.run_directory import METRICS, TEACHER
-from shmppo.utils.files import complete_rows, short_path
+from shmppo.utils.files import complete_rows, refuse_links, short_path
 
 COMPARED = tuple(name for name in GLOSSARY if name in (*DECISIVE, WEIGHTS_HASH))
 """Columns of metrics.csv that are the same in two runs of one configuration."""
@@ -94,6 +94,7 @@ def read_run(run_dir: Path) -> RunFiles:
     Raises:
         ConfigError: if there is no checkpoint, if one is damaged, or if its weights are not those of metrics.csv.
     """
+    refuse_links(run_dir)
     saved, path = list(run_dir.glob("checkpoint*.pt")), run_dir / METRICS
     if not saved:
         raise no_checkpoint(run_dir)

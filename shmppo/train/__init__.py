@@ -62,6 +62,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     """Print the summary of a run, except with --quiet."""
     if not summary["config"]["quiet"]:
         from shmppo.config.train_config import TrainConfig
+        from shmppo.errors import print_text
         from shmppo.loggers.summary import summary_text
 
-        print(summary_text(TrainConfig(**summary["config"]), summary, Path(summary["run_dir"])))
+        print_text(summary_text(TrainConfig(**summary["config"]), summary, Path(summary["run_dir"])))

@@ -1,17 +1,23 @@
-"""Paths that users give, and files that are read and written whole."""
+"""Paths that users give, the files of a run directory, and files that are read and written whole."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
+import stat
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shmppo.errors import ConfigError
+
+LINKS_ALLOWED = "wandb"
+"""Directory of a run in which Weights & Biases makes symbolic links of its own."""
 
 
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
@@ -66,11 +72,84 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_links(directory: Path) -> None:
+    """Check that a run directory leads nowhere else. Call this before anything in it is read or written.
+
+    Only regular files and directories are allowed, and all names of a file must be in the directory. The directory
+    itself may be reached through a link, and it may be missing.
+
+    Raises:
+        ConfigError: if it contains a symbolic link, a hard link to a file with another name, a FIFO, a socket, or a
+            device, or if a part of it cannot be listed.
+    """
+    try:
+        for path, kind in _links(directory):
+            raise ConfigError(
+                f"{path} is {kind}, and a run directory must not lead elsewhere; put a copy of the file in its place, "
+                "or remove it"
+            )
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be checked for links ({error}); make it readable") from error
+
+
+def _links(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Yield what `refuse_links` refuses, and what it is. A run that is training may remove files meanwhile."""
+    names: defaultdict[tuple[int, int], list[Path]] = defaultdict(list)
+    for folder, folders, files in os.walk(directory, onerror=_raise):
+        for path in (Path(folder, name) for name in [*folders, *files]):
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    names[status.st_dev, status.st_ino].append(path)
+                elif not stat.S_ISDIR(status.st_mode):
+                    yield path, "a symbolic link" if path.is_symlink() else "a FIFO, a socket, or a device"
+        folders[:] = [name for name in folders if Path(folder, name) != directory / LINKS_ALLOWED]
+    for paths in names.values():
+        with suppress(FileNotFoundError):
+            if paths[0].lstat().st_nlink > len(paths):
+                yield paths[0], "a hard link to a file with another name"
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory is that of a run or of an exported policy."""
+    return os.path.lexists(directory / "config.json")
+
+
+def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
+    """Open a file of a run as `open` does. Links are not followed, and FIFOs, sockets, and devices are refused.
+
+    Raises:
+        OSError: also if it is no regular file.
+    """
+    return open(path, mode, opener=_open_regular, **options)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of a run (see `open_file`)."""
+    with open_file(path) as file:
+        return bytes(file.read())
+
+
 @contextmanager
 def replaced_file(path: Path) -> Iterator[Path]:
-    """Give the name of a temporary file. At the end, sync it and rename it to `path`; after an error, remove it."""
+    """Give the name of a new, empty file. At the end, sync it and rename it to `path`; after an error, remove it."""
     temporary = path.with_name(path.name + ".partial")
     try:
+        temporary.unlink(missing_ok=True)
+        open_file(temporary, "xb").close()
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
@@ -91,7 +170,7 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
         ConfigError: if the file cannot be read, or contains no object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path))
         if not isinstance(content, dict):
             raise ValueError("it contains no object")
     except (OSError, ValueError, RecursionError) as error:
@@ -116,7 +195,7 @@ def complete_rows(path: Path) -> list[dict[str, str]]:
     Raises:
         OSError, ValueError, csv.Error: if the file cannot be read, or is damaged.
     """
-    with open(path, newline="", encoding="utf-8") as file:
+    with open_file(path, "r", newline="", encoding="utf-8") as file:
         lines = [line for line in file if line.endswith("\n")]
     return list(csv.DictReader(lines))
 

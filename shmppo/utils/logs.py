@@ -9,20 +9,27 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shmppo.errors import printable
+from shmppo.utils.files import open_file
+
 _FORMAT = "%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"
 
 
 class _LogFile(logging.Handler):
-    """Appends records to a file. Several processes may write to it, because each record is a single write."""
+    """Appends records to a file. Several processes may write to it, because each record is a single write.
+
+    Control characters are escaped. Further lines of a record, for example of a traceback, are indented.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter(_FORMAT))
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = open_file(path, "ab", buffering=0)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = f"{self.format(record)}\n".encode(errors="backslashreplace")
+            lines = printable(self.format(record).rstrip(), keep="\n").replace("\n", "\n    ")
+            text = f"{lines}\n".encode(errors="backslashreplace")
         except Exception:  # the arguments do not match the format: logging prints where
             self.handleError(record)
             return

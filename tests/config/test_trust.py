@@ -30,7 +30,6 @@ NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({"eval_env_kwargs": {"id": "m:X"}, "eval_every": 1}, ["--eval-env-kwargs m:X"]),
     ({"eval_opponent": "players:best"}, ["--eval-opponent players:best"]),
     ({"env_kwargs": {"a": "https://x", "b": "C:\\x", "c": "12:30", "d": "x"}}, []),
-    ({"env": "a\x1b[2K:b"}, ["--env 'a\\x1b[2K:b'"]),
 ]
 
 
@@ -100,3 +99,8 @@ def test_only_with_several_ranks_the_command_names_the_directory_above(
 def test_presets_name_only_code_of_these_packages() -> None:
     packages = {name.module.partition(".")[0] for fields in PRESETS.values() for name in named_code(fields)}
     assert packages == {"ale_py", "minigrid", "pettingzoo", "popgym", "pybullet_envs_gymnasium"}
+
+
+def test_the_message_shows_control_characters_of_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"--env a\\x1b\[2K:b; if you trust it, add --trust a\\x1b\[2K "):
+        check_trust(TrainConfig(env="a\x1b[2K:b").to_json(), Path("run"), ())
