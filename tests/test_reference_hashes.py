@@ -88,6 +88,18 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "schedule": {"env": "schedules:Leveled", "env_schedule": "schedules:rising"},
     "seeded-once": {"env": "Pendulum-v1", "episode_seeding": "once", "advantage_norm": "none"},
+    # Those above that have options which few runs use, without these options.
+    "gru-plain": {"env": "Pendulum-v1", "core": "gru", "num_layers": 2, "squash_actions": True, "clip_reward": 5.0},
+    "feed-forward-plain": {"env": "HalfCheetah-v5", "core": "none", "separate_critic": "all"},
+    "multi-discrete-plain": {
+        "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True,
+        "lr_schedule": "kl-adaptive",
+    },
+    "penalty-plain": {"env": "Pendulum-v1", "objective": "penalty", "optimizer": "sgd"},
+    "per-dimension-plain": {"env": "Hopper-v5", "ratio": "per-dimension", "target_kl": 0.05, "log_std_min": -1.0},
+    "lmu-plain": {"env": "HalfCheetah-v5", "core": "lmu", "hide_obs": (8, 9)},
+    "gtrxl-plain": {"env": "Pendulum-v1", "core": "gtrxl", "num_layers": 2, "attention_window": 9, "seq_len": 6},
+    "pendulum-plain": {"env": "Pendulum-v1", "advantage_norm": "none"},
 }  # fmt: skip
 
 
