@@ -6,6 +6,7 @@ import shmppo  # before NumPy, see shmppo.utils.portable
 
 # isort: split
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,13 @@ def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> 
     train(dataclasses.replace(stopped, stop_at_iteration=stop))
     hashes["resumed"] = resume(root / "stopped", workers=3)["weights_sha256"]
     assert len(set(hashes.values())) == 1, hashes
+
+
+@pytest.fixture(scope="session")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes of this test session have in common."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
 
 @pytest.fixture
