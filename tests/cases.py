@@ -148,8 +148,9 @@ def assert_same_numbers(found: Path, expected: Path) -> None:
     rows = numbers_of(found)
     assert [row["iteration"] for row in rows] == [str(iteration) for iteration in range(1, LAST + 1)]
     for row, other in zip(rows, numbers_of(expected), strict=False):
-        different = {name: (row[name], other[name]) for name in row if row[name] != other[name]}
-        assert row.keys() == other.keys() and not different, (row["iteration"], different)
+        different = {name: (value, other.get(name)) for name, value in row.items() if value != other.get(name)}
+        assert not different, (row["iteration"], different)
+        assert row.keys() == other.keys()
     if (expected / "eval.csv").exists():
         evaluated = {row["iteration"]: row for row in numbers_of(found, "eval.csv")}
         due = [row for row in numbers_of(expected, "eval.csv") if int(row["iteration"]) <= LAST]

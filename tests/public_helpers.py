@@ -138,9 +138,9 @@ def shared_run(root: Path, name: str, configuration: Callable[[Path], TrainConfi
     return run_dir
 
 
-def long_after(fast: int, cases: Iterable[Any]) -> list[Any]:
-    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as long."""
-    return [case if i < fast else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(cases)]
+def slow_after(fast: int, cases: Iterable[Any]) -> list[Any]:
+    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as slow."""
+    return [case if i < fast else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
 
 
 @contextmanager

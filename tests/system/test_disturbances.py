@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cases import CASES, DISTURBANCES, SEEDED_ONCE, assert_same_numbers, disturb, undisturbed
+from cases import CASES, DISTURBANCES, SEEDED_ONCE, Disturbance, assert_same_numbers, disturb, undisturbed
 
 DEFAULT = "lstm"
 WITHOUT_REPLAY = ("no worker", "four workers", "central learning", "sharded learning", "one worker")
@@ -32,4 +32,23 @@ def test_a_disturbance_changes_no_number(case: str, how: str, shared_directory: 
     expected = undisturbed(case, shared_directory)
     summary = disturb(case, DISTURBANCES[how], tmp_path / "run")
     assert summary["exact"], summary["inexact_reasons"]
+    assert_same_numbers(tmp_path / "run", expected)
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_sums_and_optimizer_steps_that_workers_share_change_no_number(
+    workers: int, shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By default, so small a network is not divided."""
+    for name in ("MIN_DIVIDED_SUM", "MIN_DIVIDED_STEP"):
+        monkeypatch.setattr(f"shmppo.sampling.worker_pool.{name}", 0)
+    expected = undisturbed(DEFAULT, shared_directory)
+    disturb(DEFAULT, Disturbance(workers), tmp_path / "run")
+    assert_same_numbers(tmp_path / "run", expected)
+
+
+@pytest.mark.parametrize("case", ["feed-forward", pytest.param("per-dimension", marks=pytest.mark.slow)])
+def test_mujoco_tasks_that_gymnasium_steps_change_no_number(case: str, shared_directory: Path, tmp_path: Path) -> None:
+    expected = undisturbed(case, shared_directory)
+    disturb(case, Disturbance(0, {"env_backend": "gymnasium"}), tmp_path / "run")
     assert_same_numbers(tmp_path / "run", expected)
