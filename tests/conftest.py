@@ -5,9 +5,10 @@ from __future__ import annotations
 import shmppo  # before NumPy, see shmppo.utils.portable
 
 # isort: split
-import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,6 @@ from shmppo.envs.spec import Task
 from shmppo.kernels import kernels, supported_variants
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.learner import Learner
-from shmppo.runs.trainer import resume, train
 from shmppo.sampling.pool import Pool
 from shmppo.sampling.worker import ActionLog
 
@@ -79,22 +79,19 @@ def planned(buffers: SharedBuffers, learner: Learner) -> np.ndarray:
     return advantages
 
 
-def assert_no_bit_changes(config: TrainConfig, root: Path, *, stop: int = 3) -> None:
-    """Assert that workers, the learning mode, and a stop at iteration `stop` do not change the weights.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process whole files, so that it trains the runs of their fixtures once."""
+    from xdist.scheduler import LoadFileScheduling
 
-    The runs' directories in `root` are 0-central, 2-central, 3-sharded and stopped (1 worker, then resumed with 3).
-    """
-    hashes = {}
-    for workers, learning in ((0, "central"), (2, "central"), (3, "sharded")):
-        name = f"{workers}-{learning}"
-        changed = dataclasses.replace(config, workers=workers, learning=learning, run_dir=str(root / name))  # type: ignore[arg-type]
-        summary = train(changed)
-        assert summary["exact"]
-        hashes[name] = summary["weights_sha256"]
-    stopped = dataclasses.replace(config, workers=1, learning="sharded", run_dir=str(root / "stopped"))
-    train(dataclasses.replace(stopped, stop_at_iteration=stop))
-    hashes["resumed"] = resume(root / "stopped", workers=3)["weights_sha256"]
-    assert len(set(hashes.values())) == 1, hashes
+    return LoadFileScheduling(config, log) if config.option.dist == "load" else None
+
+
+@pytest.fixture(scope="session")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes of this test session have in common."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
 
 @pytest.fixture

@@ -250,13 +250,6 @@ class ReadsSettings(Counter):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-class ReadsVariable(Counter):
-    """Its episodes are as long as an environment variable says."""
-
-    def __init__(self) -> None:
-        super().__init__(length=int(os.environ["SHMPPO_TEST_LENGTH"]))
-
-
 class StartsProcess(Counter):
     """Has a process of multiprocessing, as an environment with a simulator may."""
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from conftest import published
 from gymnasium import spaces
-from public_helpers import long_after  # noqa: F401 (tests import it from here)
+from public_helpers import slow_after  # noqa: F401 (tests import it from here)
 from torch import Tensor
 
 from shmppo.config.flags import parse_start

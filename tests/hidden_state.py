@@ -8,7 +8,6 @@ import subprocess
 import time
 from typing import Any
 
-import gymnasium
 import numpy as np
 from environments import Counter
 from gymnasium import spaces
@@ -237,17 +236,3 @@ class UnseededReset(Counter):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed, options=options)
         return np.random.default_rng().random(2), {}
-
-
-class NotMade(Counter):
-    """Can be made only in the process `owner`."""
-
-    def __init__(self, owner: int) -> None:
-        super().__init__()
-        if os.getpid() != owner:
-            raise ValueError("only one instance is allowed")
-
-
-def in_main_only() -> gymnasium.Env[np.ndarray, int]:
-    """Make a `Counter`. A test registers it in its own process only."""
-    return Counter()

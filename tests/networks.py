@@ -110,20 +110,6 @@ class DroppingPixels(nn.Module):
         return self.layer(nn.functional.dropout(obs["obs"].flatten(2))), state
 
 
-class Convolution(nn.Module):
-    """The means of four filters of an image."""
-
-    features, state_size = 4, 0
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
-        super().__init__()
-        self.layer = nn.Conv2d(shapes["obs"][0], 4, 3)
-
-    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        filtered = self.layer(obs["obs"].flatten(0, 1))
-        return filtered.mean((2, 3)).unflatten(0, first.shape), state
-
-
 class Branching(Plain):
     """What it computes depends on the data, so no single graph describes it."""
 
@@ -204,18 +190,6 @@ class Predict(nn.Module):
     def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
         targets = torch.cat([returns.unsqueeze(1), *(leaf.flatten(1) for leaf in obs.values())], 1)
         return (self.layer(torch.cat([features, actions], 1)) - targets).square().mean(1)
-
-
-class Filtered(Predict):
-    """Has a convolution."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any, features: int, actions: int) -> None:
-        super().__init__(shapes, config, features, actions)
-        self.filter = nn.Conv2d(1, 1, 1)
-
-    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
-        errors = super().forward(features, obs, actions, returns)
-        return self.filter(errors.view(1, 1, -1, 1)).square().flatten()
 
 
 class Projected(Predict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import fcntl
 import functools
 import gc
 import json
@@ -19,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from shmppo import TrainConfig
+from shmppo import TrainConfig, train
 
 TESTS = Path(__file__).parent
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
@@ -120,9 +121,26 @@ def summary_of(run_dir: Path) -> dict[str, Any]:
     return summary
 
 
-def long_after(fast: int, cases: Iterable[Any]) -> list[Any]:
-    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as long."""
-    return [case if i < fast else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(cases)]
+def shared_run(root: Path, name: str, configuration: Callable[[Path], TrainConfig]) -> Path:
+    """Train once for all processes of the tests, and return the directory of the run, which no test may change.
+
+    Args:
+        root: the fixture `shared_directory`.
+        name: of the run.
+        configuration: returns the configuration for a run directory.
+    """
+    run_dir = root / name / "run"
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    with open(run_dir.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (run_dir / "summary.json").exists():
+            train(configuration(run_dir))
+    return run_dir
+
+
+def slow_after(fast: int, cases: Iterable[Any]) -> list[Any]:
+    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as slow."""
+    return [case if i < fast else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
 
 
 @contextmanager

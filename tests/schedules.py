@@ -65,10 +65,6 @@ def raises(iteration: int) -> dict[str, int]:
     raise ValueError("no level")
 
 
-def raises_later(iteration: int) -> dict[str, int]:
-    return {"level": [1, 2][iteration - 1]}
-
-
 def number(iteration: int) -> int:
     return iteration
 

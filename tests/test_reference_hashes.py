@@ -16,11 +16,13 @@ import platform
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from public_helpers import shared_run, summary_of
 
 from shmppo import TrainConfig, train
 from shmppo.kernels import supported_variants
@@ -105,7 +107,11 @@ CASES: dict[str, dict[str, Any]] = {
 
 BY_TORCH = ("image", "custom-network")
 """The cases that torch computes. They run in another process, where torch is imported with --portable."""
-START = "import shmppo; shmppo.portable(); print(shmppo.train(shmppo.TrainConfig(**{!r}))['weights_sha256'])"
+SCRIPT = """
+import json, shmppo
+shmppo.portable()
+print(json.dumps({{case: shmppo.train(shmppo.TrainConfig(**fields))["weights_sha256"] for case, fields in {}.items()}}))
+"""
 
 
 def this_machine() -> dict[str, str]:
@@ -138,28 +144,42 @@ def reason_to_skip(entries: list[dict[str, Any]], machine: dict[str, str]) -> st
     return f"the reference hashes are for {', '.join(changed)}; record new ones with {Path(__file__).name} --record"
 
 
-def weights_of(case: str, run_dir: Path) -> str:
-    """Train one case and return the hash of its weights."""
-    fields = {**SMALL, **CASES[case], "run_dir": str(run_dir)}
-    if case in BY_TORCH:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", START.format(fields | {"portable": True})]
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
-    summary = train(TrainConfig(**fields))
-    assert summary["exact"]
-    return str(summary["weights_sha256"])
+def weights_by_torch(root: Path) -> dict[str, str]:
+    """Train the cases of BY_TORCH in another process, and return the hashes of their weights."""
+    fields = {case: SMALL | CASES[case] | {"portable": True, "run_dir": str(root / case)} for case in BY_TORCH}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCRIPT.format(fields)]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    hashes: dict[str, str] = json.loads(output.splitlines()[-1])
+    return hashes
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_weights_are_those_of_the_reference(case: str, tmp_path: Path) -> None:
+def configuration(case: str, run_dir: Path) -> TrainConfig:
+    return TrainConfig(**SMALL | CASES[case], run_dir=str(run_dir))
+
+
+def expected_hashes() -> dict[str, str]:
+    """The recorded hashes for this machine. Without an entry, the test is skipped, or fails if REQUIRED is set."""
     entries, machine = recorded(), this_machine()
     reason = reason_to_skip(entries, machine)
     if reason is not None:
         if os.environ.get(REQUIRED) and any(entry["processor"] == machine["processor"] for entry in entries):
             pytest.fail(reason)
         pytest.skip(reason)
-    expected = next(entry["hashes"] for entry in entries if is_same(entry, machine))
-    assert weights_of(case, tmp_path / "run") == expected[case]
+    return next(entry["hashes"] for entry in entries if is_same(entry, machine))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in BY_TORCH])
+def test_weights_are_those_of_the_reference(case: str, shared_directory: Path) -> None:
+    expected = expected_hashes()
+    summary = summary_of(shared_run(shared_directory, case, partial(configuration, case)))
+    assert summary["exact"]
+    assert summary["weights_sha256"] == expected[case]
+
+
+def test_weights_that_torch_computes_are_those_of_the_reference(tmp_path: Path) -> None:
+    expected = expected_hashes()
+    assert weights_by_torch(tmp_path) == {case: expected[case] for case in BY_TORCH}
 
 
 def test_the_entries_have_every_case() -> None:
@@ -187,7 +207,10 @@ def record() -> None:
     machine = this_machine()
     entries = [entry for entry in recorded() if not is_same(entry, machine)]
     with tempfile.TemporaryDirectory() as root:
-        hashes = {case: weights_of(case, Path(root) / case) for case in CASES}
+        hashes = weights_by_torch(Path(root))
+        for case in CASES.keys() - hashes.keys():
+            hashes[case] = train(configuration(case, Path(root) / case))["weights_sha256"]
+    hashes = {case: hashes[case] for case in CASES}
     entries.append({**machine, "hashes": hashes})
     FILE.write_text(json.dumps(entries, indent=1) + "\n")
 

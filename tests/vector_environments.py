@@ -140,14 +140,6 @@ class Counted(Walk):
         return rewards + self.num_envs, *flags  # type: ignore[return-value]
 
 
-class OnlyLists(Walk):
-    """Accepts seeds only as a list, as the documentation asks for."""
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        assert seed is None or len(seed) == self.num_envs
-        return super().reset(seed=seed, options=options)
-
-
 class Raising(Walk):
     """Raises at the last step of an episode."""
 
@@ -180,8 +172,3 @@ def as_list(num_envs: int) -> list[Walk]:
 def of_one(num_envs: int) -> Walk:
     """A mistake: it ignores its argument."""
     return Walk(1)
-
-
-def without_count(length: int = 20) -> Walk:
-    """A mistake: it does not take num_envs."""
-    return Walk(1, length)

@@ -13,7 +13,7 @@ import pytest
 from public_helpers import csv_rows
 
 from shmppo.bench.measured_run import PARTS, MeasuredRun
-from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, plan, report, serial_fraction, table
+from shmppo.bench.scaling import COLUMNS, Scaling, add_scaling, plan, serial_fraction
 from shmppo.errors import ConfigError
 from shmppo.utils.phase_timer import PHASES
 
@@ -70,27 +70,7 @@ def test_the_parts_of_an_iteration_add_up_to_all_phases() -> None:
     assert parts["waiting"] == wait - 0.5
 
 
-def test_the_table_is_printed_before_a_file_that_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = dict.fromkeys(COLUMNS, 1.0) | {"mode": "weak", "learning": "sharded"}
-
-    def measure_all(options: Scaling) -> list[dict[str, Any]]:
-        options.out.parent.rmdir()
-        return [row]
-
-    monkeypatch.setattr("shmppo.bench.scaling._measure_all", measure_all)
-    with pytest.raises(ConfigError, match=r"scaling\.csv cannot be written: No such file or directory; "):
-        report(Scaling(out=tmp_path / "new" / "scaling.csv"))
-    assert table([row]) in capsys.readouterr().out
-
-
-def test_an_impossible_number_of_environments_per_worker_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--envs-per-worker is 0; it must be at least 1"):
-        report(Scaling(envs_per_worker=0))
-
-
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_scaling_command_measures_prints_and_writes(run_command: Run, tmp_path: Path) -> None:
     flags = (
         "--num-envs", 4, "--rollout-steps", 32, "--seq-len", 8, "--minibatches", 2, "--hidden-size", 16,
@@ -107,8 +87,3 @@ def test_the_scaling_command_measures_prints_and_writes(run_command: Run, tmp_pa
     assert "Amdahl's serial fraction" in done.stdout
     refused = run_command("shmppo.bench", "scaling", "--workers", 0)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-
-
-def test_a_table_without_strong_scaling_has_no_serial_fraction() -> None:
-    row = dict.fromkeys(COLUMNS, 1.0) | {"mode": "weak", "learning": "sharded"}
-    assert "Amdahl" not in table([row])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from typing import Any
 
 import pytest
 
 from shmppo.bench.measured_run import measured_run
-from shmppo.bench.throughput import Throughput, report, simulator_rate, throughput, utilization
+from shmppo.bench.throughput import throughput, utilization
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.phase_timer import PHASES
 
@@ -40,19 +38,3 @@ def test_the_shards_are_those_of_the_run() -> None:
     """For a custom network, the run chooses torch instead of the kernels, and with it fewer shards."""
     config = dataclasses.replace(SMALL, network="networks:leaky", num_envs=16, stop_when=("iteration>=1",))
     assert (config.shards, throughput(config, 4)["shards"]) == (4, 1)
-
-
-def test_only_environments_of_mujoco_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-    assert simulator_rate(SMALL, seconds=0.01) > 0
-
-
-@pytest.mark.long
-def test_an_environment_that_refuses_seeds_is_measured_without_a_roofline(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config = dataclasses.replace(SMALL, env="environments:RefusesSeeds-v0")
-    result = report(Throughput(config, iterations=4, json=True))
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["steps_per_second"] == result["steps_per_second"] > 0
-    assert "no roofline: the bare environment could not be stepped (NotImplementedError" in printed.err

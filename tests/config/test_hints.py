@@ -51,18 +51,6 @@ def test_a_hint_says_how_to_compute_a_value_that_means_something_else() -> None:
     assert remedy_for("--cuda", TRAIN) == "use --device cuda"
 
 
-def test_a_flag_of_this_trainer_with_a_prefix_is_named() -> None:
-    assert remedy_for("--train.learning-rate", TRAIN) == "use --learning-rate"
-    assert remedy_for("--vec.num_envs", TRAIN) == "use --num-envs"
-    assert remedy_for("--xyzzy", TRAIN) == ""
-
-
-def test_a_hint_names_only_flags_that_the_command_has() -> None:
-    assert remedy_for("--n-eval-episodes", spellings("evaluate")) == "use --episodes"
-    assert remedy_for("--n-eval-episodes", TRAIN) == "use --eval-episodes"
-    assert remedy_for("--lr", spellings("evaluate")) == ""
-
-
 def test_all_foreign_flags_of_a_command_line_get_their_hints_in_one_line() -> None:
     words = ["--n-steps", "8", "--learning_rate", "3", "--clip-obs=10", "--no-normalize-obs", "--toal-steps", "5"]
     with pytest.raises(ConfigError) as raised:

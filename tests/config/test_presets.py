@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import parse_config
+from helpers import parse_config, slow_after
 
 import shmppo
 from docs.generate import preset_flags
@@ -54,7 +54,7 @@ def test_the_presets_are_those_of_the_published_results() -> None:
     assert {name: digest(preset(name)) for name in PRESETS} == DIGESTS
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", slow_after(5, PRESETS))
 def test_the_flags_of_a_preset_give_its_configuration(name: str) -> None:
     assert parse_config(shlex.split(preset_flags(PRESETS[name]))) == preset(name)
     assert parse_config(["--preset", name]) == preset(name)

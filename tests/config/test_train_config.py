@@ -14,10 +14,9 @@ from helpers import make_run_directory
 from shmppo.config.checks import integer
 from shmppo.config.flags import parse_start
 from shmppo.config.resumable import resumed_config
-from shmppo.config.train_config import TrainConfig, compute_like, load_config
+from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.utils.files import write_json
 
 REFUSED = [
     ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
@@ -204,11 +203,6 @@ def test_a_resume_cannot_change_an_evaluation_that_a_schedule_may_read(change: d
     assert resumed_config(config, change, Path("run")) == dataclasses.replace(config, **change)
     with pytest.raises(ConfigError, match=f"^--{next(iter(change)).replace('_', '-')} belongs to the run"):
         resumed_config(dataclasses.replace(config, env_schedule="levels:rising"), change, Path("run"))
-
-
-def test_the_copy_of_a_teacher_records_no_processor(tmp_path: Path) -> None:
-    write_json(tmp_path / "config.json", {"config": TrainConfig().to_json()})
-    compute_like(tmp_path)
 
 
 def test_arguments_of_the_environment_are_what_the_file_of_the_run_gives_back() -> None:

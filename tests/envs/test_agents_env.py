@@ -10,9 +10,8 @@ import pytest
 from agent_environments import Crowd
 from gymnasium import spaces
 
-from shmppo.config.info_keys import RESULTS
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv, AgentsView
+from shmppo.envs.agents import AgentsEnv
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
@@ -146,24 +145,6 @@ def test_the_loser_of_a_board_game_gets_the_final_reward_for_its_last_move() -> 
     assert {f"info/return/player_{k}": 1.0 - 2 * (k - 1) for k in (1, 2)}.items() <= reported.info.items()
 
 
-def test_turns_without_masks_are_those_of_the_environment() -> None:
-    utils = pytest.importorskip("pettingzoo.utils")
-    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
-
-    class WithoutMask(utils.BaseWrapper):  # type: ignore[name-defined,misc]
-        def observe(self, agent: str) -> Any:
-            return super().observe(agent)["observation"]
-
-        def observation_space(self, agent: str) -> Any:
-            return super().observation_space(agent)["observation"]
-
-    env = AgentsEnv(WithoutMask(tictactoe.raw_env()), CROWD)
-    env.reset(seed=0)
-    assert env.active.tolist() == [True, False]
-    env.step([0, 0])
-    assert env.active.tolist() == [False, True]
-
-
 def test_observations_with_an_index_and_the_state_of_the_environment() -> None:
     config = dataclasses.replace(CROWD, agent_id=True, critic_state=True, separate_critic="all")
     envs = rows_of(config)
@@ -172,15 +153,6 @@ def test_observations_with_an_index_and_the_state_of_the_environment() -> None:
     assert sorted(names) == ["obs/agent_id", "obs/obs", "obs/state"]
     ids = envs.obs[names.index("obs/agent_id")]
     assert ids.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]] * 2, "agent 1 has not joined yet"
-
-
-def test_a_reset_without_arguments_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    reset = Crowd.reset
-    monkeypatch.setattr(Crowd, "reset", lambda self: reset(self))
-    envs = rows_of(CROWD)
-    assert envs._seeding == "never"
-    envs.reset_all(0)
-    assert envs.active.any()
 
 
 @pytest.mark.parametrize("opponents", [(), ("walker_0",)])
@@ -203,57 +175,6 @@ def test_info_of_idle_agents_counts_once(opponents: tuple[str, ...]) -> None:
     assert envs.finished[0].info["info/time"] == np.mean([sums[name] for name in sums if name not in opponents])
 
 
-def test_returns_and_results_of_games_do_not_come_from_info() -> None:
-    envs = rows_of(dataclasses.replace(CROWD, self_play=("walker_0",)), envs=1)
-    envs.reset_all(0)
-    step = envs._envs[0].env.step
-
-    def with_results(actions: dict[str, int]) -> tuple[dict, ...]:
-        *others, infos = step(actions)
-        return *others, {name: {"win": None, "return": {"walker_1": "high"}} for name in infos}
-
-    envs._envs[0].env.step = with_results
-    while not envs.finished:
-        envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
-    info = envs.finished[0].info
-    assert sum(info[f"info/{result}"] for result in RESULTS) == 1.0
-
-
-def test_equal_returns_are_a_draw() -> None:
-    """The mean of three numbers 0.1 is not rounded to another number."""
-    opponents = ("walker_1", "walker_2", "walker_3")
-    envs = rows_of(dataclasses.replace(CROWD, env_kwargs={"count": 4}, self_play=opponents), envs=1)
-    envs.reset_all(0)
-    envs.returns[:] = 0.1
-    assert envs.info_of(0)["info/draw"] == 1.0
-
-
-def test_the_last_info_of_an_agent_needs_no_observation() -> None:
-    envs = rows_of(CROWD, envs=1)
-    envs.reset_all(0)
-    last, env = {}, envs._envs[0].env
-    original = env.step
-
-    def step(actions: dict[str, int]) -> tuple[dict, ...]:
-        observations, *results, infos = original(actions)
-        infos = {name: {"success": not env.agents} for name in infos}
-        last.update({name: float(info["success"]) for name, info in infos.items()})
-        return observations if env.agents else {}, *results, infos
-
-    env.step = step
-    while not envs.finished:
-        envs.step([0, 0, 0], np.zeros(3), *np.zeros((2, 3), bool))
-    assert envs.finished[0].info["info/success"] == np.mean(list(last.values())) > 0
-
-
-def test_agents_that_have_not_joined_an_episode_have_no_observation_of_the_one_before() -> None:
-    envs = rows_of(CROWD, envs=1)
-    envs.obs[0][:] = 9
-    envs.reset_all(0)
-    assert not envs.active[1]
-    assert not envs.obs[0][1].any()
-
-
 @pytest.mark.parametrize(("seeding", "seeded"), [("episode", [True, True]), ("once", [True, False])])
 def test_which_resets_get_a_seed(seeding: Any, seeded: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     envs, seeds = rows_of(dataclasses.replace(CROWD, episode_seeding=seeding), envs=1), []
@@ -271,38 +192,6 @@ def test_an_agent_that_leaves_without_a_flag_is_truncated() -> None:
     env.reset()
     results = [[values.tolist() for values in env.step([0, 1])[1:]] for _ in range(3)]
     assert results[1:] == [[[False, False], [False, False]], [[False, False], [False, True]]]
-
-
-def test_the_checks_before_a_run_see_the_truncation_and_the_rewards_of_all_agents() -> None:
-    view = AgentsView(AgentsEnv(Script(), CROWD))
-    view.reset()
-    steps = [view.step(0)[1:4] for _ in range(4)]
-    assert steps == [(1.0, False, False), (12.0, False, False), (24.0, False, False), (48.0, False, True)]
-
-
-def test_in_the_checks_before_a_run_other_agents_take_an_allowed_action() -> None:
-    class Masked(Script):
-        def observation_space(self, agent: str) -> Any:
-            return spaces.Dict(observation=super().observation_space(agent), action_mask=spaces.MultiBinary(2))
-
-        def look(self) -> dict[str, Any]:
-            masks = {"a": np.array([1, 1], np.int8), "b": np.array([0, 1], np.int8)}
-            return {name: {"observation": np.zeros(1, np.float32), "action_mask": mask} for name, mask in masks.items()}
-
-        def reset(self, **_: Any) -> tuple[dict, dict]:
-            super().reset()
-            self.agents = ["a", "b"]
-            return self.look(), {}
-
-        def step(self, actions: dict[str, int]) -> tuple[dict, ...]:
-            _, *others = super().step(actions)
-            return self.look(), *others
-
-    script = Masked()
-    view = AgentsView(AgentsEnv(script, dataclasses.replace(CROWD, action_masks=True)))
-    view.reset()
-    view.step(1)
-    assert script.taken == [{"a": 1, "b": 1}]
 
 
 @pytest.mark.parametrize("change", ["none", "rewards", "an end after 1", "an end after 2"])

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from agent_environments import Crowd
 from helpers import assert_refused
 from test_agents_env import CROWD, MASKED, Script, rows_of
 
 from shmppo.envs.agents import AgentsEnv
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.envs.handles import FIRST_INDEX
-from shmppo.envs.inspection import inspect_task
-from shmppo.errors import ConfigError, EnvError
+from shmppo.errors import EnvError
 
-ZERO = ZeroDivisionError("division by zero")
 CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 
 
@@ -106,35 +100,6 @@ def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment()
         envs.reset_all(0)
 
 
-def test_an_observation_that_is_no_array_is_an_error_of_the_environment() -> None:
-    envs = rows_of(CROWD)
-    reset = envs._envs[1].env.reset
-    envs._envs[1].env.reset = lambda **given: ({"walker_0": [[1.0], [1.0, 2.0]]}, reset(**given)[1])
-    message = "^environment 1: agent walker_0: reset returned an observation that cannot be converted to an array: "
-    with pytest.raises(EnvError, match=message):
-        envs.reset_all(0)
-
-
-@pytest.mark.parametrize("first", [0, FIRST_INDEX])
-def test_a_failed_close_names_the_environment(first: int, caplog: pytest.LogCaptureFixture) -> None:
-    task = inspect_task(CROWD)
-    envs = AgentsVectorEnv(dataclasses.replace(CROWD, agents=task.agents), task, 3 * first + 3, 3 * first + 9)
-    envs._envs[1].env.close = lambda: 1 / 0
-    envs.close()
-    assert caplog.messages == [f"{'evaluation episode' if first else 'environment'} 2: close raised {ZERO!r}"]
-
-
-def test_an_environment_that_keeps_ended_agents_is_refused() -> None:
-    """Otherwise, its episode would never end, and it would never be reset."""
-    script = Script()
-    script.steps = (script.steps[0], ("ab", "ab", {}, "ab", ""))
-    env = AgentsEnv(script, CROWD)
-    env.reset()
-    env.step([0, 1])
-    with pytest.raises(ValueError, match="all agents have ended, but are still in the list agents; step must"):
-        env.step([0, 1])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -158,61 +123,3 @@ def test_a_step_must_return_a_value_of_each_agent(changes: dict[str, Any], messa
     )
     with pytest.raises(ValueError, match=message):
         env.step([0, 0])
-
-
-def test_a_step_must_return_five_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
-    env = AgentsEnv(script, CROWD)
-    env.reset()
-    monkeypatch.setattr(script, "step", lambda actions: ({}, {}, {}, {}))
-    with pytest.raises(ValueError, match=r"^step must return \(observations, rewards, terminations, .*infos\)"):
-        env.step([0, 0])
-
-
-def test_a_text_in_the_info_is_an_error_that_names_the_agent() -> None:
-    envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",)), envs=2)
-    envs.reset_all(0)
-    step = envs._envs[1].env.step
-
-    def with_text(actions: dict[str, int]) -> tuple[dict, ...]:
-        *others, infos = step(actions)
-        return *others, infos | {"walker_2": {"time": "late"}}
-
-    envs._envs[1].env.step = with_text
-    message = r"^environment 1: agent walker_2: --info-keys time: .*'late' is not a number"
-    with pytest.raises(EnvError, match=message):  # noqa: PT012 (walker_2 is not seen in every step)
-        for _ in range(20):
-            envs.step([0] * 6, np.zeros(6), *np.zeros((2, 6), bool))
-
-
-def test_a_reset_must_return_observations_and_infos_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
-    env = AgentsEnv(script, CROWD)
-    for agents, returned, message in (
-        ([], ({}, {}), "the list agents is empty after reset; it must contain the agents that begin"),
-        (["A"], ({}, {}), "A is not in possible_agents: a, b"),
-        (["a"], {"a": np.zeros(1)}, r"reset must return \(observations, infos\)"),
-    ):
-        script.agents = agents
-        monkeypatch.setattr(script, "reset", lambda returned=returned: returned)
-        with pytest.raises(ValueError, match=message):
-            env.reset()
-
-
-def test_the_checks_before_a_run_see_the_observations_of_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    observe = Crowd._observe
-    monkeypatch.setattr(
-        Crowd, "_observe", lambda self, names: observe(self, names) | {"walker_2": np.zeros(3, np.float32)}
-    )
-    message = r"^--env agent_environments:Crowd: agent walker_2: reset returned an observation that has shape \(3,\)"
-    with pytest.raises(ConfigError, match=message):
-        inspect_task(CROWD)
-
-
-@pytest.mark.parametrize("masks", [False, True])
-def test_a_reset_without_observations_is_refused_before_a_run(masks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    reset = Crowd.reset
-    monkeypatch.setattr(Crowd, "reset", lambda self, **given: ({}, reset(self, **given)[1]))
-    config = dataclasses.replace(CROWD, env_kwargs={"masks": masks}, action_masks=masks)
-    with pytest.raises(ConfigError, match=r"^--env agent_environments:Crowd: reset returned an observation that "):
-        inspect_task(config)

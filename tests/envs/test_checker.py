@@ -80,40 +80,6 @@ def test_a_broken_rule_is_named_before_anything_starts(results: dict[str, Any], 
     assert not (tmp_path / "run").exists()
 
 
-class BreaksLater(Counter):
-    """Returns other results from its second reset."""
-
-    resets = 0
-
-    def __init__(self, later: Any) -> None:
-        super().__init__()
-        self.later = later
-
-    def reset(self, **arguments: Any) -> Any:
-        self.resets += 1
-        return super().reset(**arguments) if self.resets == 1 else self.later
-
-
-@pytest.mark.parametrize(
-    ("later", "message"),
-    [
-        ((OBSERVED, 0, {}), r"reset\(seed=\d+\) of episode 1 returned 3 values; it must return \(observation, info\)$"),
-        ((np.zeros(3), {}), r"reset returned an observation that has shape \(3,\), but its space has shape \(2,\) \("),
-        ((["a", "b"], {}), "reset returned an observation that has type <U1, but it must contain real numbers"),
-    ],
-)
-def test_a_rule_that_a_later_reset_breaks_is_named(later: Any, message: str) -> None:
-    gymnasium.register("BreaksLater-v0", entry_point=lambda: BreaksLater(later))
-    try:
-        config = TrainConfig(env="BreaksLater-v0", num_envs=1, minibatches=1)
-        envs = SyncVectorEnv(config, inspect_task(config), 0, 1)
-        envs.reset_all(0)
-        with pytest.raises(EnvError, match=rf"environment 0: {message}"):
-            envs.reset_all(1)
-    finally:
-        del gymnasium.registry["BreaksLater-v0"]
-
-
 @pytest.mark.parametrize("reward", ["1.0", b"1", None, 1j, [1.0]], ids=repr)
 def test_a_later_reward_that_is_no_number_is_named(reward: Any) -> None:
     class TurnsToText(Returns):
@@ -200,20 +166,3 @@ def test_values_outside_the_bounds() -> None:
         "[0, 0] is 5 (bounds 0 … 1), [0, 1] is 5 (bounds 0 … 2), [1, 0] is 5 (bounds 0 … 3), and 1 more"
     )
     assert values_outside(BOTH, GOOD | {"a": np.array([0.0, -2.0])}) == "part 'a': [1] is -2 (bounds -1 … 1)"
-
-
-class OutOfBounds(Returns):
-    """Returns an observation outside its space, as some packages do."""
-
-    observation_space = spaces.Dict(arm=spaces.Box(-1.0, 1.0, (2,), np.float64))
-
-
-def test_values_outside_the_bounds_are_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    seen = {"arm": np.array([0.0, 1.5])}
-    env = OutOfBounds((seen, {}), (seen, 0.0, False, False, {}))
-    assert contract_of(env).seeding == "episode"
-    outside = "returned an observation outside its space: part 'arm': [1] is 1.5 (bounds -1 … 1)"
-    assert [record.message for record in caplog.records] == [f"--env X: {call} {outside}" for call in ("reset", "step")]
-    wrong = {"arm": np.zeros(3)}
-    with pytest.raises(ConfigError, match=r"whose part 'arm' has shape \(3,\), but its space has shape \(2,\)"):
-        contract_of(OutOfBounds((wrong, {})))

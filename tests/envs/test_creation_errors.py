@@ -13,7 +13,6 @@ from vector_environments import Walk
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
-from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
@@ -45,20 +44,6 @@ def test_a_wrong_name_gets_a_suggestion(name: str) -> None:
     assert str(raised.value).startswith(f"--env {name}")
     assert "\n" not in str(raised.value)
     assert raised.value.details == "", "no traceback"
-
-
-def test_a_module_whose_name_is_similar_to_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "labyrinth.py").touch()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"there is no module labyrint \(did you mean labyrinth\?\)"):
-        inspect_task(TrainConfig(env="labyrint:Maze"))
-
-
-def test_a_module_in_a_name_with_dots_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(tmp_path, monkeypatch, "unseen_mazes", "raise SystemError\n")
-    (tmp_path / "unseen_mazes" / "small.py").touch()
-    with pytest.raises(ConfigError, match=r"did you mean unseen_mazes\.small:Maze\?"):
-        inspect_task(TrainConfig(env="unseen_mazes.small.Maze"))
 
 
 TAKES = [
@@ -94,11 +79,6 @@ def test_a_factory_of_a_notebook_is_refused_with_workers(
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     with pytest.raises(ConfigError, match=r"__main__:make is defined in a notebook .*, or use --workers 0$"):
         inspect_task(TrainConfig(env="__main__:make", env_backend=backend, workers=2))
-
-
-def test_a_constructor_without_render_mode_cannot_make_videos() -> None:
-    with pytest.raises(ConfigError, match=r"^--env environments:Counter cannot be rendered: Counter takes length, tr"):
-        make_environment(TrainConfig(env="environments:Counter"), "rgb_array")
 
 
 def test_a_name_is_checked_without_creating_an_environment() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import sys
@@ -86,44 +85,6 @@ def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> 
         assert data_equivalence(one, other) or np.allclose(one, other, atol=1e-5)
 
 
-def test_an_environment_records_only_what_is_played(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "a.npz"
-    with DemonstrationRecorder(SMALL, path) as env:
-        env.reset(seed=1)
-        env.reset(seed=2)
-    assert not path.exists()
-    with DemonstrationRecorder(SMALL, path) as env:
-        obs, _ = env.reset(seed=3)
-        obs[:] = 0
-        env.step(1)
-    data = arrays_of(path)
-    assert data["obs"][0].any()
-    assert [data[name].tolist() for name in ("actions", "rewards", "truncated", "lengths")] == [[[1]], [1], [True], [1]]
-    with pytest.raises(ConfigError, match=f"^path {tmp_path} is a directory"):
-        DemonstrationRecorder(SMALL, tmp_path)
-    agents = dataclasses.replace(SMALL, env="agent_environments:Crowd")
-    with pytest.raises(ConfigError, match=r"^--demonstrations does not support environments with several agents"):
-        DemonstrationRecorder(agents, path)
-    with DemonstrationRecorder(SMALL, path) as env:
-        env.reset(seed=4)
-        for wrong in (-1, 2, 0.5, None):
-            with pytest.raises(ConfigError, match=rf"^action {wrong} is not one of Discrete\(2\); choose another one"):
-                env.step(wrong)
-    with pytest.raises(ConfigError, match="was called before `reset`"):
-        DemonstrationRecorder(SMALL, path).step(1)
-
-
-def test_an_environment_records_no_step_after_the_end(tmp_path: Path) -> None:
-    with DemonstrationRecorder(SMALL, tmp_path / "a.npz") as env:
-        env.reset(seed=1)
-        while not any(env.step(1)[2:4]):
-            pass
-        with pytest.raises(ConfigError, match="was called before `reset`; begin each episode with `reset`"):
-            env.step(1)
-    terminated = arrays_of(tmp_path / "a.npz")["terminated"].tolist()
-    assert terminated.index(True) == len(terminated) - 1
-
-
 @pytest.mark.parametrize("sizes", [(4,), (2, 3)])
 def test_an_environment_records_no_action_that_its_mask_forbids(sizes: tuple[int, ...], tmp_path: Path) -> None:
     masked = dataclasses.replace(
@@ -143,26 +104,6 @@ def test_an_environment_records_no_action_that_its_mask_forbids(sizes: tuple[int
     assert arrays_of(tmp_path / "a.npz")["lengths"].tolist() == [5]
 
 
-def test_hidden_numbers_are_recorded_and_an_exception_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hidden = dataclasses.replace(SMALL, hide_obs=(1, 3))
-    with contextlib.suppress(KeyError), DemonstrationRecorder(hidden, tmp_path / "a.npz") as env:
-        env.reset(seed=1)
-        env.step(1)
-        raise KeyError("controller")
-    data = loaded(dataclasses.replace(SMALL, hide_obs=(), objective="clone", demonstrations=str(tmp_path / "a.npz")))
-    assert (data["obs"][1] != 0).all()
-    env, closed = DemonstrationRecorder(hidden, tmp_path / "b.npz"), []
-    monkeypatch.setattr(env.env, "close", lambda: closed.append(True))
-    monkeypatch.setattr("shmppo.envs.demonstrations._write", lambda *_: 1 / 0)
-    env.reset(seed=1)
-    env.step(1)
-    with pytest.raises(ZeroDivisionError):
-        env.close()
-    assert closed
-
-
 def test_evaluate_records_its_episodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -180,28 +121,6 @@ def test_evaluate_records_its_episodes(
     with pytest.raises(ConfigError, match=f"^--record {tmp_path} is a directory; name a file in it$"):
         evaluate(run_dir, record=tmp_path)
     assert evaluate(run_dir, episodes=2, record=tmp_path / "b.npz") == evaluate(run_dir, episodes=2)
-
-
-def test_each_environment_plays_all_episodes_in_an_order_of_its_own(tmp_path: Path) -> None:
-    config = clone_of_recording(SMALL, tmp_path / "a.npz")
-    data, envs = loaded(config), PlaybackVectorEnv(config, inspect_task(config), 1, 4)
-    begins = np.cumsum(data["lengths"] + 1) - data["lengths"] - 1
-    firsts = {data["obs"][row].tobytes(): k for k, row in enumerate(begins)}
-    orders = []
-    for i in range(3):
-        played = []
-        for episode in range(12):
-            envs.reset_env(i, episode)
-            played.append(firsts[envs.obs[0][i].tobytes()])
-        assert sorted(played[:6]) == sorted(played[6:]) == list(range(6))
-        orders += [played[:6], played[6:]]
-    assert len({tuple(order) for order in orders}) > 1
-    other = PlaybackVectorEnv(dataclasses.replace(config, seed=2), inspect_task(config), 1, 2)
-    played = []
-    for episode in range(6):
-        other.reset_env(0, episode)
-        played.append(firsts[other.obs[0][0].tobytes()])
-    assert played not in orders
 
 
 @pytest.mark.parametrize("case", ["cartpole", "joint-squashed", "dict"])
@@ -281,13 +200,6 @@ def test_other_spaces_and_options_are_refused_in_one_sentence(
         train(dataclasses.replace(config, **changes, run_dir=str(tmp_path / "run")))
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_student_may_see_less_than_its_teacher(tmp_path: Path) -> None:
-    config = dataclasses.replace(clone_of_recording(SMALL, tmp_path / "a.npz"), hide_obs=(1, 3))
-    rollout = collected(config, (0, 5)).rollout
-    assert not rollout.obs[0][..., [1, 3]].any()
-    assert rollout.obs[0][..., [0, 2]].all()
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 99, b"PK\x03\x04", "empty", "pickle", "npy", "damaged"])

@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 from environments import Counter
-from helpers import long_after
+from helpers import slow_after
 from space_environments import ACTION_SPACES, SPACES, Echo
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.check_process import CheckProcesses, Finding, _Side, compare
+from shmppo.envs.check_process import Finding, compare
 from shmppo.envs.determinism_check import Outcome, make_request, outcomes
 from shmppo.envs.inspection import inspect_task
 from shmppo.runs.trainer import train
@@ -142,12 +140,12 @@ def test_actions_of_the_checks_have_the_types_of_training(
 
 
 @pytest.mark.parametrize("backend", ["auto", "gymnasium"])
-@pytest.mark.parametrize("env", long_after(2, MUJOCO))
+@pytest.mark.parametrize("env", slow_after(2, MUJOCO))
 def test_mujoco_raises_no_alarm(env: str, backend: str) -> None:
     assert check(env=env, env_backend=backend) == Finding(200)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_check_raises_no_alarm_for_minigrid() -> None:
     pytest.importorskip("minigrid")
     for name in ("Empty-5x5", "MemoryS9", "DoorKey-6x6"):
@@ -165,31 +163,3 @@ def test_a_run_draws_no_number_of_the_check() -> None:
     request = make_request(config, inspect_task(config), 10, alone=True)
     assert request.config.seed != config.seed
     assert request == make_request(config, request.task, 10, alone=True)
-
-
-def test_what_a_process_has_printed_before_it_ended_is_compared() -> None:
-    """One process is ahead when the check looks. Both then end before it looks again."""
-    check, sides = CheckProcesses.__new__(CheckProcesses), [_Side.__new__(_Side) for _ in range(2)]
-    check._sides, check._steps = sides, 0
-    for side in sides:
-        side.lines, side._rest = [], b""
-        side._process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        os.set_blocking(side._process.stdout.fileno(), False)
-
-    def print_steps(side: _Side, steps: range, value: str) -> None:
-        for step in steps:
-            side._process.stdin.write(json.dumps([f"at step {step}", step, {"reward": value}]).encode() + b"\n")
-        side._process.stdin.flush()
-
-    with contextlib.closing(check):
-        print_steps(sides[0], range(1, 4), "1")
-        print_steps(sides[1], range(1, 2), "1")
-        while len(sides[0].lines) < 2:
-            assert check.poll() is None
-        print_steps(sides[0], range(4, 9), "1")
-        print_steps(sides[1], range(2, 8), "1")
-        print_steps(sides[1], range(8, 9), "2")
-        for side in sides:
-            side._process.stdin.close()
-            side._process.wait()
-        assert check.poll() == Finding(7, "reward differs at step 8")

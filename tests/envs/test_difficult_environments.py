@@ -17,8 +17,7 @@ from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
-from shmppo.envs.vector_env import EpisodeToRestore
+from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import EnvError
 from shmppo.runs.trainer import resume, train
 
@@ -76,18 +75,6 @@ def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
     envs.close()
 
 
-def test_seeding_once_gives_the_same_weights_for_any_number_of_workers(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="CartPole-v1", episode_seeding="once")
-    runs = [
-        train(dataclasses.replace(config, workers=workers, run_dir=str(tmp_path / str(workers))))
-        for workers in (0, 1, 3)
-    ]
-    assert len({run["weights_sha256"] for run in runs}) == 1
-    assert all(run["exact"] for run in runs)
-    usual = train(dataclasses.replace(config, episode_seeding="episode", run_dir=str(tmp_path / "usual")))
-    assert usual["weights_sha256"] != runs[0]["weights_sha256"]
-
-
 def test_seeding_once_is_not_exact_after_a_worker_has_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Saboteur(monkeypatch, at_round=3, number=signal.SIGKILL, delay=0.0)
     config = dataclasses.replace(BASE, env="CartPole-v1", episode_seeding="once", workers=2)
@@ -100,15 +87,12 @@ def test_seeding_once_is_not_exact_after_a_worker_has_died(monkeypatch: pytest.M
 def skipping(env: str, error: str, root: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Train with skipped episodes; returns the summary and the last row of metrics.csv.
 
-    Without skipping the run ends with `error`. With workers it has the same weights.
+    Without skipping, the run ends with `error`.
     """
     with pytest.raises(EnvError, match=error):
         train(configuration(env, root / "strict"))
-    runs = [
-        train(configuration(env, root / str(workers), skip_bad_episodes=True, workers=workers)) for workers in (0, 3)
-    ]
-    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
-    return runs[0], csv_rows(root / "0" / "metrics.csv")[-1]
+    summary = train(configuration(env, root / "0", skip_bad_episodes=True))
+    return summary, csv_rows(root / "0" / "metrics.csv")[-1]
 
 
 @pytest.mark.parametrize("how", ["exit", "interrupt"])
@@ -122,7 +106,7 @@ def test_sys_exit_in_an_environment_is_a_failed_episode(how: str, workers: int, 
 
 
 @pytest.mark.parametrize("how", ["raise", "nan", "reward", "flag"])
-def test_failed_episodes_are_skipped_and_counted_with_any_number_of_workers(how: str, tmp_path: Path) -> None:
+def test_failed_episodes_are_skipped_and_counted(how: str, tmp_path: Path) -> None:
     summary, last = skipping(
         f"faulty_environments:FailsSometimes-{how}-v0", r"exploded|not finite|must be a bool", tmp_path
     )
@@ -154,29 +138,6 @@ def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
     t, n = np.argwhere(failed & (np.arange(32)[:, None] > 0))[0]
     before = rollout.reward[t - 1, n] + config.gamma * rollout.value[t, n] - rollout.value[t - 1, n]
     assert advantages[t - 1, n] == pytest.approx(before, abs=1e-5)
-
-
-@pytest.mark.parametrize("replayed", [True, False])
-def test_an_environment_that_fails_while_it_is_restored_is_skipped(
-    replayed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    config = configuration("environments:Counter-v0", tmp_path, skip_bad_episodes=True)
-    envs = SyncVectorEnv(config, inspect_task(config), 0, 2)
-    envs.reset_all(0)
-    handle, reset = envs.handles[0], GymnasiumHandle.reset
-    failures = [EnvError(0, "reset raised"), EnvError(0, "reset raised")]
-
-    def fails_twice(own: GymnasiumHandle, episode: int, iteration: int) -> Any:
-        own.episode = episode
-        if own is handle and failures:
-            raise failures.pop()
-        return reset(own, episode, iteration)
-
-    monkeypatch.setattr(GymnasiumHandle, "reset", fails_twice)
-    episodes = [EpisodeToRestore(3, [0, 1] if replayed else None, 0, None), EpisodeToRestore(5, None, 0, None)]
-    assert envs.restore(episodes, np.zeros(1)) == [False, False]
-    assert not failures
-    assert [each.episode for each in envs.handles] == [5 if replayed else 6, 6]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 import tyro
 from conftest import TESTS
-from public_helpers import long_after
+from public_helpers import slow_after
 
 from shmppo.config.plugins import parse_call
 from shmppo.config.train_config import TrainConfig
@@ -102,7 +102,8 @@ def test_gymnasiums_own_advice_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
         inspect_task(TrainConfig(env="LunarLander-v3"))
 
 
-@pytest.mark.parametrize("source", long_after(1, ["raise ImportError('broken')", ""]))
+@pytest.mark.slow
+@pytest.mark.parametrize("source", slow_after(1, ["raise ImportError('broken')", ""]))
 def test_a_broken_mujoco_does_not_end_other_tasks(
     source: str, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -132,7 +133,7 @@ def test_arguments_from_the_command_line_and_from_a_file() -> None:
             dataclasses.replace(config, env_kwargs={"a": value})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_workers_make_the_environment_with_its_arguments_and_wrappers(
     run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,9 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import vector_environments
-from conftest import assert_no_bit_changes
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from helpers import long_after
 from public_helpers import csv_rows
 
 from shmppo import load_policy, train
@@ -22,7 +20,6 @@ from shmppo.envs.user_vector_env import RESET_STEP, UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import ConfigError, EnvError
 from shmppo.policies.evaluation import evaluate
-from shmppo.storage.checkpoint import load_selected_checkpoint
 
 CONFIG = TrainConfig(
     env="vector_environments:Walk", env_backend="vector", num_envs=6, rollout_steps=32, seq_len=8, minibatches=2,
@@ -56,7 +53,7 @@ def actions_at(config: TrainConfig, t: int) -> list[int]:
     return [(t + i) % 2 for i in range(config.num_envs)]
 
 
-@pytest.mark.parametrize("mode", long_after(1, ["SAME_STEP", "DISABLED", "NEXT_STEP"]))
+@pytest.mark.parametrize("mode", ["SAME_STEP", "DISABLED"])
 def test_each_autoreset_mode_gives_the_weights_of_environments_that_are_stepped_one_by_one(
     mode: str, tmp_path: Path
 ) -> None:
@@ -70,22 +67,13 @@ def test_each_autoreset_mode_gives_the_weights_of_environments_that_are_stepped_
     assert len(hashes) == 1
 
 
-@pytest.mark.parametrize("space", long_after(1, ["dict", "box"]))
-def test_neither_workers_nor_kills_nor_resumes_change_a_bit(space: str, tmp_path: Path) -> None:
-    assert_no_bit_changes(dataclasses.replace(CONFIG, env_kwargs={"space": space}), tmp_path)
-
-
-@pytest.mark.parametrize("name", long_after(1, ["NextStep", "SameStep"]))
+@pytest.mark.parametrize("name", ["NextStep", "SameStep"])
 def test_an_environment_that_resets_itself_is_seeded_once(name: str, tmp_path: Path) -> None:
     task = inspect_task(changed(name))
     assert (task.backend, task.seeding, task.inexact_reason) == ("vector", "once", None)
-    hashes = set()
-    for workers in (0, 1, 2, 3):
-        summary = train(changed(name, workers=workers, run_dir=str(tmp_path / str(workers))))
-        assert summary["exact"]
-        assert summary["episodes"] > 24
-        hashes.add(summary["weights_sha256"])
-    assert len(hashes) == 1
+    summary = train(changed(name, run_dir=str(tmp_path / "run")))
+    assert summary["exact"]
+    assert summary["episodes"] > 24
 
 
 def test_a_reset_in_the_same_step_gives_the_last_and_the_first_observation() -> None:
@@ -174,21 +162,6 @@ def test_what_is_not_a_vector_environment_is_refused(env: str) -> None:
         train(dataclasses.replace(CONFIG, env=env, num_envs=2))
 
 
-@pytest.mark.parametrize(
-    ("env", "arguments", "message"),
-    [
-        ("vector_environments:Walk", {"size": 1}, r"; correct --env-kwargs \(Walk takes length, space\)$"),
-        ("vector_environments:Walk", {"num_envs": 1}, r"multiple values .* 'num_envs'.*; it was given --env-kwargs"),
-        ("test_user_vector_env:sync_cart_poles", {"mode": []}, "unhashable type.*; it was given --env-kwargs {'mode"),
-        ("vector_environments:without_count", {}, r"unexpected keyword argument 'num_envs'\S+$"),
-        ("CartPole-v1", {"size": 1}, r"; correct --env-kwargs \(CartPoleVectorEnv takes max_episode_steps, render"),
-    ],
-)
-def test_wrong_arguments_get_the_right_ones(env: str, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        inspect_task(dataclasses.replace(CONFIG, env=env, env_kwargs=arguments))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_a_step_names_the_environments_and_the_line(workers: int, tmp_path: Path) -> None:
     config = changed("Raising", workers=workers, run_dir=str(tmp_path / "run"))
@@ -196,50 +169,6 @@ def test_an_error_of_a_step_names_the_environments_and_the_line(workers: int, tm
         train(config)
     assert "vector_environments.py" in raised.value.details
     assert not (tmp_path / "run" / "failed_episode.json").exists()  # another environment may be the cause
-
-
-def test_an_error_of_close_does_not_hide_that_of_a_step(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    with pytest.raises(EnvError, match="the simulation exploded"):
-        train(changed("Broken", run_dir=str(run_dir)))
-    assert load_selected_checkpoint(run_dir)["iteration"] == 3
-    assert "the vector environment: close raised OSError('the simulator is gone')" in (run_dir / "run.log").read_text()
-
-
-WRONG_BATCHES: dict[str, tuple[Any, str]] = {
-    "shape": (lambda obs: obs[:, :1], r"that has shape \(2, 1\), but its space has shape \(2, 2\)"),
-    "rows": (lambda obs: obs[:1], r"that has shape \(1, 2\), but its space has shape \(2, 2\)"),
-    "not finite": (lambda obs: obs * np.nan, "that is not finite|not finite: "),
-    "ragged": (
-        lambda obs: [[1.0], [1.0, 2.0]],
-        "returned a batch of observations that cannot be converted to an array: ",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_BATCHES)
-def test_a_wrong_batch_of_observations_is_described(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    change, message = WRONG_BATCHES[case]
-    config = changed("Walk", num_envs=2)
-    envs = UserVectorEnv(config, inspect_task(config), 0, 2)
-    envs.reset_all(0)
-    observe = vector_environments.Walk.observe
-    monkeypatch.setattr(vector_environments.Walk, "observe", lambda env: change(observe(env)))
-    with pytest.raises(EnvError, match=message):
-        envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
-    if case == "ragged":
-        with pytest.raises(EnvError, match=r"^environment 0: reset of the environments 0 … 1 raised ValueError\("):
-            envs.reset_all(1)
-
-
-def test_rewards_that_are_text_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = changed("Walk", num_envs=2)
-    envs = UserVectorEnv(config, inspect_task(config), 0, 2)
-    envs.reset_all(0)
-    advance = vector_environments.Walk.advance
-    monkeypatch.setattr(vector_environments.Walk, "advance", lambda env, a: (["0", "1"], *advance(env, a)[1:]))
-    with pytest.raises(EnvError, match="the rewards have type <U1, but must be real numbers; step must return"):
-        envs.step(actions_at(config, 0), np.zeros(2, np.float32), *np.zeros((2, 2), bool))
 
 
 @pytest.mark.parametrize("final_info", [False, True])
@@ -256,24 +185,12 @@ def test_an_environment_that_is_reset_by_shmppo_needs_a_seed_per_episode() -> No
         inspect_task(changed("Walk", episode_seeding="once"))
 
 
-def test_reset_need_accept_only_lists_of_seeds() -> None:
-    task = inspect_task(changed("OnlyLists"))
-    assert task.seeding == "episode"
-    assert task.inexact_reason is None
-
-
 def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
     policy = load_policy(tmp_path / "run")
     action, _ = policy.act(np.zeros(2), policy.initial_state())
     assert action in range(3)
     assert len(evaluate(tmp_path / "run", episodes=3).returns) == 3
-
-
-def test_hidden_indices_of_a_last_observation_are_zero_with_same_step() -> None:
-    _, ended, _ = stepped(changed("SameStep", hide_obs=(1,)), 25)
-    assert ended
-    assert all(end.final[0][1] == 0 != end.final[0][0] for _, end in ended)
 
 
 def test_a_last_observation_that_is_not_finite_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

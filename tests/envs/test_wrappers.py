@@ -12,7 +12,6 @@ from gymnasium import spaces
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.sync_vector_env import GymnasiumHandle
 from shmppo.envs.wrappers import FirstActions, RepeatAction, ResetOnce, SplitObservation
 from shmppo.errors import ConfigError
 
@@ -41,15 +40,6 @@ def test_an_action_is_repeated_until_the_episode_ends(truncate: bool) -> None:
     assert env.step(4) == (3, 1.0 + 2.0 + 3.0, False, False, {"step": 3})
     assert env.step(2) == (5, 4.0 + 5.0, not truncate, truncate, {"step": 5})
     assert inner.actions == [4, 4, 4, 2, 2]
-
-
-def test_a_video_of_repeated_actions_has_the_normal_speed() -> None:
-    config = TrainConfig(
-        env="MountainCarContinuous-v0", wrappers=("shmppo.envs.wrappers:RepeatAction(steps=8)",), workers=0
-    )
-    handle = GymnasiumHandle(config, inspect_task(config), 0)
-    assert handle.frames_per_second == 30 / 8
-    assert RepeatAction(Counting(5), steps=3).metadata["render_fps"] == 10
 
 
 def test_an_action_that_the_environment_changes_in_place_is_repeated_as_it_was() -> None:

@@ -98,7 +98,7 @@ def test_every_flag_of_the_random_configurations_exists() -> None:
     assert {name.removeprefix("no-").replace("-", "_") for name in configurations.VALUES} <= fields
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_case_of_each_campaign() -> None:
     killed = next(c for c in range(100) if kills.draw_disturbance(c).fault == "kill a worker")
     stopped = next(c for c in range(100) if kills.draw_disturbance(c).fault == "SIGTERM")

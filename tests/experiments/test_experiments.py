@@ -16,7 +16,7 @@ import torch
 from figures.common import evaluated_runs
 from figures.common.interleaved import spread, started
 from figures.common.provenance import record_provenance
-from figures.common.tables import append_rows, read_rows
+from figures.common.tables import read_rows
 from figures.kl import subsets
 from figures.search.measure import FOLDER, TASKS
 from shmppo import TrainConfig, preset, resume, train
@@ -68,7 +68,7 @@ def test_updates_on_more_environments_are_closer_to_the_update_on_all(config: Tr
     assert load_selected_checkpoint(tmp_path / "run")["iteration"] == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_interrupted_run_of_a_table_is_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(evaluated_runs, "RUNS", tmp_path / "runs")
     with pytest.raises(SystemExit, match="was stopped; run the same command again"):
@@ -85,15 +85,6 @@ def test_an_interrupted_run_of_a_table_is_resumed(monkeypatch: pytest.MonkeyPatc
         assert len(read_rows(tmp_path / "curves" / "cartpole-s1.csv")) == 10
     assert hashes[0] == hashes[1]
     assert not list((tmp_path / "runs").glob("*/*")), "directories of finished runs are removed"
-
-
-def test_a_table_of_an_earlier_version_is_not_appended_to(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    append_rows(table, [{"task": "a", "seed": 1}], None)
-    append_rows(table, [{"task": "a", "seed": 2}], None)
-    with pytest.raises(ValueError, match=r"table\.csv has other columns, so it is of an earlier version; remove it"):
-        append_rows(table, [{"task": "a", "seed": 3, "commit": "b"}], None)
-    assert [row["seed"] for row in read_rows(table)] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +114,7 @@ def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> 
         assert value == (pytest.approx(found[name], rel=0.05) if isinstance(value, float) else found[name]), name
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_interleaved_runs_work_only_in_their_slices_and_end() -> None:
     fields = {
         "env": "CartPole-v1", "num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8,

@@ -31,7 +31,7 @@ def test_the_documentation_shows_every_picture() -> None:
     assert {path.parent.name for path in FIGURES.glob("*/*.svg")} == set(PICTURES), "a picture has its folder's name"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLOTTED)
 def test_a_picture_is_what_its_script_makes_of_its_tables(name: str, tmp_path: Path) -> None:
     assert list((FIGURES / name).glob("*.csv"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from figures.common.tables import read_rows, write_rows
-from figures.popgym import measure, plot
+from figures.common.tables import read_rows
+from figures.popgym import measure
 from figures.popgym.cases import CORES, PUBLISHED, TASKS, VARIANTS, config_of
 from shmppo.config.train_config import TrainConfig
 
@@ -68,40 +68,3 @@ def test_every_case_is_a_valid_configuration() -> None:
             config = config_of(task, core, variant, 2, total_steps=1000)
             assert (config.env, config.seed) == (f"popgym:popgym-{task}-v0", 2)
             assert config.prev_action
-
-
-def test_the_markdown_table_and_the_picture_show_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    rows = [
-        {
-            "task": task, "core": core, "variant": "preset", "seed": seed, "steps": 1_000_000, "env_steps": 900_000,
-            "wall_seconds": 150, "max_return": value,
-        }
-        for task, core, seed, value in [
-            ("RepeatPreviousMedium", "gru", 1, "-0.4"),
-            ("RepeatPreviousMedium", "lmu", 1, "0.6"),
-            ("RepeatPreviousMedium", "lmu", 2, "0.99"),
-            ("MineSweeperEasy", "gru", 1, "0.1"),
-        ]
-    ]  # fmt: skip
-    wide = rows[0] | {"variant": "wide", "max_return": "-0.2"}
-    table = tmp_path / "popgym.csv"
-    write_rows(table, [*rows, wide])
-    text = plot.returns_table(read_rows(table), "1000000") + plot.variants_table(read_rows(table))
-    assert "| RepeatPreviousMedium | gru | 1,000,000 | wide | −0.200 | −0.400 |" in text
-    assert plot.variants_table(rows) == ""
-    assert "| RepeatPreviousMedium | −0.400 | 0.600, 0.990 | −0.315 | 0.789 (LMU) |" in text
-    assert "MineSweeperEasy" not in text  # only one core
-    longer = [row | {"steps": 2_000_000} for row in rows]
-    write_rows(table, [*rows, wide, *longer])
-    runs = plot.runs_table(read_rows(table))
-    assert "| RepeatPreviousMedium | −0.400 (0.9M) | 0.600 (0.9M), 0.990 (0.9M) | −0.315 | 0.789 (LMU) |" in runs
-    assert "wide" not in runs
-    monkeypatch.setattr(plot, "TABLE", table)
-    monkeypatch.setattr("sys.argv", ["plot"])
-    plot.main()
-    written = [table.with_name(f"{name}.md").read_text() for name in ("returns-short", "variants", "returns-long")]
-    assert "".join(written) == text + runs
-    picture = table.with_suffix(".svg").read_text()
-    assert "or at most 0.01 below, on 1 of 1 tasks" in picture
-    assert "MineSweeperEasy" in picture

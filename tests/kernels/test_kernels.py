@@ -157,6 +157,7 @@ NETWORKS = [
     if (core, separate) != ("none", "core")
 ]
 CASES = [(*network, seed) for seed, network in enumerate(NETWORKS * 2)]
+"""Each network with two seeds. The fast tests have every third pair, so every core."""
 
 
 def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
@@ -168,7 +169,10 @@ def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
     return first
 
 
-@pytest.mark.parametrize(("core", "layers", "separate", "seed"), CASES)
+@pytest.mark.parametrize(
+    ("core", "layers", "separate", "seed"),
+    [case if case[-1] % 3 == 0 else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+)
 def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
     core: str, layers: int, separate: str, seed: int
 ) -> None:
@@ -251,7 +255,7 @@ def test_acting_gives_a_row_the_same_bits_in_any_batch(core: str, layers: int, v
 
     whole = act(slice(None))
     assert not np.array_equal(whole[:, -model.state_size :], state) or not model.state_size
-    for count in (*range(1, 18), 31, 32, 33, 47, 48, 63, 64):  # kernels compute up to 16 numbers at once
+    for count in (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63):  # kernels compute up to 16 numbers at once
         for chosen in (slice(count), slice(64 - count, None)):
             assert act(chosen).tobytes() == whole[chosen].tobytes(), chosen
 
@@ -345,19 +349,6 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no 
 def test_vectors_of_other_widths_and_other_builds_give_the_same_bits(build: tuple[str, ...], tmp_path: Path) -> None:
     expected = layer_digest(None, supported_variants()[0])
     assert layer_digest(compiled(tmp_path / "library.so", "generic", *build), "generic") == expected
-
-
-@pytest.mark.slow
-@needs_gcc
-@pytest.mark.parametrize("variant", supported_variants())
-def test_sanitizers_find_nothing(variant: str, tmp_path: Path) -> None:
-    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
-    preload = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    found = layer_digest(
-        compiled(tmp_path / "library.so", variant, *flags), variant,
-        LD_PRELOAD=preload.stdout.strip(), ASAN_OPTIONS="detect_leaks=0",
-    )  # fmt: skip
-    assert found == layer_digest(None, variant)
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ from helpers import idle_control
 from public_helpers import NO_CHECK
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.loggers import views
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.status import RunStatus
 from shmppo.utils.phase_timer import PhaseTimer
@@ -75,7 +74,7 @@ def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path
     assert lines[-1].endswith("-m shmppo.train --resume run")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_terminal_shows_the_start_the_progress_and_the_stop(tmp_path: Path) -> None:
     """The panel appears before the first iteration ends. It adapts to a resize, and names the stop at once."""
     master, slave = pty.openpty()
@@ -132,16 +131,6 @@ def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, monkeypatch: py
     display.close()
 
 
-@pytest.mark.parametrize(
-    ("terminal", "kind"), [("xterm", views.TerminalView), ("dumb", views.LineView), ("", views.LineView)]
-)
-def test_a_dumb_terminal_gets_lines(terminal: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal != "", raising=False)
-    monkeypatch.setenv("TERM", terminal)
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control())
-    assert isinstance(views.view_for(status), kind)
-
-
 def test_lines_show_progress_before_the_first_iteration_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,34 +150,3 @@ def test_lines_show_progress_before_the_first_iteration_ends(
         "stopping after this iteration",
         "warning: not exact: the environment differs",
     ]
-
-
-def test_a_due_line_shows_the_last_finished_iteration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(views, "row_line", lambda status: f"row {status.iteration}")
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), timer=PhaseTimer())
-    view = views.LineView(status)
-    for iteration in (1, 2):
-        status.add({"iteration": iteration, "return_mean_100": 0.0, "env_steps": 0}, [], 0)
-    view.draw()
-    view.draw()
-    assert capsys.readouterr().out.splitlines()[1:] == ["row 2", "iteration 3: sampling 0 of 512 steps"]
-
-
-@pytest.mark.long  # .ci/run installs the packages
-def test_a_notebook_updates_one_progress_bar(tmp_path: Path) -> None:
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    source = (
-        "from shmppo import TrainConfig, train\n"
-        "train(TrainConfig(num_envs=4, rollout_steps=16, minibatches=2, seq_len=8, hidden_size=8, workers=2,"
-        f" stop_at_iteration=2, run_dir={str(tmp_path / 'run')!r}))"
-    )
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    shown, result = notebook.cells[0].outputs
-    assert shown.output_type == "display_data"
-    assert "<progress" in shown.data["text/html"]
-    assert "iteration 2/2" in shown.data["text/plain"]
-    assert result.data["text/plain"].startswith("<RunSummary ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,14 +49,6 @@ def test_the_activity_follows_the_counters_of_the_workers() -> None:
     assert status.activity == "finished"
 
 
-def test_a_resumed_run_counts_from_its_iteration() -> None:
-    status = new_status(iteration=2)
-    status.timer = PhaseTimer()
-    status.control.progress[:, 0] = 2 * 16 + 4
-    assert status.activity == "sampling 32 of 128 steps"
-    assert status.steps == 2 * 128 + 32
-
-
 def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> None:
     status = new_status()
     status.timer = PhaseTimer()
@@ -73,12 +64,6 @@ def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> No
     assert (status.stopping, status.activity) == (None, "finished")
 
 
-def test_the_success_is_shown_before_other_numbers_of_info() -> None:
-    status = new_status()
-    status.add(row(1) | {"info/a": 1.0, "info/b": 2.0, "info/c": 3.0, "info/is_success": 0.5}, [], 0)
-    assert list(status.info.items()) == [("is_success", "0.500"), ("a", "1.000"), ("b", "2.000")]
-
-
 def test_the_remaining_time_is_that_of_the_remaining_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -90,9 +75,3 @@ def test_the_remaining_time_is_that_of_the_remaining_iterations(monkeypatch: pyt
     assert (status.remaining, status.elapsed) == (4.5, 3.5)
     status.add(row(4), [], 0)
     assert status.remaining == 0.0
-
-
-def test_the_steps_are_those_of_all_ranks() -> None:
-    status = new_status(dataclasses.replace(CONFIG, ranks=3))
-    status.control.progress[:, 0] = 8, 4
-    assert status.steps == 3 * 48

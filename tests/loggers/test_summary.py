@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -79,24 +78,6 @@ def test_the_text_has_the_means_of_info_and_names_missing_keys(tmp_path: Path) -
     assert not {"info", "missing"} & lines.keys()
 
 
-def test_the_text_says_what_to_do_if_no_episode_has_ended(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, return_mean_100=None)
-    text = summary_text(TrainConfig(workers=1), summary, tmp_path)
-    assert 'truncate them, for example with --wrappers "TimeLimit(max_episode_steps=500)"' in " ".join(text.split())
-    assert max(map(len, text.partition("\nnext\n")[0].splitlines())) <= 80
-    failed = lines_of(summary_of(tmp_path, return_mean_100=None, failed_episodes=37))
-    assert failed["return"] == "no episode has ended without a failure"
-    assert failed["skipped"] == "37 episodes that failed, see run.log"
-
-
-def test_the_text_says_where_a_run_was_stopped(tmp_path: Path) -> None:
-    assert lines_of(summary_of(tmp_path))["stopped"] == "after iteration 35 of 98, because of the callback"
-    reached = lines_of(summary_of(tmp_path, stop_reason="eval/info/is_success>=0.9"))
-    assert reached["stopped"] == "after iteration 35 of 98, because eval/info/is_success>=0.9"
-    assert lines_of(summary_of(tmp_path, stop_reason="finished"))["stopped"] == "after iteration 35 of 98"
-    assert "stopped" not in lines_of(summary_of(tmp_path, iterations=98))
-
-
 @pytest.mark.parametrize(
     ("typed", "program"),
     [
@@ -135,37 +116,3 @@ def test_the_best_checkpoint_and_the_last_evaluation_are_shown(tmp_path: Path) -
     assert commands_of(summary, other)[0].endswith("evaluate a --env-kwargs level=null 'name=\"a b\"'")
     game = TrainConfig(workers=1, self_play=(), eval_opponent="games:perfect")
     assert commands_of(summary, game)[0].endswith("evaluate a --opponent games:perfect")
-
-
-def test_a_long_command_stays_in_one_line(tmp_path: Path) -> None:
-    commands = commands_of(summary_of(tmp_path / ("long-name-" * 10), iterations=98))
-    assert commands[-1].endswith(f"--resume {'long-name-' * 10} --total-steps 4096")
-
-
-def test_plot_is_suggested_only_if_matplotlib_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert [shlex.split(command)[2] for command in commands_of(summary_of(tmp_path))] == [
-        "shmppo.evaluate",
-        "shmppo.train",
-    ]
-
-
-def test_the_console_script_is_named_as_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "bin" / "shmppo"
-    script.parent.mkdir()
-    script.write_text("#!/bin/sh\n")
-    script.chmod(0o755)
-    monkeypatch.setattr(sys, "argv", [str(script)])
-    assert commands_of(summary_of(tmp_path / "a"))[0] == "bin/shmppo evaluate a"
-    monkeypatch.setenv("PATH", str(script.parent))
-    assert commands_of(summary_of(tmp_path / "a"))[0] == "shmppo evaluate a"
-    monkeypatch.setattr(sys, "argv", ["/lib/shmppo/__main__.py"])
-    monkeypatch.setattr(sys, "orig_argv", ["/venv/bin/python", "-m", "shmppo", "train"])
-    assert commands_of(summary_of(tmp_path / "a"))[0] == "/venv/bin/python -m shmppo evaluate a"
-
-
-def test_a_run_of_several_ranks_is_resumed_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    commands = commands_of(summary_of(tmp_path / "a"), TrainConfig(workers=1, ranks=2))
-    assert commands[-1] == "torchrun --nnodes 1 --nproc-per-node 2 -m shmppo.train --resume a"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -145,30 +142,6 @@ def test_wandb_gets_a_project_and_a_name_that_its_variables_override(
     assert fake.exit_code == 1, "the run has failed"
 
 
-def test_a_resumed_run_continues_its_run_of_wandb_and_a_new_run_in_the_same_directory_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, resumed = (tracked(monkeypatch, tmp_path / "run", None).options["id"] for _ in range(2))
-    assert resumed == first
-    shutil.rmtree(tmp_path / "run")
-    assert tracked(monkeypatch, tmp_path / "run", None).options["id"] != first
-
-
-def test_wandb_works_without_a_network(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "shmppo.train", "--track", "wandb", "--num-envs", "4", "--rollout-steps", "32",
-               "--minibatches", "2", "--workers", "1", "--total-steps", "384", "--run-dir", str(run_dir)]  # fmt: skip
-    environment = os.environ | {"WANDB_MODE": "offline"}
-    result = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert list((run_dir / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert "no more rows" not in (run_dir / "run.log").read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 def test_a_resumed_tensorboard_drops_the_steps_after_the_last_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,33 +175,3 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
     with pytest.raises(ConfigError):
         train(config)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_directory_with_the_name_of_a_tracker_is_no_library(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / name).mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "path_importer_cache", {})
-    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
-        monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(ConfigError, match=rf"--track {name} needs the library {name}; pip install"):
-        make_trackers(TrainConfig(track=(name,)))  # type: ignore[arg-type]
-
-
-def test_a_logger_that_changes_its_row_does_not_change_that_of_others() -> None:
-    rows = []
-
-    class Changing:
-        def start(self, *arguments: object) -> None: ...
-
-        def log(self, row: dict[str, float]) -> None:
-            rows.append(dict(row))
-            row.clear()
-
-    given = {"iteration": 1.0}
-    loggers = LoggerList(loggers=[Changing(), Changing()])
-    loggers.start(Path(), SMALL, 0)
-    loggers.log(given)
-    assert rows == [given, given] == [{"iteration": 1.0}] * 2

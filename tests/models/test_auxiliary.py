@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_no_bit_changes, planned, sampled
+from conftest import planned, sampled
 from helpers import KERNELS, assert_refused
-from public_helpers import csv_rows
 
 from shmppo import load_policy
 from shmppo.config import trust
@@ -38,20 +37,6 @@ MASKED: dict[str, Any] = {
     "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True, "hide_obs": (),
     "separate_critic": "all", "prev_action": True,
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kernel", "fields"),
-    [
-        ("native", {}),
-        ("torch", MASKED),
-        ("native", {"auxiliary": "networks:Projected"}),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in (("torch", {}), ("native", MASKED))),
-    ],
-)
-def test_workers_learning_mode_stop_and_resume_change_no_bit(fields: Any, kernel: Any, tmp_path: Path) -> None:
-    assert_no_bit_changes(dataclasses.replace(BASE, kernel=kernel, **fields), tmp_path, stop=2)
-    assert all(float(row["auxiliary_loss"]) > 0 for row in csv_rows(tmp_path / "0-central" / "metrics.csv"))
 
 
 @KERNELS

@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
-from helpers import assert_refused, long_after
-from public_helpers import csv_rows
+from helpers import assert_refused
 
-from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model, parameter_views
-from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.trainer import train
 from shmppo.sampling.actor import TorchActing
 
 BASE = TrainConfig(
@@ -33,19 +30,6 @@ CASES = {
     "none": dataclasses.replace(BASE, network="networks:Plain", core="none"),
     "tied": dataclasses.replace(BASE, network="networks:Tied", core="none"),
 }
-
-
-@pytest.mark.parametrize("case", long_after(1, CASES))
-def test_stop_resume_and_workers_change_no_bit_with_a_custom_network(case: str, tmp_path: Path) -> None:
-    config = CASES[case]
-    straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
-    assert straight["exact"]
-    train(dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r")))
-    assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == straight["weights_sha256"]
-    assert max(float(row["first_log_ratio"]) for row in csv_rows(tmp_path / "straight" / "metrics.csv")) < 1e-5
-    assert len(evaluate(tmp_path / "r", episodes=2).returns) == 2
-    policy = load_policy(tmp_path / "r")
-    assert policy.initial_state().shape == ({"vector": 6, "dict": 12}.get(case, 0),)
 
 
 def test_acting_computes_what_learning_does_and_first_marks_episode_starts() -> None:

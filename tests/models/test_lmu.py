@@ -12,7 +12,6 @@ import torch
 from helpers import assert_parts_agree, memory_run
 from torch import Tensor
 
-from shmppo.bench import throughput
 from shmppo.errors import ConfigError
 from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, _matrix_exp, delay_network, memory_order, memory_size
 from shmppo.runs.trainer import train
@@ -144,12 +143,3 @@ def test_weights_of_another_window_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"was trained with --seq-len 9, the window of --core lmu; add this flag$"):
         train(dataclasses.replace(config, seq_len=10))
     assert train(dataclasses.replace(config, stop_at_iteration=1))["exact"]
-
-
-def test_the_roofline_counts_the_products_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = {throughput.simulator_rate: float("inf"), throughput.product_rate: 1.0}
-    monkeypatch.setattr(throughput, "in_processes", lambda rate, config, cores: rates[rate])
-    found = throughput.roofline(dataclasses.replace(SMALL, num_layers=1, epochs=3, hide_obs=None))
-    encoder, core, heads = 4 * 8, 8 * 8 + 8 * (8 * 4) + 8 * 8, 2 * 8 + 8
-    operations = (encoder + core + heads) * (6 * 3 + 2) + 8 * 4 * 4 * (4 * 3 + 2)
-    assert 1 / found["steps_per_second"] == pytest.approx(operations)

@@ -13,7 +13,7 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
-from shmppo.models.lru import Lru, LruLayer
+from shmppo.models.lru import Lru
 
 INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
 
@@ -114,7 +114,3 @@ def test_the_recurrence_keeps_its_precision_with_autocast() -> None:
     for u in rounded.float():
         h = eigenvalue * h + gamma * torch.complex(u[:, :HIDDEN], u[:, HIDDEN:])
     torch.testing.assert_close(torch.complex(real[0], imaginary[0]), h, rtol=0.02, atol=0.02)
-
-
-def test_a_window_of_one_step_decays_as_one_of_two() -> None:
-    assert LruLayer(3, 4, 1).log_decay.tolist() == LruLayer(3, 4, 2).log_decay.tolist()

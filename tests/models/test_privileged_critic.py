@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import worker_processes
-from helpers import assert_refused, long_after
+from helpers import assert_refused
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
-from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import resume, train
-from shmppo.tools.export import export
+from shmppo.runs.trainer import train
 
 BASE = TrainConfig(
     env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all",
@@ -42,24 +39,6 @@ CASES = {
     ),
     "network": dataclasses.replace(BASE, network="networks:leaky", prev_action=True, actor_obs=("obs/flags",)),
 }
-STATE_SIZES = {"lstm": 16, "gru": 16, "lmu": 32, "none": 0, "refresh": 16, "masks": 16, "network": 6}
-"""Of the policy without its critic."""
-
-
-@pytest.mark.parametrize("case", long_after(1, CASES))
-def test_workers_stop_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
-    hashes = set()
-    for workers in (0, 1, 4):
-        config = dataclasses.replace(CASES[case], workers=workers, run_dir=str(tmp_path / str(workers)))
-        summary = train(config)
-        assert summary["exact"]
-        hashes.add(summary["weights_sha256"])
-    killed = dataclasses.replace(CASES[case], workers=2, stop_at_iteration=2, run_dir=str(tmp_path / "r"))
-    train(killed, callback=lambda row: worker_processes()[0].kill())
-    hashes.add(resume(tmp_path / "r", workers=3)["weights_sha256"])
-    assert len(hashes) == 1
-    assert len(evaluate(tmp_path / "0", episodes=2).returns) == 2
-    assert load_policy(tmp_path / "0").initial_state().shape == (STATE_SIZES[case],)
 
 
 @pytest.mark.parametrize("case", ["lstm", "none"])
@@ -101,38 +80,6 @@ def test_the_policy_needs_only_what_the_actor_sees(run: Path) -> None:
     assert np.abs(state).max() > 0
     with pytest.raises(ValueError, match="has no part 'flags'"):
         policy.act({"camera": full["camera"]}, None)
-
-
-@pytest.mark.long
-def test_the_exported_policy_has_no_input_for_the_critic(run: Path) -> None:
-    pytest.importorskip("onnxscript")
-    session = pytest.importorskip("onnxruntime").InferenceSession(export(run))
-    assert [one.name for one in session.get_inputs()] == ["obs/flags", "obs/inner/2/x", "state"]
-    assert [one.name for one in session.get_outputs()] == ["action", "params", "next_state"]
-    flags, x = np.array([[0, 1, 1]], np.uint8), np.array([[0.5]], np.float32)
-    action, _, state = session.run(
-        None, {"obs/flags": flags, "obs/inner/2/x": x, "state": np.zeros((1, 16), np.float32)}
-    )
-    expected, expected_state = load_policy(run).act({"flags": flags[0], "inner": (None, None, {"x": x[0]})}, None)
-    assert action[0] == expected
-    np.testing.assert_allclose(state[0], expected_state, atol=1e-5, rtol=0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("case", ["lstm", "none"])
-def test_torchscript_agrees_with_the_policy(case: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(CASES[case], critic_obs=("camera",), run_dir=str(tmp_path / "run"))
-    train(config)
-    module: Any = torch.jit.load(export(tmp_path / "run", format="torchscript"))
-    flags, x = torch.tensor([[0, 1, 1]], dtype=torch.uint8), torch.tensor([[0.5]])
-    state = [torch.zeros(1, 16)] if case == "lstm" else []
-    action, _, *after = module(flags, x, *state)
-    policy = load_policy(tmp_path / "run")
-    expected, expected_state = policy.act({"flags": flags[0].numpy(), "inner": (0, 0, {"x": x[0].numpy()})}, None)
-    assert int(action[0]) == expected
-    assert len(after) == len(state)
-    if after:
-        np.testing.assert_allclose(after[0][0], expected_state, atol=1e-5, rtol=0)
 
 
 def test_weights_for_other_parts_are_refused(run: Path, tmp_path: Path) -> None:

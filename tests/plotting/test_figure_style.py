@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from figures.common.marks import write_values
-from shmppo.plotting.style import FIGURE_WIDTH, group_thousands, label, new_figure, save
+from shmppo.plotting.style import group_thousands, label, new_figure, save
 
 
 def texts(svg: Path) -> list[str]:
@@ -38,27 +38,3 @@ def test_a_tick_has_the_digits_that_it_needs(value: float, text: str) -> None:
     _, (axis,) = new_figure(1, 1)
     group_thousands(axis)
     assert axis.yaxis.get_major_formatter()(value) == text
-
-
-def test_long_headlines_and_captions_are_wrapped_within_the_figure(tmp_path: Path) -> None:
-    figure, _ = new_figure(1, 1, headline="A finding " * 15)
-    save(figure, tmp_path / "figure.png", "one sentence " * 40)
-    figure.draw_without_rendering()  # in the figure's own resolution
-    width = FIGURE_WIDTH * figure.dpi
-    for text in (figure._suptitle, figure._supxlabel):
-        box = text.get_window_extent()
-        assert text.get_text().count("\n") >= 1
-        assert 0 <= box.x0 < box.x1 <= width
-
-
-def test_a_value_begins_right_of_its_whisker(tmp_path: Path) -> None:
-    figure, (axis,) = new_figure(1, 1)
-    axis.set_xlim(0, 200)
-    write_values(axis, [0], [100], ["12,494"])
-    save(figure, tmp_path / "figure.png")
-    figure.draw_without_rendering()
-    assert axis.texts[0].get_window_extent().x0 > axis.transData.transform((100, 0))[0] + 3
-
-
-def test_the_same_numbers_give_the_same_file(tmp_path: Path) -> None:
-    assert drawn(tmp_path / "a.svg").read_bytes() == drawn(tmp_path / "b.svg").read_bytes()

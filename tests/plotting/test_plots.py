@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import pytest
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.plot import main
-from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, read_columns, read_run
-from shmppo.plotting.plots import draw_metrics, draw_overview, plot_curves
+from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, read_run
+from shmppo.plotting.plots import plot_curves
 from shmppo.plotting.style import new_figure, save
 
 
@@ -115,27 +114,6 @@ def test_a_fork_is_no_further_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "Some-v0" in texts(tmp_path / "once.svg")  # not "Some-v0 (2 seeds)"
 
 
-def test_a_run_without_the_column_of_a_later_phase_is_plotted(tmp_path: Path) -> None:
-    run = written_run(tmp_path / "a")
-    table = (run / "metrics.csv").read_text()
-    (run / "metrics.csv").write_text(table.replace("evaluation_seconds", "seconds_of_evaluations"))
-    plot_curves([run], tmp_path / "a.svg")
-    assert any(text.startswith("time of Some-v0") for text in texts(tmp_path / "a.svg"))
-
-
-def test_labels_have_rounded_numbers_unless_they_would_be_equal(tmp_path: Path) -> None:
-    runs = [read_run(written_run(tmp_path / str(i), gamma=value)) for i, value in enumerate((0.123456, 0.9, 0.5))]
-    assert list(group_runs(runs[:2])) == ["gamma 0.1235", "gamma 0.9"]
-    runs.append(read_run(written_run(tmp_path / "close", gamma=0.123457)))
-    assert list(group_runs(runs)) == ["gamma 0.123456", "gamma 0.9", "gamma 0.5", "gamma 0.123457"]
-
-
-def test_labels_name_the_annealing_only_if_it_does_not_end_with_the_run(tmp_path: Path) -> None:
-    steps = [(100, 100), (200, 200), (200, 300)]
-    runs = [read_run(written_run(tmp_path / f"{a}-{b}", total_steps=a, anneal_steps=b)) for a, b in steps]
-    assert list(group_runs(runs)) == ["total_steps 100", "total_steps 200", "anneal_steps 300, total_steps 200"]
-
-
 def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_group(tmp_path: Path) -> None:
     runs = [
         read_run(written_run(tmp_path / f"{core}{seed}", core=core, seed=seed))
@@ -145,41 +123,6 @@ def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_grou
     names = {tmp_path / "lstm1": "mine", tmp_path / "gru1": "one", tmp_path / "gru2": "two", tmp_path / "lmu2": "one"}
     groups = {label: [run.directory.name for run in members] for label, members in group_runs(runs, names).items()}
     assert groups == {"mine": ["lstm1", "lstm2"], "one": ["gru1", "lmu1", "lmu2"], "two": ["gru2"]}
-
-
-def test_panels_keep_their_size_whatever_the_length_of_the_legend(tmp_path: Path) -> None:
-    heights = []
-    for words in (1, 60):
-        groups = {
-            f"{'word ' * words}{i}": [read_run(run)] for i, run in enumerate([written_run(tmp_path / f"{words}")])
-        }
-        groups |= {f"{'other ' * words}{i}": members for i, members in enumerate(groups.values())}
-        for figure in (draw_metrics(groups, ("approx_kl", "entropy"), "env_steps"), draw_overview(groups, "env_steps")):
-            figure.draw_without_rendering()
-            heights.append([axis.get_window_extent().height for axis in figure.axes[:2]])
-    np.testing.assert_allclose(heights[2:], heights[:2], rtol=0.1)
-
-
-def test_the_legend_names_a_group_without_a_return(tmp_path: Path) -> None:
-    groups = {name: [read_run(written_run(tmp_path / name, iterations=n))] for name, n in (("none", 2), ("some", 4))}
-    figure = draw_overview(groups, "env_steps")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "some"]
-    assert "no values yet" not in [text.get_text() for text in figure.axes[0].texts]
-    figure = draw_overview({"none": groups["none"]}, "env_steps")
-    assert "no values yet" in [text.get_text() for text in figure.axes[0].texts]
-
-
-def test_the_command_takes_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dirs = [written_run(tmp_path / f"core={core}", core=core) for core in ("lstm", "gru")]
-    command = ["plot", *map(str, dirs), "--out", str(tmp_path / "a.svg"), "--metric", "entropy"]
-    monkeypatch.setattr(sys, "argv", [*command, "--label", f"{dirs[0]}=one = 1", "--label", f"{dirs[1]}=two"])
-    assert main() == 0
-    assert {"one = 1", "two"} <= set(texts(tmp_path / "a.svg"))
-    monkeypatch.setattr(sys, "argv", [*command, "--label", "nowhere=one"])
-    assert main() == 2
-    assert "error: --label nowhere=one: no such run is plotted; write --label RUN_DIR=NAME" in capsys.readouterr().err
 
 
 def test_metrics_of_info_and_of_evaluations_are_known_by_their_columns(tmp_path: Path) -> None:
@@ -193,27 +136,6 @@ def test_metrics_of_info_and_of_evaluations_are_known_by_their_columns(tmp_path:
         ConfigError, match=r"--metric eval/info/sucess is not a metric \(did you mean eval/info/success"
     ):
         plot_curves((run,), tmp_path / "a.svg", metrics=("eval/info/sucess",))
-
-
-def test_an_incomplete_row_is_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.csv"
-    file.write_text("iteration,approx_kl\n1,0.5\n2,\n3")
-    columns = read_columns(file)
-    np.testing.assert_array_equal(columns["iteration"], [1, 2])
-    np.testing.assert_array_equal(columns["approx_kl"], [0.5, np.nan])
-
-
-@pytest.mark.long
-def test_the_plot_command_compares_runs(tmp_path: Path) -> None:
-    dirs = [
-        written_run(tmp_path / f"{core}{s}", core=core, seed=s, level=s) for core in ("lstm", "gru") for s in (1, 2)
-    ]
-    command = [sys.executable, "-m", "shmppo.plot", *map(str, dirs), "--out", str(tmp_path / "two.svg")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    found = texts(tmp_path / "two.svg")
-    for text in ("core lstm (2 seeds)", "core gru (2 seeds)", "time of core gru", "training time (s)", "clip fraction"):
-        assert text in found
 
 
 def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,23 +154,6 @@ def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path, monkeyp
     assert "environment steps" in texts(tmp_path / "steps.svg")
 
 
-def test_tables_with_other_columns_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = written_run(tmp_path / "a")
-    (run / "eval.csv").write_text("steps,score\n1,2\n")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "metrics.csv").write_text("epoch,loss\n1,0.5\n2,0.25\n")
-    monkeypatch.chdir(tmp_path)
-    for directory, message in (
-        ("a", "error: a/eval.csv has no column iteration; remove this file to plot without it\n"),
-        ("b", "error: b/metrics.csv has no column iteration; name the directory of a run of train\n"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["plot", directory])
-        assert main() == 2
-        assert capsys.readouterr().err == message
-
-
 def test_metrics_that_cannot_be_plotted_are_refused(tmp_path: Path) -> None:
     runs = written_run(tmp_path / "a"), written_run(tmp_path / "b", iterations=2)
     for name, message in (
@@ -263,27 +168,6 @@ def test_metrics_that_cannot_be_plotted_are_refused(tmp_path: Path) -> None:
     for run, shown in ((runs[0], False), (runs[1], True)):
         plot_curves([run], tmp_path / "a.svg")
         assert ("no values yet" in texts(tmp_path / "a.svg")) is shown, "b has one return"
-
-
-def test_a_metric_that_only_some_seeds_have_is_the_curve_of_these(tmp_path: Path) -> None:
-    runs = [written_run(tmp_path / str(seed), seed=seed, level=seed) for seed in (1, 2, 3)]
-    for run in runs[:2]:
-        (run / "eval.csv").write_text("iteration,env_steps,eval/return\n2,20,1\n4,40,3\n")
-    curve = aggregate([read_run(run) for run in runs], "eval/return", "env_steps")
-    assert curve is not None
-    assert (curve.runs, curve.iqm[0], curve.iqm[-1]) == (2, 1, 3)
-    plot_curves(runs, tmp_path / "report.html")
-    assert "no values yet" not in (tmp_path / "report.html").read_text()
-    with pytest.raises(ConfigError, match=r"--metric eval/return: .*/3 has fewer than two values"):
-        plot_curves(runs, tmp_path / "a.svg", metrics=("eval/return",))
-
-
-def test_runs_without_a_common_range_are_refused(tmp_path: Path) -> None:
-    runs = written_run(tmp_path / "a"), written_run(tmp_path / "b", seed=2)
-    later = (runs[1] / "metrics.csv").read_text().replace(",10,", ",100,").replace(",20,", ",200,")
-    (runs[1] / "metrics.csv").write_text("".join(later.splitlines(keepends=True)[:3]))
-    with pytest.raises(ConfigError, match="the runs of Some-v0 have no common range of env_steps; plot them apart"):
-        plot_curves(runs, tmp_path / "a.svg", metrics=("approx_kl",))
 
 
 def test_png_files_and_refused_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

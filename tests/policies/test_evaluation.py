@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -85,28 +84,6 @@ def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
         assert next(frames)["fps"] == 25, "a frame for every second of 50 steps a second"
 
 
-@pytest.mark.parametrize(("rate", "stride"), [(0.5, 1), (20, 1), (30, 1), (31, 2), (50, 2), (125, 5)])
-def test_a_video_has_at_most_30_frames_per_second(rate: float, stride: int) -> None:
-    assert video.steps_per_frame(rate) == stride
-
-
-def test_mujoco_videos_leave_out_what_takes_time_and_change_no_step() -> None:
-    env = gymnasium.make("HalfCheetah-v5")
-    plain = gymnasium.make("HalfCheetah-v5")
-    video.simplify_mujoco(env.unwrapped)
-    video.simplify_mujoco(gymnasium.make("CartPole-v1").unwrapped)
-    model: Any = env.unwrapped
-    quality = model.model.vis.quality
-    assert (quality.shadowsize, quality.offsamples, model.model.mat_reflectance.max()) == (0, 0, 0)
-    for one in (env, plain):
-        one.reset(seed=0)
-        one.action_space.seed(0)
-    for _ in range(20):
-        (obs, reward, *_), (other_obs, other_reward, *_) = (one.step(one.action_space.sample()) for one in (env, plain))
-        assert (obs == other_obs).all()
-        assert reward == other_reward
-
-
 def test_actions_are_sampled_with_the_seed_if_stochastic(run_dir: Path) -> None:
     sampled = evaluate(run_dir, episodes=10, stochastic=True)
     assert evaluate(run_dir, episodes=10, stochastic=True) == sampled
@@ -154,24 +131,6 @@ def test_an_endless_episode_is_stopped(run_dir: Path) -> None:
             evaluate(run_dir, **{flag: 0})
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_progress_counts_episodes_and_steps(run_dir: Path, tmp_path: Path, recorded: bool) -> None:
-    seen: list[tuple[int, int]] = []
-    file = tmp_path / "a.gif" if recorded else None
-    result = evaluate(run_dir, episodes=3, max_steps=20, video=file, progress=lambda *counts: seen.append(counts))
-    assert seen == sorted(seen), "they never fall"
-    assert seen[-1] == (3, sum(result.lengths))
-
-
-def test_progress_counts_the_episodes_of_all_batches(tmp_path: Path) -> None:
-    """With torch, a batch has as many episodes as one of inference in training."""
-    seen: list[tuple[int, int]] = []
-    train(dataclasses.replace(SMALL, kernel="torch", stop_at_iteration=1, run_dir=str(tmp_path / "run")))
-    result = evaluate(tmp_path / "run", episodes=70, max_steps=9, progress=lambda *counts: seen.append(counts))
-    assert seen == sorted(seen)
-    assert seen[-1] == (70, sum(result.lengths))
-
-
 def test_torch_uses_one_thread_while_it_evaluates(run_dir: Path) -> None:
     seen = set()
     with torch_threads(2):
@@ -204,22 +163,6 @@ def test_the_command_names_the_checkpoint_and_writes_json(
     assert f"return {np.mean(result.returns):.{command.decimals(np.mean(result.returns))}f} ± " in text
     assert "checkpoint last (iteration 6), seed 5" in text
     assert "3 of 3 episodes were stopped after 2 steps (--max-steps)" in output("--max-steps", "2")
-
-
-@pytest.mark.parametrize(("scale", "digits"), [(0, 1), (5678.9, 1), (123.4, 1), (12.34, 2), (0.873, 4), (1e-9, 6)])
-def test_small_returns_have_significant_digits(scale: float, digits: int) -> None:
-    assert command.decimals(scale) == digits
-
-
-def test_a_terminal_shows_progress_in_one_line(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["evaluate", str(run_dir), "--episodes", "3"])
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the output for a terminal
-    assert command.main() == 0
-    shown = capsys.readouterr().err
-    assert " of 3 episodes, " in shown
-    assert shown.endswith("\x1b[2K"), "the line is removed at the end"
 
 
 def test_an_environment_with_other_spaces_than_in_training_is_refused(run_dir: Path) -> None:
@@ -266,17 +209,6 @@ def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, m
         evaluate(run_dir, video=tmp_path / "a.mp4")
 
 
-def test_an_mp4_without_ffmpeg_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    monkeypatch.delenv("IMAGEIO_FFMPEG_EXE", raising=False)
-    monkeypatch.setattr(ffmpeg._utils, "_get_ffmpeg_exe", lambda: None)
-    with (
-        VideoRecorder(tmp_path / "a.mp4") as recorder,
-        pytest.raises(ConfigError, match=r"because ffmpeg is missing; install it$"),
-    ):
-        recorder.add(np.zeros((8, 8, 3), np.uint8), 30)
-
-
 @pytest.mark.parametrize("name", ["record.npz", "video.gif", "video.mp4"])
 def test_files_that_cannot_be_written_are_refused_before_the_first_step(
     name: str, run_dir: Path, tmp_path: Path
@@ -290,48 +222,10 @@ def test_files_that_cannot_be_written_are_refused_before_the_first_step(
     assert not steps
 
 
-@pytest.mark.long
-def test_mujoco_without_a_display_records_or_the_error_names_what_to_install(tmp_path: Path, run_command: Any) -> None:
-    config = dataclasses.replace(SMALL, env="HalfCheetah-v5", env_kwargs={"max_episode_steps": 5}, total_steps=128)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    result = run_command("shmppo.evaluate", tmp_path / "run", "--episodes", 1, "--video", tmp_path / "a.gif")
-    if result.returncode == 0:
-        assert frames_of(tmp_path / "a.gif") == 5
-    else:
-        assert result.returncode == 2
-        assert "MuJoCo needs EGL" in result.stderr.splitlines()[-1]
-
-
 def test_the_options_of_an_evaluation_are_those_of_the_last_iteration(run_dir: Path) -> None:
     schedule = {"9": {"level": 1}, "10": {"level": 2}}
     state = load_selected_checkpoint(run_dir) | {"reset_options": json.dumps(schedule)}
     assert trained_from(state).options == {"level": 2}
-
-
-def test_a_gif_has_the_speed_of_its_frames(tmp_path: Path) -> None:
-    with VideoRecorder(tmp_path / "a.gif") as recorder:
-        for k in range(3):
-            recorder.add(np.full((8, 8, 3), 80 * k, np.uint8), 25)
-    assert pytest.importorskip("imageio.v3").immeta(tmp_path / "a.gif")["duration"] == 40, "in ms"
-
-
-@pytest.mark.parametrize(
-    ("given", "set_now"),
-    [
-        ({"DISPLAY": ":0"}, {}),
-        ({"WAYLAND_DISPLAY": "wayland-0"}, {}),
-        ({}, {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "osmesa"}),
-        ({"MUJOCO_GL": "glfw", "SDL_VIDEODRIVER": "x11"}, {}),
-    ],
-)
-def test_without_a_display_the_user_still_chooses_how_to_render(
-    given: dict[str, str], set_now: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(video.ctypes.util, "find_library", lambda name: "it" if name == "OSMesa" else None)
-    monkeypatch.setattr(os, "environ", dict(given))
-    video.render_without_display()
-    assert os.environ == given | set_now
 
 
 def test_a_draw_of_a_round_robin_scores_half_a_win() -> None:

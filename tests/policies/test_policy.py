@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -14,7 +13,6 @@ from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.single_vector_env import rows_of
 from shmppo.policies.policy import Policy, input_names, load_trained
 from shmppo.runs.trainer import train
 
@@ -68,27 +66,6 @@ def test_a_batch_gives_the_same_as_one_policy_for_each_observation(run: Path) ->
     action, state = policy.act(observations[0], states[0])  # and one observation after a batch
     np.testing.assert_allclose(action, policies[0].act(observations[0], states[0])[0], atol=1e-6)
     assert state.shape == states[0].shape
-
-
-def test_an_empty_batch_has_no_actions(run: Path) -> None:
-    policy = load_policy(run)
-    observation = make_environment(policy.config).reset(seed=0)[0]
-    batch = stacked([observation])
-    actions, states = policy.act(rows_of(batch, []))
-    assert len(actions) == 0
-    assert states.shape == policy.initial_state(0).shape
-
-
-def test_a_vector_environment_takes_the_actions_of_a_batch(tmp_path: Path) -> None:
-    train(dataclasses.replace(SMALL, env="CartPole-v1", run_dir=str(tmp_path / "run")))
-    policy, envs = load_policy(tmp_path / "run"), gymnasium.make_vec("CartPole-v1", 3)
-    obs, _ = envs.reset(seed=0)
-    actions, state = policy.act(obs, None, deterministic=False)
-    assert actions.shape == (3,)
-    assert state.shape == (3, policy.initial_state().shape[0])
-    envs.step(actions)
-    many = policy.act(np.repeat(obs[:1], 400, axis=0), None, deterministic=False)[0]
-    assert 0 < many.mean() < 1, "all rows have the same noise"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_no_bit_changes
 from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
@@ -30,16 +29,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def column(run_dir: Path, name: str) -> list[float]:
     return [float(row[name]) for row in csv_rows(run_dir / "metrics.csv")]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(variant: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, **VARIANTS[variant])
-    assert_no_bit_changes(config, tmp_path)
-    stopped = tmp_path / "stopped"
-    assert column(stopped, "penalty_coef") == column(tmp_path / "0-central", "penalty_coef")
-    assert column(stopped, "learning_rate") == column(tmp_path / "0-central", "learning_rate")
 
 
 def test_penalty_and_learning_rate_adapt_to_the_kl_of_the_last_epoch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
-from helpers import KERNELS, clone_of_recording, torch_distribution
+from helpers import clone_of_recording, torch_distribution
 from torch import Tensor
 from torch.distributions import kl_divergence
 
@@ -57,6 +57,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "auxiliary-input": AUXILIARY | {"env": "Pendulum-v1", "core": "none", "encoder_sizes": ()},
     "auxiliary-dict": SHAPED | AUXILIARY | {"separate_critic": "all", "burn_in": 3},
 }
+
+BY_TORCH = ("lstm", "dict", "per-dimension", "distill", "auxiliary-dict")
+"""The variants whose gradients torch computes in the fast tests, too."""
 
 
 def log_prob_of(policy: torch.distributions.Distribution, actions: Tensor) -> Tensor:
@@ -155,8 +158,14 @@ def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
     return by_actor + config.value_coef * value + config.auxiliary_coef * auxiliary
 
 
-@KERNELS
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "kernel"),
+    [
+        *((variant, "native") for variant in VARIANTS),
+        *((variant, "torch") for variant in BY_TORCH),
+        *(pytest.param(v, "torch", marks=pytest.mark.slow) for v in VARIANTS if v not in BY_TORCH),
+    ],
+)
 def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_the_minibatch(
     variant: str, kernel: Any, tmp_path: Path
 ) -> None:

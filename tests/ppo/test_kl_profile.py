@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import errno
 import itertools
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,15 +19,12 @@ from public_helpers import csv_rows
 from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
-from shmppo.ppo import kl_profile
 from shmppo.ppo.kl_profile import (
     KLProfile,
     KLRecorder,
     probe_sequences,
     read_profiles,
     recorded_steps,
-    write_profile,
 )
 from shmppo.runs.trainer import resume, train
 from shmppo.spaces.action_spaces import distribution_for
@@ -126,26 +119,6 @@ def test_the_recorder_agrees_with_every_policy(kernel: Any, tmp_path: Path, monk
     assert profile.reference[-1] == pytest.approx(0, abs=1e-12)
 
 
-def test_recording_fewer_policies_gives_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = dataclasses.replace(SMALL, kl_profile_every=1, stop_at_iteration=1)
-    train(dataclasses.replace(every, run_dir=str(tmp_path / "all")))
-    monkeypatch.setattr(kl_profile, "MAX_RECORDED_POLICIES", 4)
-    train(dataclasses.replace(every, run_dir=str(tmp_path / "some")))
-    whole, some = read_profiles(tmp_path / "all")[1], read_profiles(tmp_path / "some")[1]
-    assert some.steps.tolist() == [0, 1, 2, 6]
-    np.testing.assert_array_equal(some.sequential, whole.sequential[some.steps])
-    np.testing.assert_array_equal(some.reference, whole.reference[some.steps])
-
-
-def test_a_learning_rate_of_zero_does_not_change_the_policy(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, anneal_steps=SMALL.batch_steps, kl_profile_every=1, run_dir=str(tmp_path / "r"))
-    train(config)
-    changed, constant = read_profiles(tmp_path / "r").values()
-    assert (changed.sequential[:-1] > 1e-9).all()
-    np.testing.assert_allclose(constant.sequential[:-1], 0, atol=1e-14)
-    np.testing.assert_allclose(constant.reference, 0, atol=1e-14)
-
-
 def test_the_profile_ends_with_an_update_that_a_target_kl_stops(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
     train(config)
@@ -170,43 +143,3 @@ def test_a_resumed_run_writes_the_table_of_an_uninterrupted_run(tmp_path: Path) 
 
     assert table(stopped) == table(whole)
     assert [row["iteration"] for row in table(whole)] == ["1", "3", "5"]
-
-
-@pytest.mark.long
-def test_profiles_are_plotted(tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    train(dataclasses.replace(SMALL, kl_profile_every=1, run_dir=str(tmp_path / "run")))
-    done = run_command("shmppo.plot", "kl", tmp_path / "run", "--out", tmp_path / "kl.svg")
-    assert done.returncode == 0, done.stderr
-    assert "sequential KL" in (tmp_path / "kl.svg").read_text()
-    with pytest.raises(ConfigError, match="--kl-profile-every"):
-        read_profiles(tmp_path)
-
-
-def test_a_profile_ends_with_a_last_policy_that_was_not_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kl_profile, "MAX_RECORDED_POLICIES", 4)
-    calls = iter(range(100))
-    gradients: Any = SimpleNamespace(policy=lambda _: np.full((5, 2), float(next(calls))))
-    distribution: Any = SimpleNamespace(kl=lambda p, q: np.abs(p - q).sum(axis=-1))
-    recorder = KLRecorder(SMALL, distribution, gradients)  # of 6 steps, 0, 1, 2, and 6 are recorded
-    minibatches: Any = SimpleNamespace(bounds=np.array([[[0, 1]]]), sequences=np.array([[0, 0, 5, -1]]))
-    recorder.begin(minibatches)
-    for step in (1, 2, 3):
-        recorder.record(step)
-    profile = recorder.end(3)
-    assert profile.steps.tolist() == [0, 1, 2, 3]
-    assert profile.reference[-1] == 0 < profile.reference[-2]
-
-
-def test_a_profile_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = KLProfile(np.arange(2), np.array([0.1, np.nan]), np.array([0.1, 0.0]), 8, 0.0)
-
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="No space left"):
-            write_profile(tmp_path, 1, profile)
-    assert not list((tmp_path / "kl").iterdir())
-    write_profile(tmp_path, 1, profile)
-    np.testing.assert_array_equal(read_profiles(tmp_path)[1].sequential, profile.sequential)

@@ -26,17 +26,19 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"])
-@pytest.mark.parametrize("core", ["lstm", "gru", "lmu", "lru", "gtrxl", "none"])
+@pytest.mark.parametrize(
+    ("env", "core"),
+    [*(("CartPole-v1", core) for core in ("lstm", "lmu", "lru", "gtrxl", "none")), ("HalfCheetah-v5", "gru")],
+)
 def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: Path) -> None:
     config = TrainConfig(
         env=env, core=core,  # type: ignore[arg-type]
-        num_envs=4, rollout_steps=64, minibatches=4, hidden_size=32, workers=0, quiet=True, total_steps=256 * 6,
+        num_envs=4, rollout_steps=64, minibatches=4, hidden_size=32, workers=0, quiet=True, total_steps=256 * 3,
         run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     train(config)
     rows = csv_rows(tmp_path / "run" / "metrics.csv")
-    assert len(rows) == 6
+    assert len(rows) == 3
     assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
     assert max(float(row["approx_kl"]) for row in rows) > 1e-5, (
         "the policy did not change, so a ratio of 1 shows nothing"

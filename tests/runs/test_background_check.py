@@ -27,19 +27,6 @@ SMALL = TrainConfig(
 )  # fmt: skip
 
 
-def both_started(learner: psutil.Process) -> list[psutil.Process]:
-    """The two processes of the check, or [] before both have asked the kernel to be killed with their parents.
-
-    They close stdout after that.
-    """
-    found = []
-    for process in checking(learner):
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.readlink(f"/proc/{process.pid}/fd/1") == os.devnull:
-                found.append(process)
-    return found if len(found) == 2 else []
-
-
 def log_of(run_dir: Path) -> str:
     return (run_dir / "run.log").read_text()
 
@@ -64,7 +51,7 @@ def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> No
     assert (summary["exact"], summary["environment_check"]) == (True, "none")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
     hashes = set()
     for steps in (0, 10, 200):
@@ -78,27 +65,7 @@ def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
     assert len(hashes) == 1
 
 
-PROBLEMS = {
-    "raise": r"step raised ValueError('not here')",
-    "exit": "a process of the check ended with exit code 3",
-    "print": None,
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", PROBLEMS)
-def test_a_check_that_fails_does_not_harm_the_run(how: str, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", run_dir=str(run_dir))
-    config = dataclasses.replace(config, env_kwargs={"how": how, "owner": os.getpid()})
-    summary = train(config, callback=wait_for_the_check)
-    problem = PROBLEMS[how]
-    assert (summary["exact"], summary["iterations"]) == (None if problem else True, 4)
-    assert problem is None or problem in log_of(run_dir)
-    assert ("not checked" in log_of(run_dir)) == (problem is not None)
-
-
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_check_that_hangs_ends_with_the_run(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", run_dir=str(tmp_path / "run"))
     config = dataclasses.replace(config, env_kwargs={"how": "hang", "owner": os.getpid()})
@@ -115,6 +82,7 @@ def test_a_check_that_hangs_ends_with_the_run(tmp_path: Path) -> None:
     assert "the run ended before the check" in log_of(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_check_ends_with_the_processes_that_its_environments_have_started() -> None:
     env_kwargs = {"how": "simulator", "owner": os.getpid()}
     config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", env_kwargs=env_kwargs)
@@ -127,65 +95,6 @@ def test_the_check_ends_with_the_processes_that_its_environments_have_started() 
         assert {os.getsid(one.pid) for one in checking()} == {os.getsid(0)}
     _, alive = psutil.wait_procs(found, timeout=20)
     assert not alive
-
-
-def test_a_check_that_cannot_start_does_not_harm_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(check: CheckProcesses, *arguments: object, **options: object) -> None:
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(CheckProcesses, "__init__", fail)
-    assert train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")))["exact"] is None
-    assert "not checked for reproducibility: OSError('no more processes')" in log_of(tmp_path / "run")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("stopped", [False, True])
-@pytest.mark.usefixtures("environments_importable")
-def test_the_check_ends_when_the_run_is_killed(number: int, stopped: bool, tmp_path: Path) -> None:
-    """Also a check that is stopped. The environment sleeps, because the check uses only idle time."""
-    command = [
-        sys.executable, "-m", "shmppo.train", "--env", "environments:Sleeping", "--env-kwargs", "seconds=0.002",
-        "--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--total-steps", "100000000",
-        "--check-determinism", "100000000", "--run-dir", str(tmp_path / "run"), "--quiet", "--workers", "0",
-    ]  # fmt: skip
-    learner = psutil.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 200
-    while not (processes := both_started(learner)):
-        assert learner.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    if stopped:
-        for process in processes:
-            process.suspend()
-    learner.send_signal(number)
-    assert learner.wait(100) == (0 if number == signal.SIGTERM else -number)
-    _, alive = psutil.wait_procs(processes, timeout=20)
-    assert not alive
-
-
-@pytest.mark.long
-def test_an_environment_of_the_main_script_is_checked_with_workers_only(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, time, gymnasium\n"
-        "from shmppo import TrainConfig, train\n"
-        f"sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]\n"
-        "print('imported', flush=True)\n"
-        "gymnasium.register('OfScript-v0', entry_point='hidden_state:ProcessId')\n"
-        "if __name__ == '__main__':\n"
-        "    from test_background_check import SMALL, wait_for_the_check\n"
-        "    import dataclasses\n"
-        "    for workers in (0, 1):\n"
-        "        config = dataclasses.replace(SMALL, env='OfScript-v0', workers=workers, run_dir=f'run-{workers}')\n"
-        "        print(train(config, callback=wait_for_the_check)['exact'])\n"
-    )
-    result = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert [line for line in result.stdout.split() if line != "imported"] == ["None", "False"]
-    assert "OfScript-v0 is not registered" in log_of(tmp_path / "run-0")
 
 
 SLOW_TO_IMPORT = """
@@ -211,6 +120,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_check_ends_with_a_run_that_is_killed_while_the_check_starts(tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(SLOW_TO_IMPORT)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,10 @@ import numpy as np
 import pytest
 import rank_processes
 from conftest import worker_processes
-from public_helpers import csv_rows, long_after
+from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.handles import FIRST_INDEX
-from shmppo.errors import ConfigError, EnvError, ShmppoError, WorkerError
+from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.loggers.status import RunStatus
 from shmppo.policies.evaluation import evaluate
@@ -54,33 +51,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list
     return run_dir, *trained(run_dir, keep_every=2)
 
 
-@pytest.mark.parametrize("workers", long_after(2, [2, 3, 1, 4]))
-def test_the_rows_do_not_depend_on_the_number_of_workers(workers: int, reference: Any, tmp_path: Path) -> None:
-    assert trained(tmp_path / "run", workers=workers) == reference[1:]
-    assert [row["iteration"] for row in reference[2]] == [2, 4, 5], "the last weights are evaluated, too"
-
-
-@pytest.mark.long
-def test_rows_of_20_episodes_with_info_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    changes = {"env": "environments:Reach", "eval_episodes": 20, "eval_sample": True}
-    expected = trained(tmp_path / "0", **changes)
-    assert {"eval/info/is_success", "eval/return"} <= expected[1][0].keys()
-    for workers in (1, 2, 3, 4):
-        assert trained(tmp_path / str(workers), workers=workers, **changes) == expected, workers
-
-
-@pytest.mark.long
-def test_rows_of_mujoco_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    """Their episodes have different lengths, and rest at the end until the batch has ended."""
-    changes = {"env": "Hopper-v5", "eval_episodes": 20, "eval_every": 3, "info_keys": ("x_velocity:mean",)}
-    expected = trained(tmp_path / "0", **changes)
-    assert len({row["eval/return_min"] for row in expected[1]}) == 2
-    for workers in (1, 2, 3, 4):
-        assert trained(tmp_path / str(workers), workers=workers, **changes) == expected, workers
-    result = evaluate(tmp_path / "3", episodes=20, seed=SMALL.seed)
-    assert expected[1][-1]["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
-
-
 def test_an_evaluation_does_not_change_the_weights(reference: Any, tmp_path: Path) -> None:
     summary = train(dataclasses.replace(SMALL, eval_every=None, run_dir=str(tmp_path / "run")))
     assert summary["weights_sha256"] == reference[1]
@@ -96,14 +66,6 @@ def test_a_row_contains_what_the_command_evaluate_finds(reference: Any) -> None:
         assert (row["eval/return_min"], row["eval/return_max"]) == (min(result.returns), max(result.returns))
         assert row["eval/length"] == pytest.approx(np.mean(result.lengths), rel=1e-9)
         assert (row["eval/episodes"], row["env_steps"]) == (7, row["iteration"] * 4 * 32)
-
-
-def test_a_stop_in_the_middle_and_a_resume_give_the_same_rows(reference: Any, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(SMALL, run_dir=str(run_dir), stop_at_iteration=3))
-    assert [row["iteration"] for row in rows_of(run_dir)] == [2, 3]
-    assert resume(run_dir)["weights_sha256"] == reference[1]
-    assert [row for row in rows_of(run_dir) if row["iteration"] != 3] == reference[2]
 
 
 CANDIDATES: dict[str, tuple[Sequence[float], dict[str, Any], int]] = {
@@ -171,7 +133,7 @@ def test_a_worker_that_dies_in_an_evaluation_changes_nothing(tmp_path: Path) -> 
     assert not worker_processes()
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(0, ShmppoError), pytest.param(2, WorkerError, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("workers", "kind"), [(0, ShmppoError), (2, WorkerError)])
 def test_an_environment_that_raises_ends_the_run_with_its_episode(
     workers: int, kind: type[ShmppoError], tmp_path: Path
 ) -> None:
@@ -192,16 +154,6 @@ def test_failed_episodes_do_not_count_with_skip_bad_episodes(tmp_path: Path) -> 
     _, rows = trained(tmp_path / "run", **faulty)
     assert [row["eval/episodes"] for row in rows] == [0, 0, 0]
     assert all(np.isnan(row["eval/return"]) for row in rows)
-
-
-def test_a_bad_episode_of_a_video_is_skipped_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def failing(*arguments: Any, **options: Any) -> None:
-        raise EnvError(0, "step raised ValueError")
-
-    monkeypatch.setattr("shmppo.runs.evaluation.record_episode", failing)
-    assert len(trained(tmp_path / "run", eval_videos=True, skip_bad_episodes=True)[1]) == 3
-    with pytest.raises(ShmppoError, match="the evaluation of iteration 2 failed in episode 0: step raised ValueError"):
-        trained(tmp_path / "other", eval_videos=True)
 
 
 def test_sampled_actions_and_other_arguments_of_the_environment(reference: Any, tmp_path: Path) -> None:
@@ -230,13 +182,6 @@ def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) ->
         with pytest.raises(ConfigError, match=messages[name]):
             trained(tmp_path / "run", env=env, env_kwargs=given, eval_env_kwargs=changed)
     assert not (tmp_path / "run").exists()
-
-
-def test_evaluations_with_other_actions_are_refused(tmp_path: Path) -> None:
-    """The numbers of choices are 2 and 3, and then 3 and 2, so the networks have the same size."""
-    masked = {"env": "space_environments:Masked", "action_masks": True, "env_kwargs": {"sizes": [2, 3]}}
-    with pytest.raises(ConfigError, match="have other spaces or agents than training; choose others"):
-        trained(tmp_path / "run", **masked, eval_env_kwargs={"sizes": [3, 2]})
 
 
 def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: Path) -> None:
@@ -288,24 +233,7 @@ def test_videos_that_cannot_be_recorded_are_refused_before_training(
     trained(tmp_path / "run")  # the directory can be used again
 
 
-def test_a_video_is_a_part_of_the_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("shmppo.runs.evaluation.record_episode", lambda *_, **__: time.sleep(0.2))
-    seen: list[dict[str, float]] = []
-    config = dataclasses.replace(SMALL, eval_videos=True, run_dir=str(tmp_path / "run"))
-    train(config, callback=lambda row: seen.append(row))
-    evaluated = [row for row in seen if "eval/return" in row]
-    assert min(row[name] for row in evaluated for name in ("evaluation_seconds", "eval/seconds")) >= 0.2
-
-
-def test_the_log_names_the_episode_of_an_evaluation_that_is_skipped(tmp_path: Path) -> None:
-    trained(tmp_path / "run", env="faulty_environments:FailsSometimes-raise-v0", skip_bad_episodes=True)
-    log = (tmp_path / "run" / "run.log").read_text()
-    named = set(re.findall(r"(\w+ \w+ \d+): step raised .*; skipping this episode", log))
-    assert any(name.startswith("evaluation episode ") for name in named)
-    assert str(FIRST_INDEX)[:8] not in log
-
-
-@pytest.mark.long
+@pytest.mark.slow
 def test_ranks_play_their_shares(tmp_path: Path) -> None:
     """Together they have the episodes of one process."""
     run_dir = tmp_path / "run"

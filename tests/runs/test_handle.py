@@ -59,13 +59,6 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
 
 
-def test_a_checkpoint_of_the_callback_leaves_the_one_of_the_iteration_before(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, workers=0, checkpoint_every=1, stop_at_iteration=3)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=lambda row, run: run.save("good"))
-    names = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-good.pt")
-    assert [load_selected_checkpoint(tmp_path / "run", name)["iteration"] for name in names] == [3, 2, 3]
-
-
 def test_an_environment_that_raises_in_an_evaluation_of_the_callback_has_no_failed_training_episode(
     tmp_path: Path,
 ) -> None:
@@ -90,27 +83,6 @@ def test_the_reason_to_stop_may_come_from_any_rank(monkeypatch: pytest.MonkeyPat
     assert train(config, callback=lambda row, run: run.stop("good enough"))["stop_reason"] == "good enough"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_before_the_end_of_a_run_does_not_take_its_place(
-    ranks: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Otherwise the run would go on when it is resumed. With two ranks, as if only the other one got the signal."""
-    original = ProcessGroup.gather_objects
-
-    def gather(group: ProcessGroup, value: Any) -> list[Any]:
-        return ["signal"] * (value == "iteration>=3") * (ranks - 1) + original(group, value)
-
-    monkeypatch.setattr(ProcessGroup, "gather_objects", gather)
-    config = dataclasses.replace(CONFIG, workers=0, stop_when=("iteration>=3",), run_dir=str(tmp_path / "run"))
-
-    def callback(row: dict[str, float]) -> None:
-        if row["iteration"] == 3 and ranks == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    summary = train(config, callback=callback)
-    assert (summary["stop_reason"], summary.interrupted) == ("iteration>=3", ranks == 1)
-
-
 def test_a_run_with_a_signal_in_its_last_iteration_has_its_last_evaluation(tmp_path: Path) -> None:
     """Otherwise `search` would wait for it, and could not continue the run to the same iteration."""
     config = dataclasses.replace(CONFIG, workers=0, eval_every=100, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
@@ -122,13 +94,6 @@ def test_a_run_with_a_signal_in_its_last_iteration_has_its_last_evaluation(tmp_p
     summary = train(config, callback=callback)
     assert (summary["stop_reason"], summary.interrupted) == ("finished", True)
     assert summary["evaluation"]["iteration"] == 2
-
-
-@pytest.mark.parametrize("reason", ["finished", "signal", "error"])
-def test_a_reason_to_stop_that_has_another_meaning_is_refused(reason: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=rf"^run\.stop got the reason '{reason}'; use another one\n"):
-        train(config, callback=lambda row, run: run.stop(reason))
 
 
 @pytest.mark.parametrize("name", ["best", "1", "iteration-5", "", "a/b", "../a"])

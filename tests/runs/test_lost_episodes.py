@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import clone_of_recording
 from public_helpers import csv_rows
 
 from shmppo import resume, train
@@ -54,12 +53,3 @@ def test_an_episode_that_replaces_a_lost_one_can_be_restored_itself(
     # Episodes of 7 steps that began in iteration 2 end in iteration 3. The next ones have one step.
     actions = load_selected_checkpoint(tmp_path / "run")["actions"]
     assert (actions["numbers"].tolist(), actions["lengths"].tolist()) == ([2] * 4, [1] * 4)
-
-
-def test_a_long_episode_of_a_clone_is_lost_as_every_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its demonstrations are the same ones, so the reason must be another one."""
-    monkeypatch.setattr("shmppo.runs.training.REPLAY_LIMIT", 1)
-    config = clone_of_recording(dataclasses.replace(SMALL, env="CartPole-v1"), tmp_path / "a.npz")
-    train(dataclasses.replace(config, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
-    (reason, *_) = resume(tmp_path / "run")["inexact_reasons"]
-    assert reason == "environment 0: its episode could not be replayed and was restarted"

@@ -6,12 +6,9 @@ import dataclasses
 import json
 import math
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import summary_of
 from public_helpers import contents, untimed_rows
@@ -25,12 +22,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
-from shmppo.parallel.process_group import SINGLE_PROCESS
-from shmppo.runs.resume import ResumeRequest, prepare_resume
-from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import BEST, kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.storage.history import copy_history, remove_later
+from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import MetricsFile
 
 BASE = TrainConfig(
@@ -49,12 +43,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for iteration in (2, 4):
         evaluations.write(dict.fromkeys(EVALUATION_GLOSSARY, 20.5) | {"iteration": iteration})
     return run_dir
-
-
-def test_another_metric_of_the_best_checkpoint_begins_without_a_best_value(whole: Path, tmp_path: Path) -> None:
-    options = {"new_run_dir": tmp_path / "new", "checkpoint": 2, "best_by": "explained_variance"}
-    summary = resume(whole, **options)
-    assert summary["best_value"] < 1 < load_selected_checkpoint(whole, 2)["best_value"]
 
 
 def copy_of(run_dir: Path, target: Path) -> Path:
@@ -84,45 +72,10 @@ def test_an_older_checkpoint_continues_in_a_new_directory_as_the_same_run(
     assert origin == {"path": str(whole), "iteration": iteration, "weights_sha256": weights}
 
 
-def test_a_resume_that_could_not_start_can_be_repeated_in_its_directory(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_dir, fork = copy_of(whole, tmp_path / "run"), tmp_path / "fork"
-    shutil.copyfile(run_dir / kept_name(4), run_dir / BEST)
-    options = {"checkpoint": 4, "new_run_dir": fork}
-    with pytest.raises(ConfigError, match="--stop-when unknown is not a metric"):
-        resume(run_dir, **options, stop_when=("unknown>=1",))
-    fork.mkdir()
-    (fork / "kl").touch()
-    with pytest.raises(ConfigError, match=rf"^{fork} cannot be written: File exists; make space there, or name"):
-        resume(run_dir, **options)
-    (fork / "kl").unlink()
-
-    def fail(*_: object) -> None:
-        raise ShmppoError("no display")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Pool, "start", fail)
-        with pytest.raises(ShmppoError, match="no display"):
-            resume(run_dir, **options)
-    assert resume(run_dir, **options)["weights_sha256"] == summary_of(whole)["weights_sha256"]
-    assert (fork / BEST).is_file()
-
-
 def test_the_default_directory_is_named_after_run_and_iteration(whole: Path, tmp_path: Path) -> None:
     run_dir = copy_of(whole, tmp_path / "run")
     paths = [resume(run_dir, checkpoint=which, stop_at_iteration=5)["run_dir"] for which in (4, "4")]
     assert paths == [f"{run_dir}-from-000004", f"{run_dir}-from-000004-2"]
-
-
-def test_without_an_older_checkpoint_the_run_continues_in_its_directory(whole: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, stop_at_iteration=3, run_dir=str(run_dir)))
-    for which in (3, run_dir / "checkpoint.pt"):
-        resume(run_dir, checkpoint=which, stop_at_iteration=4)
-        (run_dir / "checkpoint-1.pt").replace(run_dir / "checkpoint.pt")
-    assert resume(run_dir)["weights_sha256"] == summary_of(whole)["weights_sha256"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_chosen_checkpoint_needs_no_other_one(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -190,12 +143,6 @@ def test_several_refused_changes_are_named_together(whole: Path) -> None:
         resume(whole, gama=0.5)
 
 
-def test_a_value_equal_to_the_stored_one_is_no_change(whole: Path, tmp_path: Path) -> None:
-    same = {"gamma": 0.99, "encoder_sizes": [16], "env": "CartPole-v1", "num_envs": 4, "hide_obs": ()}
-    fork = resume(whole, checkpoint=5, new_run_dir=tmp_path / "fork", **same)
-    assert fork["weights_sha256"] == summary_of(whole)["weights_sha256"]
-
-
 def test_every_changeable_field_exists_and_every_report_is_changeable() -> None:
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     assert set(RESUMABLE) <= names
@@ -234,15 +181,6 @@ def test_a_change_that_alters_only_the_last_finished_iteration_makes_the_run_ine
     assert summary["inexact_reasons"] == [reason]
 
 
-def test_values_of_changes_may_be_text(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"to learn from more steps, add --anneal-steps 1000000$"):
-        resume(whole, total_steps="1e6")
-    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"^--rank-timeout is 1e\+300; it must be positive"):
-        resume(whole, rank_timeout="1e300")
-
-
 RESUMED = {"checkpoint": "last", "new_run_dir": None, "trust": (), "quiet": False}
 
 
@@ -259,22 +197,31 @@ def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
         parse_resume(["--resume", "a", "--learning-rate", "0.1"])
 
 
-@pytest.mark.long
-def test_the_command_resumes_an_older_checkpoint_and_changes_options(
-    whole: Path, run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+def test_ranks_that_torchrun_restarts_stop_where_the_command_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fork = tmp_path / "fork"
-    command = ("shmppo.train", "--resume", whole, "--checkpoint", "4", "--run-dir", fork)
-    result = run_command(*command, "--workers", "1", "--keep-every", "3")
-    assert result.returncode == 0, result.stderr
-    assert summary_of(fork)["weights_sha256"] == summary_of(whole)["weights_sha256"]
-    assert (fork / "checkpoint-iteration-000006.pt").is_file()
-    refused = run_command("shmppo.train", "--resume", whole, "--checkpoint", "3")
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
-    assert "has kept no checkpoint of iteration 3, only of 2, 4, 5, 6" in refused.stderr
+    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
+    train(dataclasses.replace(config, stop_at_iteration=1))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(dataclasses.replace(config, stop_at_iteration=2))["iterations"] == 2
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/run has a run with another --gamma; name another directory$"):
+        train(dataclasses.replace(config, gamma=0.5))
 
 
-@pytest.mark.long
+def test_a_run_whose_last_evaluation_fails_can_be_resumed(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        BASE,
+        env="faulty_environments:FaultyInEvaluation",
+        eval_every=7,
+        eval_env_kwargs={"fails": True},
+        run_dir=str(tmp_path / "run"),
+    )
+    with pytest.raises(ShmppoError, match="the evaluation of iteration 6 failed"):
+        train(config)
+    assert resume(tmp_path / "run", eval_env_kwargs={"fails": False})["evaluation"]["iteration"] == 6
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("environments_importable")
 def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
     run_dir, fork = tmp_path / "run", tmp_path / "fork"
@@ -291,83 +238,3 @@ def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
     output = output_of(third)
     assert third.returncode != 0
     assert "is one file, but each of the 2 ranks needs its own; name last, best, or an iteration" in output
-
-
-def test_ranks_that_torchrun_restarts_stop_where_the_command_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
-    train(dataclasses.replace(config, stop_at_iteration=1))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert train(dataclasses.replace(config, stop_at_iteration=2))["iterations"] == 2
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/run has a run with another --gamma; name another directory$"):
-        train(dataclasses.replace(config, gamma=0.5))
-
-
-def test_wrong_options_of_decisions_are_refused_before_a_file_is_written(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--best-by foo is not a metric of this run"):
-        train(dataclasses.replace(BASE, best_by="foo", run_dir=str(tmp_path / "new")))
-    assert not (tmp_path / "new").exists()
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    before = (run_dir / "config.json").read_text()
-    with pytest.raises(ConfigError, match="--stop-when foo is not a metric of this run"):
-        resume(run_dir, total_steps=2000, anneal_steps=2000, stop_when=("foo>=1",))
-    assert (run_dir / "config.json").read_text() == before
-
-
-def test_another_annealing_of_the_clip_range_makes_the_run_inexact(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, lr_schedule="constant", anneal_clip=True, run_dir=str(tmp_path / "run"))
-    train(dataclasses.replace(config, stop_at_iteration=3))
-    (reason,) = resume(tmp_path / "run", anneal_steps=4 * 32 * 9, stop_at_iteration=4)["inexact_reasons"]
-    assert reason.startswith("resumed at iteration 3 with --anneal-steps 1152")
-
-
-def test_profiles_after_a_checkpoint_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "kl").mkdir()
-    for iteration in range(1, 5):
-        (tmp_path / "kl" / f"{iteration:06d}.npz").touch()
-    remove_later(tmp_path, 2, evaluated=2)
-    assert sorted(path.stem for path in (tmp_path / "kl").iterdir()) == ["000001", "000002"]
-
-
-def test_another_opponent_of_evaluations_begins_without_a_best_value(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        BASE,
-        env="agent_environments:Nim",
-        action_masks=True,
-        self_play=(),
-        opponent_every=1,
-        eval_every=1,
-        eval_episodes=2,
-        best_by="eval/return",
-        stop_at_iteration=1,
-        run_dir=str(tmp_path / "run"),
-    )
-    train(config)
-    values = []
-    for changes in ({}, {"eval_opponent": "agent_environments:take_one"}):
-        request = ResumeRequest(tmp_path / "run", {"stop_at_iteration": 2, **changes}, trust=("agent_environments",))
-        values.append(prepare_resume(SINGLE_PROCESS, request)[1].checkpoint["best_value"])
-    assert values[1] == -np.inf < values[0]
-
-
-def test_a_run_whose_last_evaluation_fails_can_be_resumed(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        BASE,
-        env="faulty_environments:FaultyInEvaluation",
-        eval_every=7,
-        eval_env_kwargs={"fails": True},
-        run_dir=str(tmp_path / "run"),
-    )
-    with pytest.raises(ShmppoError, match="the evaluation of iteration 6 failed"):
-        train(config)
-    assert resume(tmp_path / "run", eval_env_kwargs={"fails": False})["evaluation"]["iteration"] == 6
-
-
-def test_a_reason_that_a_resume_finds_again_is_named_once(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        BASE, env="CartPole-v1", env_backend="vector", stop_at_iteration=1, run_dir=str(tmp_path / "run")
-    )
-    (reason,) = train(config)["inexact_reasons"]
-    assert resume(tmp_path / "run", stop_at_iteration=2)["inexact_reasons"].count(reason) == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,26 +109,6 @@ def test_a_minimum_of_the_standard_deviation_holds_from_the_first_rollout(tmp_pa
     assert float(csv_rows(tmp_path / "run" / "metrics.csv")[0]["approx_kl"]) < 1e-6
 
 
-STATE_STD_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "beta": (
-        {"distribution": "beta", "std": "parameter", "log_std_init": 0.0},
-        "was trained with --std state; add this flag$",
-    ),
-    "initial": ({"log_std_init": -0.5}, r"was trained with --log-std-init -1\.0; add this flag$"),
-    "minimum": ({"log_std_min": -3.0}, "was trained with --log-std-min None; add this flag$"),
-}
-
-
-@pytest.mark.parametrize("case", STATE_STD_REFUSED)
-def test_a_standard_deviation_of_the_state_must_be_computed_alike(case: str, tmp_path: Path) -> None:
-    changes, message = STATE_STD_REFUSED[case]
-    config = dataclasses.replace(NEW, std="state", log_std_init=-1.0, stop_at_iteration=1, run_dir=str(tmp_path / "a"))
-    train(config)
-    other = dataclasses.replace(config, init_from=str(tmp_path / "a"), run_dir=str(tmp_path / "b"), **changes)
-    with pytest.raises(ConfigError, match=message):
-        train(other)
-
-
 def test_a_missing_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, message in {"none": "does not exist; name", "empty": "is not the directory of a run, because"}.items():
@@ -155,20 +133,7 @@ def test_the_command_line_takes_the_options_of_that_run(source: Path, tmp_path: 
         parse_config(["--init-from", str(tmp_path)])
 
 
-@pytest.mark.long
-def test_the_command_changes_the_learning_rate_of_a_run(
-    source: Path, run_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    """This is the command that the refusal of `--resume RUN_DIR --learning-rate X` suggests."""
-    command = ("shmppo.train", "--init-from", source, "--learning-rate", 1e-4)
-    result = run_command(*command, "--run-dir", tmp_path / "run", "--total-steps", 4 * 32 * 2)
-    assert result.returncode == 0, result.stderr
-    config = dataclasses.replace(BASE, init_from=str(source), learning_rate=1e-4, total_steps=4 * 32 * 2)
-    expected = train(dataclasses.replace(config, run_dir=str(tmp_path / "expected")))
-    assert summary_of(tmp_path / "run")["weights_sha256"] == expected["weights_sha256"]
-
-
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("environments_importable")
 def test_all_ranks_start_from_the_same_weights(tmp_path: Path) -> None:
     first = tmp_path / "first"

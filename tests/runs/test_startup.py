@@ -14,7 +14,7 @@ from helpers import make_run_directory
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.parallel.fork_server import kill_fork_server
-from shmppo.runs.startup import check_early, early_fork_server, startup_line
+from shmppo.runs.startup import check_early, early_fork_server
 
 
 def server_pid() -> int | None:
@@ -71,24 +71,3 @@ def test_ranks_and_workers_leave_the_checks_to_the_trainer(who: str, monkeypatch
 def test_without_workers_there_is_no_fork_server() -> None:
     with early_fork_server(TrainConfig(workers=0)):
         assert server_pid() is None
-
-
-def test_a_worker_that_imports_the_main_script_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    with early_fork_server(TrainConfig(workers=1)):
-        assert server_pid() is None
-
-
-def test_the_startup_line_is_only_for_terminals(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with startup_line("starting", quiet=False):
-        pass
-    assert capsys.readouterr().out == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the output for a terminal
-    with startup_line("starting", quiet=True):
-        pass
-    assert capsys.readouterr().out == ""
-    with startup_line("starting runs/a[lr=1e-3]", quiet=False):
-        pass
-    assert "starting runs/a[lr=1e-3]" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_no_bit_changes
 from gymnasium import spaces
 from helpers import collected, memory_digest
 from hypothesis import given, settings
@@ -84,16 +83,6 @@ def test_any_division_of_the_environments_gives_the_same_bytes(kind: str) -> Non
 def sizes_of(kind: str) -> list[int]:
     sizes: list[int] = KINDS[kind].get("sizes", [4])
     return sizes
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("kind", "variant"), [("discrete", {}), ("multi", {"objective": "penalty", "core": "gru"})])
-def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(
-    kind: str, variant: dict[str, Any], tmp_path: Path
-) -> None:
-    """The stop is inside of episodes, so the resumed run needs the mask of the present step."""
-    config = dataclasses.replace(BASE, env_kwargs=KINDS[kind], **variant)
-    assert_no_bit_changes(config, tmp_path, stop=4)
 
 
 def test_a_policy_learns_good_allowed_actions_and_evaluation_and_policy_use_the_mask(tmp_path: Path) -> None:

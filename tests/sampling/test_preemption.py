@@ -48,7 +48,7 @@ def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
     assert [float(row["preempted_steps"]) for row in csv_rows(tmp_path / "long" / "metrics.csv")] == [64.0] * 4
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_run_does_not_wait_for_a_slow_worker_and_can_resume(tmp_path: Path) -> None:
     config = dataclasses.replace(
         SHORT, env="environments:SlowEnvironment2-v0", rollout_steps=200, workers=4, preempt_fraction=0.6

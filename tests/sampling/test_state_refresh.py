@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import sampled
-from helpers import KERNELS, Saboteur, long_after, make_collectors, memory_digest
+from helpers import KERNELS, Saboteur, make_collectors, memory_digest
 from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
@@ -20,7 +20,7 @@ from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import cut_sequences
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.trainer import train
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.pool import Pool
@@ -173,20 +173,6 @@ CASES = {
         CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all", prev_reward=True
     ),
 }
-
-
-@pytest.mark.parametrize("case", long_after(1, CASES))
-def test_stopping_resuming_and_workers_do_not_change_the_weights(case: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(CASES[case], workers=0)
-    uninterrupted = train(dataclasses.replace(config, run_dir=str(tmp_path / "uninterrupted")))
-    stopped = dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2)
-    train(dataclasses.replace(stopped, run_dir=str(tmp_path / "r")))
-    assert resume(tmp_path / "r", workers=2, learning="central")["weights_sha256"] == uninterrupted["weights_sha256"]
-    off = dataclasses.replace(config, burn_in=0, refresh_states=False, run_dir=str(tmp_path / "off"))
-    assert train(off)["weights_sha256"] != uninterrupted["weights_sha256"]
-    rows = csv_rows(tmp_path / "uninterrupted" / "metrics.csv")
-    assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
-    assert all((float(row["state_drift"]) > 0) == config.refresh_states for row in rows)
 
 
 def test_a_worker_that_is_killed_during_a_refresh_does_not_change_the_weights(

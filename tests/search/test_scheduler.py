@@ -6,7 +6,6 @@ An artificial run returns a formula of its options. The study is real.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +17,12 @@ import pytest
 from optuna.trial import TrialState
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, ShmppoError
-from shmppo.search import main
 from shmppo.search import scheduler as module
-from shmppo.search.options import SearchOptions, parse_search
+from shmppo.search.options import SearchOptions
 from shmppo.search.scheduler import Scheduler, keep_best
 from shmppo.search.space import Space, parse_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
-from shmppo.search.view import SearchView
 from shmppo.tools import run_process
 
 BASE = TrainConfig(env="Pendulum-v1", total_steps=90 * TrainConfig().batch_steps)
@@ -211,57 +207,6 @@ def test_no_core_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert max(taken[:4]) == 2
 
 
-def test_the_trials_may_import_what_the_search_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, base, trust = parse_search(["--trials", "1", "--search-dir", str(tmp_path), "--", "--trust", "nets"])
-    given: list[tuple[str, ...]] = []
-    scheduler = Scheduler(options, base, SearchStudy(options, base, SPACE, tmp_path), tmp_path, trust)
-
-    def start(run: ArtificialRun, cores: list[int], *flags: str) -> None:
-        given.append(flags)
-        scheduler.stop.make("test")
-
-    monkeypatch.setattr(ArtificialRun, "start", start)
-    scheduler.run(NoView())  # type: ignore[arg-type]
-    assert given == [("--trust", "nets")]
-    with pytest.raises(ConfigError, match="--jobs after -- belongs to the search; leave it out"):
-        parse_search(["--", "--jobs", "2"])
-
-
-def test_a_trial_that_fails_after_a_rung_is_shown_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = SearchStudy(replace(OPTIONS, objective="info/success"), BASE, SPACE, tmp_path)
-    view, (failed, stopped, *_) = SearchView(OPTIONS, study), study.next_bracket()
-    for trial in (failed, stopped):
-        trial.report(0.5, 0)
-    study.fail(failed, "the environment raises")
-    study.optuna.tell(stopped, state=TrialState.PRUNED)
-    view.show(())
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("trial 0 failed after 0 steps: the environment raises  learning_rate=")
-    assert lines[1].startswith("trial 1 stopped after 0 steps: objective 0.500  learning_rate=")
-
-
-def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
-    search(tmp_path / "search", replace(OPTIONS, trials=1))
-    other = parse_space({"gamma": {"choices": [0.9, 0.99]}}, "it")
-    with pytest.raises(ConfigError, match="was begun with another space; name another --search-dir"):
-        search(tmp_path / "search", space=other)
-    with pytest.raises(ConfigError, match="was begun with another value of --eta"):
-        search(tmp_path / "search", replace(OPTIONS, eta=3))
-    with pytest.raises(ConfigError, match="was begun with another value of --gamma; name"):  # of the trials
-        SearchStudy(OPTIONS, replace(BASE, gamma=0.5), SPACE, tmp_path / "search")
-    with pytest.raises(ConfigError, match="was begun with another value of --objective of train; name"):
-        SearchStudy(OPTIONS, replace(BASE, objective="penalty"), SPACE, tmp_path / "search")
-
-
-def test_short_jobs_stop_trials_at_every_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first two rungs of two iterations are the same iteration."""
-    monkeypatch.setattr(sys.modules[__name__], "BASE", replace(BASE, total_steps=2 * BASE.batch_steps))
-    trials = search(tmp_path / "search", replace(OPTIONS, trials=4))
-    assert sorted(len(trial.intermediate_values) for trial in trials) == [1, 1, 2, 3]
-
-
 def test_a_moved_directory_continues_its_trials(tmp_path: Path) -> None:
     expected = contents(search(tmp_path / "undisturbed"))
     ArtificialRun.kill_after = 3
@@ -275,76 +220,3 @@ def test_a_moved_directory_continues_its_trials(tmp_path: Path) -> None:
         if path.is_relative_to(tmp_path / "before")
     }
     assert contents(search(tmp_path / "after")) == expected
-
-
-def test_the_steps_of_a_failed_trial_are_those_of_all_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArtificialRun, "failing", staticmethod(lambda config: "bad" if config.seed == 2 else ""))
-    trials = search(tmp_path / "search", replace(OPTIONS, trials=1, rungs=1, seeds=3, jobs=1))
-    assert trials[0].state == TrialState.FAIL
-    assert trials[0].user_attrs["env_steps"] == 2 * 90 * BASE.batch_steps  # the third run has not begun
-
-
-def test_a_space_function_that_fails_for_one_trial_fails_this_trial(tmp_path: Path) -> None:
-    def space(trial: optuna.Trial) -> dict[str, Any]:
-        if trial.number == 2:
-            raise RuntimeError("not this one")
-        return {}
-
-    trials = search(tmp_path / "search", space=Space(function=space, identity="it"))
-    assert [trial.number for trial in trials if trial.state == TrialState.FAIL] == [2]
-    assert "raised RuntimeError('not this one')" in trials[2].user_attrs["reason"]
-
-    def broken(trial: optuna.Trial) -> dict[str, Any]:
-        raise RuntimeError("never")
-
-    with pytest.raises(ConfigError, match="raised RuntimeError"):
-        search(tmp_path / "broken", space=Space(function=broken, identity="it"))
-
-
-def test_without_optuna_the_command_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("sys.argv", ["search"])
-    assert main() == 2
-    assert capsys.readouterr().err == ("error: shmppo search needs the package optuna; pip install 'shmppo[search]'\n")
-
-
-def test_a_damaged_study_is_one_sentence_and_can_be_removed(tmp_path: Path) -> None:
-    expected = contents(search(tmp_path / "search"))
-    log = tmp_path / "search" / "study.log"
-    log.write_text("text\n" * 10)
-    with pytest.raises(ConfigError, match=r"study.log is damaged .*; restore it, or remove it"):
-        search(tmp_path / "search")
-    log.unlink()
-    started = len(ArtificialRun.started)
-    assert contents(search(tmp_path / "search")) == expected
-    assert len(ArtificialRun.started) == started, "the results come from the runs"
-
-
-def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(study: SearchStudy) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(SearchStudy, "save", failing)
-    with pytest.raises(ShmppoError, match=r"the search cannot continue: .*No space left on device; repair this, and"):
-        module.search(replace(OPTIONS, search_dir=tmp_path / "search"), BASE)
-    assert not ArtificialRun.busy, "the cores are free"
-
-
-def test_only_the_first_trial_checks_the_environment_and_seeds_follow_that_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "BASE", replace(BASE, seed=7))
-    configs: dict[int, list[TrainConfig]] = {}
-    start = ArtificialRun.start
-
-    def record(run: ArtificialRun, cores: list[int], *flags: str) -> None:
-        configs.setdefault(run.trial, []).append(run.config)
-        start(run, cores)
-
-    monkeypatch.setattr(ArtificialRun, "start", record)
-    search(tmp_path / "search", replace(OPTIONS, trials=2, rungs=1, seeds=2))
-    assert {trial: [config.seed for config in own] for trial, own in configs.items()} == {0: [7, 8], 1: [7, 8]}
-    checked = {trial: {config.check_determinism for config in own} for trial, own in configs.items()}
-    assert checked == {0: {BASE.check_determinism}, 1: {0}}

@@ -9,15 +9,12 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution
-from optuna.trial import create_trial
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.search.options import SearchOptions
 from shmppo.search.space import DEFAULT_SPACE, load_space, parse_space
 from shmppo.search.study import SearchStudy
-from shmppo.search.view import changes_text
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -121,23 +118,3 @@ def test_each_mistake_is_one_sentence(space: Any, message: str) -> None:
         parse_space(space, "a space")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_space_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    for source, message in (
-        (str(tmp_path / "none.yaml"), "cannot be read"),
-        (str(tmp_path / "list.yaml"), "is not a mapping"),
-        ("no_such_module:space", "there is no module no_such_module"),
-    ):
-        with pytest.raises(ConfigError, match=f"--space .*{message}"):
-            load_space(source, TrainConfig())
-
-
-def test_a_discount_factor_near_one_is_shown_with_its_digits() -> None:
-    trial = create_trial(
-        value=0.0,
-        params={"gamma": 0.9999, "epochs": 4},
-        distributions={"gamma": CategoricalDistribution([0.99, 0.9999]), "epochs": CategoricalDistribution([4])},
-    )
-    assert changes_text(trial) == "gamma=0.9999 epochs=4"

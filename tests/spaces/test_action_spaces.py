@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_no_bit_changes
 from gymnasium import spaces
 from helpers import collected, memory_digest
 from space_environments import ACTION_SPACES
@@ -51,15 +50,7 @@ def test_any_division_of_the_environments_gives_the_same_bytes(kind: str, option
     assert len({memory_digest(collected(config, *division)) for division in divisions}) == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("kind", "options"), [("nested", "squash"), ("multi-discrete", ""), ("nested", "beta")])
-def test_the_weights_do_not_depend_on_workers_learning_mode_or_a_stop(kind: str, options: str, tmp_path: Path) -> None:
-    config = of(kind, options)
-    assert_no_bit_changes(config, tmp_path)
-    assert len(evaluate(tmp_path / "stopped", episodes=3).returns) == 3
-
-
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), [("multi-binary", ""), ("nested", "squash"), ("nested", "beta")])
 def test_better_actions_are_learned(kind: str, options: str, tmp_path: Path) -> None:
     """The reward is the first number of the action minus half the last."""

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from helpers import torch_distribution
 
 from shmppo.errors import ConfigError
-from shmppo.spaces.action_spaces import Joint, distribution_for
+from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian, StateStd
 
 BOUNDS = np.array([-2.0, -np.inf, 1.0], np.float32), np.array([3.0, np.inf, 1.5], np.float32)
@@ -245,14 +245,6 @@ def test_actions_by_hand() -> None:
     assert one["gear"] == 1
 
 
-def test_a_joint_can_be_pickled_for_workers() -> None:
-    import pickle
-
-    distribution = pickle.loads(pickle.dumps(make("nested")))
-    assert isinstance(distribution, Joint)
-    assert distribution.action_size == 10
-
-
 REFUSED = {
     "Text": (spaces.Text(4), r"--env MyEnv-v0 has the action space Text\("),
     "uint8": (spaces.Box(0, 255, (2,), np.uint8), r"--env MyEnv-v0 has the action space Box\("),
@@ -271,11 +263,3 @@ def test_an_unsupported_action_space_is_refused_by_name(name: str) -> None:
     ) as raised:
         distribution_for(space, "--env MyEnv-v0")
     assert "\n" not in str(raised.value)
-
-
-def test_a_dimension_with_equal_bounds_is_not_squashed() -> None:
-    distribution = distribution_for(spaces.Box(np.float32([-1, 2]), np.float32([1, 2])), "a test", squash=True)
-    p, _, actions = drawn(distribution, 5)
-    assert np.isfinite(distribution.log_prob(p, actions)).all()
-    assert np.isfinite(distribution.entropy(p)).all()
-    assert all(action[1] == 2 for action in distribution.to_env(actions))

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from conftest import published
 from gymnasium import spaces
-from helpers import assert_acting_agrees, long_after
-from public_helpers import csv_rows
+from helpers import assert_acting_agrees
 from space_environments import SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.wrappers import PreviousStepWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.encoders import MIN_SIDES, A3cCnn, Mlp, NatureCnn, network_input
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.trainer import train
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.spaces.distributions import DiagonalGaussian
@@ -138,32 +133,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", long_after(1, CASES))
-def test_stop_resume_and_workers_change_no_bit_in_any_space(case: str, tmp_path: Path) -> None:
-    config = CASES[case]
-    straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
-    assert straight["exact"]
-    train(dataclasses.replace(config, workers=3, learning="sharded", stop_at_iteration=2, run_dir=str(tmp_path / "r")))
-    resumed = resume(tmp_path / "r", workers=2, learning="central")
-    assert resumed["exact"]
-    assert resumed["weights_sha256"] == straight["weights_sha256"]
-    rows = csv_rows(tmp_path / "straight" / "metrics.csv")
-    assert max(float(row["first_log_ratio"]) for row in rows) < 1e-5
-    assert len(evaluate(tmp_path / "r", episodes=3).returns) == 3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("learning", ["sharded", "central"])
-def test_the_weights_do_not_depend_on_workers_with_a_nested_space(learning: Any, tmp_path: Path) -> None:
-    config = dataclasses.replace(CASES["dict"], stop_at_iteration=2)
-    hashes = set()
-    for w in (0, 1, 2, 3):
-        mode = learning if w else "auto"
-        run = train(dataclasses.replace(config, workers=w, learning=mode, run_dir=str(tmp_path / str(w))))
-        hashes.add(run["weights_sha256"])
-    assert len(hashes) == 1
-
-
 def test_the_previous_action_and_reward_are_observed_and_are_zero_at_the_start_of_an_episode() -> None:
     config = shaped("discrete", prev_action=True, prev_reward=True, rollout_steps=8)
     leaves = inspect_task(config).observation.leaves
@@ -260,17 +229,6 @@ def test_the_activation_follows_each_layer(activation: Any) -> None:
     assert torch.equal(mlp(x), apply(second(apply(first(x)))))
 
 
-def test_every_parameter_of_every_encoder_learns() -> None:
-    for encoder in ("nature", "a3c", "impala"):
-        config = shaped("image", encoder=encoder, layer_norm=True)
-        task = inspect_task(config)
-        model = build_model(config, task.observation, task.distribution)
-        obs = torch.randint(0, 256, (2, 8, 36, 40, 3), dtype=torch.uint8)
-        params, values, _ = model([obs], torch.zeros(8, model.state_size))
-        for gradient in torch.autograd.grad(params.square().sum() + values.sum(), list(model.parameters())):
-            assert gradient.abs().sum() > 0
-
-
 REFUSED = {
     "Text": spaces.Text(5),
     "Sequence": spaces.Sequence(spaces.Discrete(2)),
@@ -333,32 +291,6 @@ def test_an_error_names_the_part_of_the_observation() -> None:
     with pytest.raises(ObservationError, match=r"^obs has no part 'inner/2/x'$") as raised:
         last.extract({"inner": (1, 2)})
     assert raised.value.clause == "that has no part 'inner/2/x'"
-
-
-def test_two_leaves_with_the_same_name_are_refused() -> None:
-    box = spaces.Box(-1, 1, (2,))
-    with pytest.raises(
-        ConfigError, match=r"--env X has two parts of its observation space with the name obs/a/b; rename"
-    ):
-        observation_spec(spaces.Dict({"a/b": box, "a": spaces.Dict({"b": box})}), "--env X")
-
-
-def test_an_environment_that_changes_its_action_does_not_change_the_previous_action() -> None:
-    class Scales(gymnasium.Env[np.ndarray, np.ndarray]):
-        observation_space = action_space = spaces.Box(-1, 1, (2,), np.float32)
-
-        def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-            action *= 10
-            return action, 0.0, False, False, {}
-
-    env = PreviousStepWrapper(Scales(), action=True, reward=False)
-    observation, *_ = env.step(np.array([0.1, 0.2], np.float32))
-    np.testing.assert_allclose(observation["prev_action"], [0.1, 0.2])
-
-
-def test_the_channels_of_an_image_with_equal_first_and_last_axes_are_last() -> None:
-    (leaf,) = observation_spec(spaces.Box(0, 255, (36, 40, 36), np.uint8), "a test").leaves
-    assert (leaf.image_channels, leaf.image_size) == ("last", (36, 36, 40))
 
 
 @pytest.mark.parametrize(

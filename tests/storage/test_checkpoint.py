@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +16,9 @@ from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError, WorkerError
 from shmppo.parallel.columns import LossTerms
-from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
 from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 
@@ -29,15 +26,6 @@ BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
     workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
 )  # fmt: skip
-
-
-def test_a_run_can_resume_from_its_very_start(tmp_path: Path) -> None:
-    whole = train(dataclasses.replace(BASE, stop_at_iteration=2, run_dir=str(tmp_path / "whole")))
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, stop_at_iteration=1, run_dir=str(run_dir)))
-    os.replace(run_dir / BEFORE, run_dir / NAME)
-    assert load_selected_checkpoint(run_dir)["iteration"] == 0
-    assert resume(run_dir, stop_at_iteration=2)["weights_sha256"] == whole["weights_sha256"]
 
 
 def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -98,39 +86,6 @@ def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(monkeypatch: pyte
     assert summary["error"].startswith("minibatch 0 of epoch 1: the loss is not finite")
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
     assert resume(run_dir)["weights_sha256"] == straight["weights_sha256"]
-
-
-def test_a_checkpoint_after_an_error_names_episodes_that_were_lost_before(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    original = Pool.collect
-
-    def collect(pool: Pool, iteration: int) -> tuple[Rollout, CollectTimes]:
-        if iteration == 2:
-            pool._forget(3)
-            raise EnvError(0, "given up")
-        return original(pool, iteration)
-
-    monkeypatch.setattr(Pool, "collect", collect)
-    with pytest.raises(EnvError, match="given up"):
-        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
-    reasons = load_selected_checkpoint(tmp_path / "run")["inexact_reasons"]
-    assert reasons == ["environment 3: its episode could not be replayed and was restarted"]
-
-
-def test_an_environment_that_also_fails_to_close_does_not_hide_its_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def close(env: object) -> None:
-        raise OSError("the simulator is gone")
-
-    monkeypatch.setattr("faulty_environments.Faulty.close", close)
-    run_dir = tmp_path / "run"
-    with pytest.raises(EnvError, match="not finite"):
-        train(dataclasses.replace(BASE, env="faulty_environments:Faulty-nan-v0", run_dir=str(run_dir)))
-    assert load_selected_checkpoint(run_dir)["iteration"] == 1
-    assert (run_dir / "failed_episode.json").is_file()
-    assert "close raised OSError('the simulator is gone')" in (run_dir / "run.log").read_text()
 
 
 def test_the_steps_of_a_failed_rollout_are_those_that_the_worker_of_the_environment_has_begun() -> None:

@@ -20,7 +20,6 @@ from public_helpers import csv_rows
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.runs.handle import RunHandle
 from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import (
@@ -51,23 +50,6 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     best = load_checkpoint(run_dir / BEST)
     assert best["iteration"] == 1 + int(np.nanargmax(returns))
     assert best["best_value"] == pytest.approx(np.nanmax(returns), rel=1e-6)
-
-
-def test_stops_and_other_checkpoints_do_not_change_the_best_one(tmp_path: Path) -> None:
-    """Of 39 iterations, every second one is compared, and the one at which --stop-when holds."""
-    config = dataclasses.replace(BASE, total_steps=4 * 32 * 39, stop_when=("iteration>=15",), best_by="entropy")
-    found = set()
-    for every, first, *stops in ((None, None), (None, 3, 5, 11, None), (1, 7, None)):
-        run_dir = tmp_path / f"{every}-{first}"
-        train(dataclasses.replace(config, checkpoint_every=every, stop_at_iteration=first, run_dir=str(run_dir)))
-        for stop in stops:
-            resume(run_dir, stop_at_iteration=stop)
-        best = load_checkpoint(run_dir / BEST)
-        found.add((best["iteration"], best["best_value"]))
-    entropy = {int(row["iteration"]): float(row["entropy"]) for row in csv_rows(run_dir / "metrics.csv")}
-    ((iteration, value),) = found
-    assert iteration == max((*range(2, 15, 2), 15), key=entropy.__getitem__)
-    assert value == pytest.approx(entropy[iteration], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -106,21 +88,6 @@ def test_the_best_checkpoint_has_the_value_of_its_own_evaluation(
     train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=lambda row: row["iteration"] == 3)
     best = load_checkpoint(tmp_path / "run" / BEST)
     assert (best["iteration"], best["best_value"]) == (2, 2.0)
-
-
-@pytest.mark.parametrize("end", [16, 41])
-def test_the_end_of_a_run_that_a_callback_has_saved_leaves_the_checkpoint_before(end: int, tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, checkpoint_every=5, best_by="env_steps")
-
-    def callback(row: dict[str, float], run: RunHandle) -> None:
-        if row["iteration"] == end:
-            run.save("end")
-            if end < 41:
-                run.stop()
-
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
-    found = [load_checkpoint(tmp_path / "run" / name)["iteration"] for name in (NAME, BEFORE, BEST)]
-    assert found == [end, end - 1, end]
 
 
 def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_them(
@@ -175,12 +142,6 @@ def test_a_checkpoint_is_selected_by_name_iteration_or_path(kept: Path, monkeypa
         assert load_selected_checkpoint(kept, which)["iteration"] == iteration, which
     assert load_selected_checkpoint(kept, kept / kept_name(4))["iteration"] == 4
     assert load_policy(kept, checkpoint=4).iteration == 4
-
-
-def test_the_best_checkpoint_needs_no_other_one(kept: Path, tmp_path: Path) -> None:
-    for name in ("config.json", BEST):
-        shutil.copyfile(kept / name, tmp_path / name)
-    assert load_policy(tmp_path, checkpoint="best").iteration == load_checkpoint(kept / BEST)["iteration"]
 
 
 def test_a_checkpoint_that_was_not_kept_is_refused_with_those_that_were(kept: Path, tmp_path: Path) -> None:
@@ -274,30 +235,3 @@ def test_a_save_that_is_killed_hides_no_older_checkpoint(
             save_checkpoint(tmp_path, {"iteration": 5})
     newest = load_resumable_checkpoint(tmp_path)["iteration"]
     assert newest == (5 if steps >= 2 else 4)
-
-
-@pytest.mark.parametrize(("damaged", "newest", "before"), [(False, 3, 2), (True, 2, 2)])
-def test_the_first_save_of_a_resume_leaves_the_checkpoint_before(
-    damaged: bool, newest: int, before: int, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, checkpoint_every=1, stop_at_iteration=3, run_dir=str(run_dir)))
-    if damaged:
-        (run_dir / NAME).write_bytes(b"torn")
-    found: list[int] = []
-
-    def callback(row: dict[str, float]) -> None:
-        found.extend(load_checkpoint(run_dir / name)["iteration"] for name in (NAME, BEFORE))
-
-    resume(run_dir, stop_at_iteration=newest + 1, callback=callback)
-    assert found == [newest, before]
-
-
-def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> None:
-    for iteration in (1, 2, 3):
-        save_checkpoint(tmp_path, {"iteration": iteration})
-    (tmp_path / NAME).unlink()
-    assert load_resumable_checkpoint(tmp_path)["iteration"] == 2
-    save_checkpoint(tmp_path, {"iteration": 4}, copies=[kept_name(4)])
-    (tmp_path / NAME).write_bytes(b"torn")
-    assert load_resumable_checkpoint(tmp_path)["iteration"] == 2

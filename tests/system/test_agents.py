@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import signal
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,13 @@ import numpy as np
 import pytest
 import rank_processes
 from agent_environments import Crowd
-from conftest import assert_no_bit_changes, sampled, summary_of
-from helpers import Saboteur, long_after
+from conftest import sampled, summary_of
 from public_helpers import csv_rows, wait_for_the_check
 
-from shmppo import check_env, load_policy, resume
+from shmppo import load_policy, resume
 from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig, load_config
-from shmppo.errors import ConfigError, EnvError
+from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY
 from shmppo.loggers.summary import summary_text
 from shmppo.policies.evaluation import evaluate
@@ -46,28 +43,7 @@ CASES = {
 }
 
 
-def case_of(name: str) -> TrainConfig:
-    """A case whose packages are installed."""
-    for package in (CASES[name].env_id.split(".")[0],) if "." in CASES[name].env_id else ():
-        pytest.importorskip(package)
-    return CASES[name]
-
-
-@pytest.mark.parametrize("name", long_after(3, CASES))
-def test_workers_learning_modes_and_a_resume_change_no_bit(name: str, tmp_path: Path) -> None:
-    assert_no_bit_changes(case_of(name), tmp_path)
-
-
-@pytest.mark.parametrize("name", long_after(2, CASES))
-def test_a_killed_worker_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = case_of(name)
-    expected = train(dataclasses.replace(config, run_dir=str(tmp_path / "expected")))
-    Saboteur(monkeypatch, at_round=8, number=signal.SIGKILL, delay=0.002)
-    summary = train(dataclasses.replace(config, workers=4, run_dir=str(tmp_path / "run")))
-    assert (summary["worker_restarts"], summary["exact"]) == (1, True)
-    assert summary["weights_sha256"] == expected["weights_sha256"]
-
-
+@pytest.mark.slow
 def test_the_check_of_determinism_finds_a_run_exact_and_verify_agrees(background_check: None, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["gtrxl-masks"], keep_every=2, run_dir=str(tmp_path / "run"))
     summary = train(config, callback=wait_for_the_check)
@@ -149,13 +125,6 @@ def test_statistics_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPa
         assert set(csv.DictReader(file).fieldnames or ()) >= {*GLOSSARY, *AGENT_GLOSSARY}
 
 
-def test_a_resume_continues_the_count_of_agent_steps(tmp_path: Path) -> None:
-    config = dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "whole"))
-    expected = train(config)["agent_steps"]
-    train(dataclasses.replace(config, stop_at_iteration=2, run_dir=str(tmp_path / "run")))
-    assert resume(tmp_path / "run")["agent_steps"] == expected
-
-
 def test_evaluations_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["gtrxl-masks"], eval_every=3, eval_episodes=7, keep_every=3)
     train(dataclasses.replace(config, run_dir=str(tmp_path / "0")))
@@ -203,25 +172,6 @@ def test_truncations_can_count_as_terminations() -> None:
     np.testing.assert_allclose(learner.advantages(rollout)[rollout.truncated], without_bootstrap, rtol=1e-6)
 
 
-def test_an_environment_that_raises_ends_the_run_with_its_index(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    original = Crowd.step
-
-    def step(env: Crowd, actions: dict[str, int]) -> Any:
-        if env._time == 7:
-            raise ValueError("no license")
-        return original(env, actions)
-
-    monkeypatch.setattr(Crowd, "step", step)
-    message = r"^environment 0: step raised ValueError\('no license'\) .*\(episode 0, after \d steps\)\n"
-    with pytest.raises(EnvError, match=message) as raised:
-        train(dataclasses.replace(CASES["gru"], run_dir=str(tmp_path / "run")))
-    assert "--skip-bad-episodes" not in str(raised.value)
-    assert not (tmp_path / "run" / "failed_episode.json").exists()
-    assert "only a single environment with one agent can be replayed" in (tmp_path / "run" / "run.log").read_text()
-
-
 def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["gru"], env="agent_environments:Unseeded", run_dir=str(tmp_path / "run"))
     assert train(dataclasses.replace(config, stop_at_iteration=2))["exact"]
@@ -233,16 +183,7 @@ def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> N
     assert summary["iterations"] == 6
 
 
-@pytest.mark.long
-def test_the_command_check_env_names_the_agents(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["shmppo", "agent_environments:Crowd", "--steps", "100"])
-    assert check_env.main() == 0
-    assert "\nagents         walker_0, walker_1, walker_2\n" in capsys.readouterr().out
-
-
-@pytest.mark.long
+@pytest.mark.slow
 def test_runs_of_several_seeds_and_of_two_ranks(
     environments_importable: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 from public_helpers import summary_of
 
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
 from shmppo.envs.handles import FIRST_INDEX
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.evaluation import Evaluations
-from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.utils.rng import episode_seed
 
 SMALL = TrainConfig(
@@ -50,7 +47,7 @@ def main():
 GUARD = '\nif __name__ == "__main__":\n    main()\n'
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_script_with_the_guard_trains_and_one_without_gets_an_error(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(SCRIPT + GUARD)
     (tmp_path / "bad.py").write_text(SCRIPT + "\nmain()\n")
@@ -66,13 +63,6 @@ def test_a_script_with_the_guard_trains_and_one_without_gets_an_error(tmp_path: 
 def test_a_dictionary_is_refused_with_the_class_to_use() -> None:
     with pytest.raises(ConfigError, match=r"train got \{'env': 'Pendulum-v1'\}; pass a TrainConfig"):
         train({"env": "Pendulum-v1"})  # type: ignore[arg-type]
-
-
-@pytest.mark.long
-def test_a_session_without_a_file_trains_with_workers(tmp_path: Path) -> None:
-    """Workers cannot import the main module of a notebook or of an interactive session."""
-    result = run_python(SCRIPT + "\nmain()\n", tmp_path / "run")
-    assert result.stdout.splitlines()[-1] == "2", result.stderr
 
 
 def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> None:
@@ -114,35 +104,6 @@ def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_p
     assert (summary["stop_reason"], summary["error"]) == ("signal", None)
     rest = resume(tmp_path / "run-1")
     assert (rest["stop_reason"], rest["weights_sha256"]) == ("finished", whole["weights_sha256"])
-
-
-@pytest.mark.parametrize("when", ["last iteration", "last evaluation", "end of the workers"])
-def test_a_signal_that_comes_too_late_to_stop_a_run_ends_a_loop_too(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played, close = Evaluations.evaluate, WorkerPool.close
-
-    def callback(row: dict[str, float]) -> None:
-        if row["iteration"] == 6 and when == "last iteration":
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def interrupted(*arguments: Any) -> Any:
-        if when == "last evaluation":
-            os.kill(os.getpid(), signal.SIGINT)
-        return played(*arguments)
-
-    def closed(*arguments: Any) -> None:
-        if when == "end of the workers":
-            os.kill(os.getpid(), signal.SIGINT)
-        close(*arguments)
-
-    monkeypatch.setattr(Evaluations, "evaluate", interrupted)
-    monkeypatch.setattr(WorkerPool, "close", closed)
-    config = dataclasses.replace(SMALL, eval_every=9, eval_episodes=2, run_dir=str(tmp_path / "run"))
-    with pytest.raises(KeyboardInterrupt, match="run was stopped after iteration 6 and saved"):
-        train(config, callback=callback)
-    summary = summary_of(tmp_path / "run")
-    assert (summary["stop_reason"], summary["evaluation"]["iteration"]) == ("finished", 6)
 
 
 def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:
@@ -202,15 +163,3 @@ def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> No
             total, ended = total + float(reward), terminated or truncated
         env.close()
         assert total == pytest.approx(evaluate(tmp_path / name, episodes=1, seed=1).returns[0], rel=1e-4)
-
-
-def test_a_loaded_policy_samples_actions_with_its_own_seed(tmp_path: Path) -> None:
-    train(dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(), run_dir=str(tmp_path / "run")))
-    obs = np.array([1.0, 0.0, 0.5])
-
-    def draw(seed: int) -> list[float]:
-        policy = load_policy(str(tmp_path / "run"), seed=seed)
-        return [policy.act(obs, policy.initial_state(), deterministic=False)[0].item() for _ in range(3)]
-
-    assert draw(1) == draw(1)
-    assert len({*draw(1), *draw(2)}) == 6

@@ -18,7 +18,6 @@ from shmppo.config.command_line import Flag, flags_of
 from shmppo.config.hints import EXPLAINED, RENAMED
 
 OPTIONS = option_types()
-TRAIN_PARTS = 4
 FOREIGN = list(itertools.chain(*RENAMED.values(), *EXPLAINED.values()))
 OUT_OF_RANGE = (
     "num-envs 0", "total-steps -5", "seed -1", "seed 99999999999999999999", "gamma 1.5", "gamma nan", "gae-lambda -0.1",
@@ -96,20 +95,20 @@ def test_there_are_about_300() -> None:
     assert 300 <= sum(len(command_lines(command)) for command in OPTIONS) <= 500
 
 
-LATER = [pytest.param("train", part, marks=pytest.mark.long) for part in range(1, TRAIN_PARTS)]
-"""Most lines are those of train, so the fast tests have every fourth of them."""
+LINES = [*((command, 6) for command in OPTIONS), *(pytest.param(c, 1, marks=pytest.mark.slow) for c in OPTIONS)]
+"""Commands, and which of their lines are tested: the fast tests have every sixth one. All lines take 40 seconds."""
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("command", "part"), [*((command, 0) for command in OPTIONS), *LATER])
+@pytest.mark.parametrize(("command", "every"), LINES)
 def test_wrong_command_lines_end_with_code_2_and_a_message(
-    command: str, part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, *words = command.partition(" --")[0].replace("plot kl", "plot").split()
     module, _, function = cli.COMMANDS[name].main.partition(":")
     main = getattr(importlib.import_module(module), function)
-    for line in command_lines(command)[part :: TRAIN_PARTS if command == "train" else 1]:
+    for line in command_lines(command)[::every]:
         code = exit_code(main, [*words, *line.split(" ")], monkeypatch)
         error = capsys.readouterr().err
         assert code == 2, f"{command}: {line!r} ends with {code}: {error}"

@@ -41,7 +41,7 @@ def start_pods(run_dir: Path) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_pods_fail_after_a_signal_to_one_and_finish_when_they_are_restarted(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     pods = start_pods(run_dir)

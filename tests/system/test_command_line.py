@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import make_run_directory
@@ -16,11 +14,10 @@ from helpers import make_run_directory
 import shmppo
 from shmppo import cli
 from shmppo.config.command_line import field_texts
-from shmppo.config.flags import flags_type, parse_resume, parse_start, read_config_file, subjects
+from shmppo.config.flags import parse_resume, parse_start, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.kernels import supported_variants
-from shmppo.search.options import parse_search
 
 
 def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:
@@ -50,16 +47,6 @@ def test_the_configuration_file_of_a_run_configures_another_run(tmp_path: Path) 
     assert parse("--config", other / "config.json", "--total-steps", 4096).anneal_horizon == 512
 
 
-def test_a_file_needs_to_be_valid_only_together_with_the_flags(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    file.write_text(json.dumps({"workers": 32}))
-    assert parse("--config", file, "--num-envs", 64).workers == 32
-    with pytest.raises(
-        ConfigError, match=r"--config .*a\.json with the flags of the command line: --workers is 32 but"
-    ):
-        parse("--config", file)
-
-
 FILES_REFUSED: list[tuple[str, str, str]] = [
     ("a.json", "{", r"--config .*a\.json is not JSON .*; correct it"),
     ("a.yaml", "a: [", r"--config .*a\.yaml is neither JSON nor YAML .*; correct it"),
@@ -86,26 +73,8 @@ def test_a_bad_file_is_refused_with_its_name_in_one_sentence(
         read_config_file(tmp_path / "none", "--config")
 
 
-def test_without_the_yaml_library_the_error_names_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    (tmp_path / "a.yaml").write_text("seed: 3")
-    with pytest.raises(ConfigError, match=r"pip install 'shmppo\[yaml\]', or write JSON"):
-        read_config_file(tmp_path / "a.yaml", "--config")
-    (tmp_path / "a.json").write_text('{"seed": 3}')
-    assert read_config_file(tmp_path / "a.json", "--config") == {"seed": 3}
-
-
 DUPLICATES = [("a.json", '{"seed": 1, "seed": 2}', "seed"), ("a.yaml", "seed: 1\nseed: 2", "seed")]
 DUPLICATES += [("a.yaml", "num-envs: 1\nnum_envs: 2", "num_envs")]
-
-
-@pytest.mark.parametrize(("name", "text", "key"), DUPLICATES)
-def test_a_file_with_a_key_twice_is_refused(name: str, text: str, key: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=f"--config has {key} twice; keep one of them"):
-        read_config_file(tmp_path / name, "--config")
 
 
 def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,15 +82,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureF
         parse("--toal-steps", 5)
     assert raised.value.code == 2
     assert "--total-steps INT" in capsys.readouterr().err
-
-
-def test_init_from_may_be_written_with_an_underscore(tmp_path: Path) -> None:
-    run = TrainConfig(env="Pendulum-v1", hidden_size=32, run_dir=str(tmp_path / "run"))
-    make_run_directory(run)
-    configs = [parse(option, tmp_path / "run") for option in ("--init-from", "--init_from")]
-    assert configs[0] == configs[1]
-    assert (configs[1].env, configs[1].hidden_size) == ("Pendulum-v1", 32)
-    assert parse(f"--init_from={tmp_path / 'run'}") == configs[0]
 
 
 @pytest.mark.parametrize(
@@ -137,13 +97,6 @@ def test_init_from_may_be_written_with_an_underscore(tmp_path: Path) -> None:
 def test_values_without_a_meaning_are_refused_at_once(arguments: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(*arguments.split())
-
-
-def test_flags_of_train_in_front_of_the_hyphens_of_search_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--env, --gamma of train must follow after --: .*search … -- --env …$"):
-        parse_search(["--trials", "3", "--env", "CartPole-v1", "--gamma", "0.9"])
-    with pytest.raises(ConfigError, match="--workers after -- belongs to the search; leave it out"):
-        parse_search(["--trials", "3", "--", "--workers", "1"])
 
 
 REFUSED_ON_RESUME = {
@@ -166,22 +119,6 @@ def test_resume_refuses_what_belongs_to_the_run_and_says_how_to_start_from_its_w
     assert message.endswith(f"train --config runs/a/config.json --init-from None {flags}")
 
 
-def test_resume_names_commands_for_a_run_with_an_environment_of_its_own(tmp_path: Path) -> None:
-    run_dir = tmp_path / "my run"
-    run_dir.mkdir()
-    (run_dir / "config.json").write_text(json.dumps({"config": {"env": "my_tasks:Reach"}}))
-    with pytest.raises(ConfigError) as raised:
-        parse_resume(["--resume", str(run_dir), "--hidden-size", "8"])
-    new_weights = shlex.split(str(raised.value).rpartition("train ")[2])
-    config, start = parse_start(new_weights)
-    assert (config.env, config.hidden_size, start.trust) == ("my_tasks:Reach", 8, ("my_tasks",))
-
-
-def test_resume_names_the_flag_of_another_trainer() -> None:
-    with pytest.raises(ConfigError, match=r"^there is no flag --ent-coef; use --entropy-coef$"):
-        parse_resume(["--resume", "runs/a", "--ent-coef", "0.1"])
-
-
 NOT_FLAGS = ("rank", "ranks", "agents", "convolutions")
 
 
@@ -196,13 +133,6 @@ def test_help_lists_the_subjects_and_gives_each_flag_a_meaning(capsys: pytest.Ca
     for name, meaning in field_texts(TrainConfig).items():
         assert (f"--{name.replace('_', '-')} " in text.replace(",", " ")) == (name not in NOT_FLAGS)
         assert meaning in text or name in NOT_FLAGS, name
-
-
-def test_every_field_of_a_configuration_has_one_subject() -> None:
-    grouped = [f.name for subject in subjects().values() for f in dataclasses.fields(subject)]
-    assert grouped == [f.name for f in dataclasses.fields(TrainConfig)]
-    defaults: Any = flags_type(TrainConfig(seed=9).fields())()
-    assert defaults.task.seed == 9
 
 
 def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -233,11 +163,6 @@ def test_the_package_is_a_command() -> None:
     assert "error: shmppo has no command no-such-command" in result.stderr
 
 
-def test_these_are_all_commands() -> None:
-    names = {"train", "evaluate", "plot", "search", "bench", "export", "check-env", "replay", "verify"}
-    assert set(cli.COMMANDS) == names
-
-
 @pytest.mark.parametrize("name", [n if n == "train" else pytest.param(n, marks=pytest.mark.long) for n in cli.COMMANDS])
 def test_every_command_has_a_module_and_help(name: str) -> None:
     module = f"shmppo.{name.replace('-', '_')}"
@@ -253,7 +178,7 @@ def test_every_command_has_a_module_and_help(name: str) -> None:
     assert words[0] == words[1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_console_script_knows_its_commands(tmp_path: Path) -> None:
     result = script("--help")
     assert result.returncode == 0

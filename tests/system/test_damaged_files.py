@@ -106,11 +106,6 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_says_so(
     assert summary_of(run_dir)["weights_sha256"] == summary_of(trained)["weights_sha256"]
 
 
-def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(run_dir: Path) -> None:
-    (run_dir / "checkpoint.pt").unlink()
-    assert load_policy(run_dir).iteration == 3
-
-
 # --- files beside the checkpoint
 
 
@@ -136,11 +131,6 @@ def test_what_was_written_after_the_checkpoint_is_removed(run_dir: Path, trained
     rows = (run_dir / "metrics.csv").read_bytes()
     assert rows.startswith(whole)
     assert [row.partition(b",")[0] for row in rows.splitlines()[1:]] == [b"1", b"2", b"3", b"4", b"5"]
-
-
-def test_config_json_is_for_readers_and_resume_does_not_depend_on_it(run_dir: Path) -> None:
-    (run_dir / "config.json").write_text("[]")
-    assert resume(run_dir, stop_at_iteration=5)["iterations"] == 5
 
 
 # --- episodes to replay

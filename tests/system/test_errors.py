@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import ast
-import errno
-import os
 import pickle
 import re
 from collections.abc import Iterator
@@ -119,14 +117,6 @@ def test_an_error_of_a_run_in_another_process_can_be_sent_to_this_one(error: Shm
     assert (type(received), str(received)) == (type(error), str(error))
 
 
-def test_another_error_of_torch_keeps_its_traceback() -> None:
-    def command() -> None:
-        raise RuntimeError("shapes do not match")
-
-    with pytest.raises(RuntimeError, match="shapes"):
-        run_command(command)
-
-
 def test_run_command_prints_an_error_as_one_line_and_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(error: BaseException) -> int:
         def command() -> None:
@@ -136,21 +126,3 @@ def test_run_command_prints_an_error_as_one_line_and_returns_its_exit_code(capsy
 
     assert [fail(ConfigError("a")), fail(EnvError(3, "b")), fail(KeyboardInterrupt())] == [2, 1, 130]
     assert capsys.readouterr().err.splitlines()[:2] == ["error: a", "error: environment 3: b"]
-
-
-@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES])
-def test_a_path_that_the_system_refuses_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> None:
-        raise OSError(number, os.strerror(number), "/a")
-
-    assert run_command(command) == 2
-    message = f"error: the path /a cannot be used: {os.strerror(number)}; use another path\n"
-    assert capsys.readouterr().err == message
-
-
-def test_an_error_without_a_path_is_not_one_of_a_path() -> None:
-    def command() -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-    with pytest.raises(PermissionError):
-        run_command(command)

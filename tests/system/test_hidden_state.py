@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from public_helpers import long_after, summary_of, wait_for_the_check
+from public_helpers import slow_after, summary_of, wait_for_the_check
 
 from shmppo import TrainConfig, resume, train
 
@@ -19,7 +19,7 @@ DIFFERS = "the environment is not a function of its seed and its actions: observ
 STRING_SET = f"{DIFFERS}1 of episode 0"
 
 
-@pytest.mark.parametrize("workers", long_after(1, [0, 2]))
+@pytest.mark.parametrize("workers", slow_after(1, [0, 2]))
 def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
     workers: int, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -37,18 +37,7 @@ def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
     assert "was not checked" not in log
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "name", ["GlobalCounter", "Clock", "GlobalRandom", "GlobalNumpyRandom", "ProcessId", "LateHistory"]
-)
-def test_each_kind_of_hidden_state_is_found_in_a_run(name: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, env=f"hidden_state:{name}", run_dir=str(tmp_path / "run"))
-    summary = train(config, callback=wait_for_the_check)
-    assert not summary["exact"]
-    assert [reason.startswith(DIFFERS) for reason in summary["inexact_reasons"]] == [True]
-
-
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_history_that_a_resume_does_not_restore_is_found(tmp_path: Path) -> None:
     """The observations that tell whether an episode was restored are equal. A later one differs."""
     config = dataclasses.replace(SMALL, env="hidden_state:LateHistory", run_dir=str(tmp_path / "run"))

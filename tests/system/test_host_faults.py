@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 import torch
-from public_helpers import exit_code, long_after, no_error, raises, refused, summary_of
+from public_helpers import no_error, raises, slow_after, summary_of
 
-from shmppo import ConfigError, TrainConfig, load_policy, resume, train
-from shmppo.train import main
+from shmppo import TrainConfig, load_policy, resume, train
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),
@@ -106,7 +105,7 @@ def replace(run_dir: Path) -> None:
     run_dir.mkdir()
 
 
-@pytest.mark.parametrize("remove", long_after(1, [shutil.rmtree, empty, replace]))
+@pytest.mark.parametrize("remove", [shutil.rmtree, replace])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_whose_directory_is_removed_ends_at_the_next_row(
     workers: int, remove: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -132,7 +131,7 @@ def test_a_run_whose_directory_is_removed_ends_at_the_next_row(
 CONTINUE = r"cannot be written \(.*\); continue with \S+ -m shmppo\.train --resume \S+/run$"
 
 
-@pytest.mark.parametrize("fault", long_after(1, FAULTS))
+@pytest.mark.parametrize("fault", slow_after(1, FAULTS))
 def test_a_run_on_a_disk_with_a_fault_ends_at_once_and_resumes_from_its_last_checkpoint(
     fault: str, undisturbed: str, disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,25 +166,6 @@ def test_a_row_that_was_written_in_part_is_removed_by_resume(
     changes = {"total_steps": 4 * 16 * 6, "anneal_steps": 4 * 16 * 6}
     assert resume(run_dir, **changes)["weights_sha256"] == undisturbed
     assert len((run_dir / "metrics.csv").read_text().splitlines()) == 7
-
-
-def test_the_command_prints_one_error_and_fails_if_the_first_checkpoint_cannot_be_saved(
-    disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(disk)
-    with open(disk / "filler", "r+b") as file:
-        file.truncate(2**20 - 4096 * 6)  # space for config.json and the tables, but for no checkpoint
-    flags = "--env CartPole-v1 --workers 0 --num-envs 4 --rollout-steps 16 --minibatches 2 --total-steps 128"
-    assert exit_code(main, [*flags.split(), "--run-dir", disk / "run"], monkeypatch) == 1
-    error = f"error: {disk / 'run'} cannot be written (No space left on device); start the run again\n"
-    assert capsys.readouterr().err == error
-    assert not partial_files(disk)
-
-
-def test_a_disk_that_is_full_from_the_start_is_refused(disk: Path) -> None:
-    fill(disk)
-    with refused(r"cannot be written: No space left on device; .*name another directory"):
-        train(dataclasses.replace(BASE, run_dir=str(disk / "run")))
 
 
 # --- memory
@@ -230,7 +210,7 @@ def test_the_shared_memory_of_a_run_is_released_without_the_garbage_collector(wo
 # --- the process of the caller
 
 
-@pytest.mark.parametrize("mode", long_after(1, [torch.inference_mode, torch.no_grad]))
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_a_run_trains_if_the_caller_has_disabled_gradients(
     mode: Callable[[], Any], undisturbed: str, tmp_path: Path
 ) -> None:
@@ -241,30 +221,7 @@ def test_a_run_trains_if_the_caller_has_disabled_gradients(
         assert not torch.is_grad_enabled()
 
 
-def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_disturbed(
-    undisturbed: str, tmp_path: Path
-) -> None:
-    messages: list[str] = []
-
-    def second() -> None:
-        try:
-            train(dataclasses.replace(BASE, run_dir=str(tmp_path / "second")))
-        except ConfigError as error:
-            messages.append(str(error))
-
-    def in_a_thread() -> None:
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join()
-
-    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
-    assert train(config, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
-    assert not (tmp_path / "second").exists()
-    assert len(messages) == 2
-    assert messages[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")
-
-
-@pytest.mark.parametrize("fails", long_after(1, [True, False]))
+@pytest.mark.parametrize("fails", [True, False])
 def test_the_loggers_of_the_caller_are_as_before_after_a_run(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,18 +251,6 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
         logging.captureWarnings(False)
 
 
-@pytest.mark.parametrize("workers", long_after(1, [0, 2]))
-def test_an_interrupt_that_an_environment_raises_is_a_failure_of_the_environment(workers: int, tmp_path: Path) -> None:
-    """Only signals stop a run as Ctrl-C does."""
-    config = dataclasses.replace(
-        BASE, env="faulty_environments:FailsSometimes-interrupt-v0", workers=workers, rollout_steps=64,
-        total_steps=4 * 64, run_dir=str(tmp_path / "run"),
-    )  # fmt: skip
-    with raises("WorkerError" if workers else "EnvError", r"environment \d: step raised KeyboardInterrupt\(\) at "):
-        train(config)
-    assert (tmp_path / "run" / "failed_episode.json").is_file()
-
-
 # --- limits of the machine and of the process
 
 COMMAND = "-m shmppo.train --env CartPole-v1 --num-envs 4 --rollout-steps 32 --minibatches 2 --total-steps 512"
@@ -320,16 +265,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.long
-def test_too_few_open_files_end_the_run_with_a_sentence(tmp_path: Path) -> None:
-    command = f"ulimit -n 40; exec {sys.executable} {COMMAND} --num-envs 16 --workers 16 --quiet"
-    result = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 1, result.stderr
-    message = "error: there are too many open files; raise the limit (ulimit -n), or lower --workers"
-    assert result.stderr.splitlines()[-1] == message  # the fork server prints what it has noticed
-
-
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_run_with_a_limit_works_or_is_refused_in_one_sentence(limit: str, tmp_path: Path) -> None:
     setup, expected = LIMITS[limit]

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 import math
-import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -19,16 +13,12 @@ import pytest
 from conftest import summary_of
 from environments import Reach
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from helpers import Saboteur
 from public_helpers import csv_rows
-from rank_processes import directories, output_of, start
 
-import shmppo.evaluate as command
-from shmppo import resume, train
-from shmppo.config.checks import flags_with_values
+from shmppo import train
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, WorkerError
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, TIMED_COLUMNS
+from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.loggers.summary import summary_text
 from shmppo.plotting.plots import plot_curves
 from shmppo.policies.evaluation import evaluate
@@ -110,59 +100,6 @@ def test_columns_are_those_of_a_slow_reference(monkeypatch: pytest.MonkeyPatch, 
     assert [name for name in rows[0] if name.startswith("info/")] == [*named, "info/is_success", "info/success"]
 
 
-def test_neither_workers_nor_kills_nor_resumes_change_a_column(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for workers in (0, 1, 3):
-        train(dataclasses.replace(RUN, workers=workers, run_dir=str(tmp_path / str(workers))))
-    expected = columns_of(tmp_path / "0")
-    stop = 4
-    assert expected[stop - 1]["info/success"] == "nan" != expected[-1]["info/success"], "it is added after the stop"
-    train(dataclasses.replace(RUN, workers=2, stop_at_iteration=stop, run_dir=str(tmp_path / "stopped")))
-    resume(tmp_path / "stopped", workers=1)
-    whole = dataclasses.replace(RUN, workers=2, keep_every=stop, run_dir=str(tmp_path / "whole"))
-    train(whole)
-    resume(tmp_path / "whole", checkpoint=stop, new_run_dir=tmp_path / "forked")
-    saboteur = Saboteur(monkeypatch, at_round=31, number=signal.SIGKILL, delay=0.001)
-    killed = train(dataclasses.replace(RUN, workers=2, run_dir=str(tmp_path / "killed")))
-    assert saboteur.hit
-    assert killed["worker_restarts"] == 1
-    for name in ("1", "3", "stopped", "whole", "forked", "killed"):
-        assert columns_of(tmp_path / name) == expected, name
-        assert summary_of(tmp_path / name)["exact"]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("environments_importable")
-def test_two_ranks_have_the_rows_of_one_rank_with_all_environments(tmp_path: Path) -> None:
-    """As long as the weights are the same. So a learning rate of 1e-30 keeps them the same to the last iteration.
-
-    With a usual one, the updates differ by rounding: a gradient is the mean over the two ranks of their means, in one
-    process the mean over all sequences of the minibatch.
-    """
-    flags = ["--env-kwargs", "rare=0.5", "--info-keys", *KEYS, "--total-steps", 1024]
-    rows = {}
-    for name, workers, learning_rate in (("usual", 0, 1e-3), ("workers", 2, 1e-3), ("constant", 0, 1e-30)):
-        process = start(
-            tmp_path / name, *flags, "--workers", workers, "--learning-rate", learning_rate, env="environments:Reach"
-        )
-        output = output_of(process)
-        assert process.returncode == 0, output
-        rows[name], other = map(columns_of, directories(tmp_path / name))
-        assert rows[name] == other, name
-    assert rows["usual"] == rows["workers"] != rows["constant"]
-    one = dataclasses.replace(
-        RUN, num_envs=8, env_block=4, rollout_steps=16, env_kwargs={"rare": 0.5}, total_steps=1024, grad_shards=None,
-        learning_rate=1e-30, run_dir=str(tmp_path / "one"),
-    )  # fmt: skip
-    train(one)
-    expected = columns_of(tmp_path / "one")
-    assert expected[0]["info/is_success"] != "nan"
-    names = ["episodes", "return_mean_100", "length_mean_100", *(n for n in expected[0] if n.startswith("info/"))]
-    assert [{name: row[name] for name in names} for row in rows["constant"]] == [
-        {name: row[name] for name in names} for row in expected
-    ]
-    assert {name: rows["usual"][0][name] for name in names} == {name: expected[0][name] for name in names}
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with TensorBoard and evaluations."""
@@ -184,35 +121,6 @@ def test_the_summary_has_the_last_means_and_names_what_is_missing(trained: Path)
     assert "reward/distance -" in text
 
 
-def test_trackers_and_evaluations_have_the_metrics(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(trained / "tensorboard"))
-    events.Reload()
-    rows = columns_of(trained)
-    for tag in ("info/is_success", "info/success", "info/reward/distance"):
-        expected = [float(row[tag]) for row in rows if row[tag] != "nan"]
-        assert [scalar.value for scalar in events.Scalars(tag)] == pytest.approx(expected)
-    last = csv_rows(trained / "eval.csv")[-1]
-    assert last["iteration"] == "10"
-    metrics = {f"eval/{name}" for name in rows[0] if name.startswith("info/")}
-    assert set(last) - set(EVALUATION_GLOSSARY) == metrics - {"eval/info/success"}, "none of the 5 episodes has success"
-    result = evaluate(trained, episodes=5, seed=RUN.seed)
-    for name, mean in result.info_means.items():
-        assert float(last[f"eval/{name}"]) == pytest.approx(mean)
-    assert last["eval/info/nothing"] == "nan"
-    monkeypatch.setattr(sys, "argv", ["evaluate", str(trained), "--episodes", "5", "--json"])
-    assert command.main() == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["info/is_success"] == result.info["info/is_success"]
-    assert content["info/is_success_mean"] == sum(content["info/is_success"]) / 5
-    assert len(content["info/far"]) == 5
-    monkeypatch.setattr(sys, "argv", ["evaluate", str(trained), "--episodes", "5"])
-    assert command.main() == 0
-    assert f"info/is_success {content['info/is_success_mean']:.3f}, " in capsys.readouterr().out
-
-
 def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None:
     plot_curves([trained], tmp_path / "curves.svg", metrics=["info/is_success", "eval/info/reward/distance"])
     assert "info/is_success" in (tmp_path / "curves.svg").read_text()
@@ -227,29 +135,6 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     verdict = verify_run(other, from_iteration=5, iterations=5)
     assert not verdict.equal
     assert "differs: info/is_success is " in verdict.text
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("environments_importable")
-def test_search_maximizes_a_metric(tmp_path: Path) -> None:
-    own = ["--objective", "info/is_success", "--trials", "2", "--rungs", "1", "--search-dir", str(tmp_path / "search")]
-    job = flags_with_values(
-        {"env": "environments:Reach", "num_envs": 4, "rollout_steps": 32, "minibatches": 2, "total_steps": 512}
-    )
-    run = [sys.executable, "-m", "shmppo.search", *own, "--", *job]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"best +trial \d: info/is_success at the end ", done.stdout)
-    with open(tmp_path / "search" / "trials.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            (run_dir,) = (tmp_path / "search" / "trials" / f"{int(row['trial']):04d}").glob("seed-1")
-            assert float(row["value"]) == pytest.approx(float(columns_of(run_dir)[-1]["info/is_success"]))
-    run[run.index("info/is_success")] = "info/far"
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert (
-        "--objective is info/far; use last, mean, info/is_success, info/success, or after -- add --info-keys"
-        in done.stderr
-    )
 
 
 def vector_of(num_envs: int, mode: str) -> SyncVectorEnv:

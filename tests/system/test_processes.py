@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from public_helpers import NO_CHECK, csv_rows, long_after, summary_of, worker_processes
+from public_helpers import NO_CHECK, csv_rows, slow_after, summary_of, worker_processes
 from rank_processes import start, wait_for_training
 
 pytestmark = pytest.mark.usefixtures("environments_importable")
@@ -135,50 +135,6 @@ def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_
     assert result.returncode == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_while_workers_start_ends_the_run_with_a_checkpoint(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "shmppo.train", "--workers", "2", "--quiet", "--run-dir", str(run_dir)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    deadline = time.monotonic() + 60
-    while not (run_dir / "run.log").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.3)  # the fork server imports
-    os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=100)
-    assert process.returncode == 0, output
-    assert (run_dir / "checkpoint.pt").is_file()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tracker", [False, True])
-def test_a_worker_that_is_killed_is_replaced(tracker: bool, tmp_path: Path) -> None:
-    """Also after multiprocessing's resource tracker was killed."""
-    learner = start_long_run(tmp_path)
-    if tracker:
-        (victim,) = (p for p in learner.children() if "resource_tracker" in " ".join(p.cmdline()))
-        victim.kill()
-    victim = next(p for p in learner.children(recursive=True) if is_worker(p))
-    victim.send_signal(signal.SIGKILL)
-    victim.wait(timeout=60)
-    deadline = time.monotonic() + 20
-    while len([p for p in learner.children(recursive=True) if is_worker(p)]) < 2:
-        assert learner.poll() is None
-        assert time.monotonic() < deadline, "not replaced"
-        time.sleep(0.05)
-    learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=60) == 0
-    assert summary_of(tmp_path / "run")["worker_restarts"] == 1
-    assert (tmp_path / "stderr").read_text() == ""
-    assert gone(learner)
-
-
 def start_long_run(tmp_path: Path, *args: str, iterations: int = 3) -> psutil.Popen:
     """A run that would take minutes. It has finished at least `iterations` iterations."""
     run_dir = tmp_path / "run"
@@ -248,7 +204,7 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert gone(learner)
 
 
-@pytest.mark.parametrize("stopped", long_after(1, [True, False]))
+@pytest.mark.parametrize("stopped", slow_after(1, [True, False]))
 def test_nothing_is_left_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
     deadline = time.monotonic() + 200
@@ -310,44 +266,6 @@ def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Pat
                 one.kill()
     process.communicate()
     assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
-
-
-@pytest.mark.long
-def test_nothing_is_written_outside_the_run_directory(run_command: Run, tmp_path: Path) -> None:
-    result = run_command(
-        "shmppo.train", "--env", "HalfCheetah-v5", "--workers", 2, "--total-steps", 128, "--run-dir", tmp_path / "run",
-        *SMALL,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    assert not list((tmp_path / "cwd").iterdir())
-    assert "settotalmass" in (tmp_path / "run" / "run.log").read_text()
-    for name in ("config.json", "metrics.csv", "summary.json", "checkpoint.pt"):
-        assert (tmp_path / "run" / name).is_file()
-
-
-@pytest.mark.long
-def test_the_keys_of_summary_config_and_evaluation_that_other_programs_read(run_command: Run, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    result = run_command("shmppo.train", "--total-steps", 1000, "--workers", 1, "--run-dir", run_dir, *SMALL)
-    assert result.returncode == 0, result.stderr
-    assert str(run_dir) in result.stdout
-    summary = summary_of(run_dir)
-    assert set(summary) >= {
-        "weights_sha256", "env_steps", "iterations", "workers", "num_envs", "wall_seconds", "steps_per_second",
-        "phase_seconds", "return_mean_100", "exact",
-    }  # fmt: skip
-    assert (summary["env_steps"], summary["iterations"]) == (1024, 8)
-    phases = summary["phase_seconds"]
-    parts = [p for p in phases if p not in ("sampling", "learning", "communication")]
-    assert sum(phases[p] for p in parts) == pytest.approx(summary["wall_seconds"])
-    config = json.loads((run_dir / "config.json").read_text())
-    assert config["config"]["hide_obs"] == [1, 3]
-    assert set(config["versions"]) >= {"torch", "gymnasium", "numpy", "mujoco", "python"}
-    result = run_command("shmppo.evaluate", run_dir, "--episodes", 3, "--seed", 1, "--json")
-    assert result.returncode == 0, result.stderr
-    assert set(json.loads(result.stdout)) >= {"return_mean", "return_std", "episodes"}
-    assert json.loads(result.stdout)["episodes"] == 3
 
 
 def test_a_bad_configuration_is_one_sentence_and_exit_code_2(run_command: Run, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_an_emulated_processor_trains_the_same_weights(processor: str, expected:
     assert first_differences(expected, run_here(str(EMULATOR), "-cpu", processor)) == {}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_planted_difference_is_named() -> None:
     cases = ("lstm", "gru")
     found = first_differences(run_here(cases=cases), run_here(cases=cases, **{PLANTED: "1"}))

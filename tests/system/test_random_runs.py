@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import worker_processes
-from helpers import long_after
+from helpers import slow_after
 from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
@@ -89,7 +89,7 @@ def numbers_of(run_dir: Path) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("case", long_after(6, range(40)))
+@pytest.mark.parametrize("case", slow_after(3, range(40)))
 def test_other_workers_a_kill_and_a_stop_change_no_number(case: int, tmp_path: Path) -> None:
     draw = random.Random(f"run {case}")
     config = draw_run(draw)

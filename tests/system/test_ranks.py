@@ -61,7 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed: Path, tmp_path: Path) -> None:
     """Seeds, minibatches, and moments are the same. So after one update the weights differ only by rounding."""
     train(dataclasses.replace(SMALL, stop_at_iteration=1, run_dir=str(tmp_path / "one")))
@@ -93,7 +93,7 @@ def test_all_ranks_end_with_the_same_weights_and_counters(undisturbed: Path) -> 
         assert float(row["allreduce_seconds"]) < float(row["wall_seconds"])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ranks_that_do_not_share_memory_compute_the_same(undisturbed: Path, tmp_path: Path) -> None:
     """Without torchrun, ranks do not know that they are on one machine. They use torch.distributed for all data."""
     command = [sys.executable, "-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), *map(str, STEPS)]
@@ -109,7 +109,7 @@ def test_ranks_that_do_not_share_memory_compute_the_same(undisturbed: Path, tmp_
     assert summary_of(tmp_path / "run")["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undisturbed: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(undisturbed, run_dir)
@@ -129,41 +129,12 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
         assert [int(row["iteration"]) for row in csv_rows(path / "metrics.csv")] == list(range(1, 9))
 
 
-SAVES_AND_IS_KILLED = """
-import os, signal, sys
-from shmppo import train
-from shmppo.config.flags import parse_start
-
-def callback(row, run):
-    if row["iteration"] in (5, 6):
-        run.save(f"at-{row['iteration']:.0f}")
-    if row["iteration"] == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-train(parse_start(sys.argv[1:])[0], callback=callback)
-"""
-
-
-@pytest.mark.long
-def test_checkpoints_of_a_callback_do_not_replace_those_of_all_ranks(undisturbed: Path, tmp_path: Path) -> None:
-    run_dir, script = tmp_path / "run", tmp_path / "saves.py"
-    script.write_text(SAVES_AND_IS_KILLED)
-    process = start(run_dir, *STEPS, "--checkpoint-every", 4, program=(str(script),))
-    output = output_of(process)
-    assert process.returncode == 1, output
-    assert [iteration_of(run_dir / f"checkpoint-at-{i}.pt") for i in (5, 6)] == [5, 6]
-    process = start(run_dir, "--resume", run_dir)
-    output = output_of(process)
-    assert process.returncode == 0, output
-    assert summary_of(run_dir)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
-
-
 def test_a_run_of_two_ranks_cannot_be_resumed_by_one(undisturbed: Path) -> None:
     with pytest.raises(ConfigError, match="was started with 2 ranks, not 1; start as many again"):
         resume(undisturbed, total_steps=2048)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8, "--workers", 1)
@@ -177,7 +148,7 @@ def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> 
     assert not psutil.wait_procs(everyone, timeout=60)[1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -> None:
     """Environment 0 of rank 1 raises at its 40th step. The error of rank 0 contains the reason."""
     run_dir = tmp_path / "run"
@@ -189,28 +160,6 @@ def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -
     )
     assert (run_dir / "rank-1" / "failed_episode.json").is_file()
     assert not (run_dir / "failed_episode.json").exists()
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="threads are named in /proc")
-def test_the_threads_of_a_process_group_end_with_the_run(tmp_path: Path) -> None:
-    """A thread that is still alive when the interpreter exits sometimes aborts the process."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from pathlib import Path\n"
-        "from shmppo.train import main\n"
-        "if __name__ == '__main__':\n"
-        "    main()\n"
-        "    print('threads', [p.read_text() for p in Path('/proc/self/task').glob('*/comm')])\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
-    flags = ["--env", "CartPole-v1", *FLAGS.split(), *map(str, STEPS), "--run-dir", str(tmp_path / "run")]
-    result = subprocess.run(
-        [*command, str(script), *flags], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("threads") == 2
-    assert "gloo" not in result.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -242,7 +191,7 @@ def test_ranks_that_torchrun_restarts_resume_the_run(undisturbed: Path, tmp_path
     assert summary_of(run_dir)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_different_configurations_are_refused_in_one_sentence(tmp_path: Path) -> None:
     port, processes = free_port(), []
     for rank in (0, 1):

@@ -8,17 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from cases import LAST, assert_same_numbers, configuration, undisturbed
 from conftest import summary_of
-from helpers import Saboteur, long_after
-from public_helpers import csv_rows
+from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
@@ -26,76 +23,42 @@ from shmppo.errors import ConfigError, WorkerError
 from shmppo.parallel.mailbox import StepOptimizer
 from shmppo.runs.trainer import resume, train
 from shmppo.sampling.worker_pool import WorkerPool
-from shmppo.sampling.worker_process import WorkerProcess
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
-from shmppo.storage.checkpoint_file import write_checkpoint
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
     grad_shards=2, workers=2, quiet=True, total_steps=6 * 32 * 10, seq_len=8,
 )  # fmt: skip
-Undisturbed = Callable[[str], str]
-CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
-CASES = {
-    "cartpole-sharded": dataclasses.replace(BASE, learning="sharded"),
-    "pendulum-gru": dataclasses.replace(BASE, env="Pendulum-v1", hide_obs=(2,), core="gru", kernel="torch"),
-    "cartpole-teacher": dataclasses.replace(BASE, objective="distill", teacher=str(CARTPOLE)),
-    "cartpole-central": dataclasses.replace(BASE, learning="central"),
-    "pendulum-beta": dataclasses.replace(BASE, env="Pendulum-v1", distribution="beta"),
-    "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5"),
-    "auxiliary": dataclasses.replace(BASE, hide_obs=(1, 3), auxiliary="networks:Predict", learning="sharded"),
-}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """The hash of the weights of a case without a disturbance. A case is trained when a test needs it."""
-    root = tmp_path_factory.mktemp("undisturbed")
-
-    @cache
-    def weights(case: str) -> str:
-        config = dataclasses.replace(CASES[case], workers=0, learning="auto", run_dir=str(root / case))
-        return str(train(config)["weights_sha256"])
-
-    return weights
-
-
-@pytest.mark.parametrize("delay", long_after(1, [0.003, 0.0]))
-@pytest.mark.parametrize("at_round", [1, 2, 7, 8, 12])
-def test_a_killed_worker_changes_no_bit(
-    at_round: int, delay: float, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # Sharded: round 1 is the first COLLECT, 2 … 5 are its update's minibatches, and so on.
-    saboteur = Saboteur(monkeypatch, at_round=at_round, number=signal.SIGKILL, delay=delay)
-    summary = train(dataclasses.replace(CASES["cartpole-sharded"], run_dir=str(tmp_path / "run")))
-    assert saboteur.hit
-    assert summary["worker_restarts"] == 1
-    assert summary["exact"]
-    assert summary["weights_sha256"] == undisturbed("cartpole-sharded")
+def sharded(run_dir: Path, **changes: Any) -> TrainConfig:
+    """The default case, whose workers compute gradients, too."""
+    return configuration("lstm", run_dir, learning="sharded", stop_at_iteration=LAST, **changes)
 
 
 @pytest.mark.parametrize(
-    "case", ["cartpole-central", "cartpole-teacher", "halfcheetah", "pendulum-gru", "pendulum-beta", "auxiliary"]
+    ("at_round", "delay"), [(1, 0.01), (2, 0.0), (7, 0.003), pytest.param(12, 0.0, marks=pytest.mark.slow)]
 )
-def test_a_killed_worker_changes_no_bit_in_other_environments_and_learning_modes(
-    case: str, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_worker_that_is_killed_in_any_phase_changes_no_bit(
+    at_round: int, delay: float, shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    Saboteur(monkeypatch, at_round=6, number=signal.SIGSEGV, delay=0.002)
-    summary = train(dataclasses.replace(CASES[case], run_dir=str(tmp_path / "run")))
-    assert summary["worker_restarts"] == 1
-    assert summary["weights_sha256"] == undisturbed(case)
+    """Round 1 is the first COLLECT, 2 … 5 are its update's minibatches, and so on."""
+    saboteur = Saboteur(monkeypatch, at_round=at_round, number=signal.SIGKILL, delay=delay)
+    summary = train(sharded(tmp_path / "run"))
+    assert saboteur.hit
+    assert (summary["worker_restarts"], summary["exact"]) == (1, True)
+    assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
 
 
 def test_a_stalled_worker_is_replaced_and_killed_so_that_it_cannot_write_again(
-    undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     saboteur = Saboteur(monkeypatch, at_round=6, number=signal.SIGSTOP, delay=0.0)
-    config = dataclasses.replace(CASES["cartpole-sharded"], worker_timeout=2.0, run_dir=str(tmp_path / "run"))
-    summary = train(config)
+    summary = train(sharded(tmp_path / "run", worker_timeout=1.0))
     with pytest.raises(ProcessLookupError):
         os.kill(saboteur.hit, 0)
     assert summary["worker_restarts"] == 1
-    assert summary["weights_sha256"] == undisturbed("cartpole-sharded")
+    assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +77,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Mon
 
 
 def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resumed(
-    undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The step of its part cannot be repeated."""
     original, steps = WorkerPool._send, 0
@@ -134,36 +97,19 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
     with monkeypatch.context() as patched:
         patched.setattr(WorkerPool, "_send", kill)
         with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
-            train(dataclasses.replace(CASES["cartpole-sharded"], run_dir=str(tmp_path / "run")))
+            train(sharded(tmp_path / "run"))
     assert summary_of(tmp_path / "run")["weights_sha256"] is None
-    assert resume(tmp_path / "run")["weights_sha256"] == undisturbed("cartpole-sharded")
+    resume(tmp_path / "run", stop_at_iteration=LAST)
+    assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
 
 
-@pytest.mark.parametrize("case", long_after(3, CASES))
-@pytest.mark.parametrize(
-    ("stop", "workers"), [(5, 3), *(pytest.param(*v, marks=pytest.mark.long) for v in [(1, 0), (9, 1)])]
-)
-def test_stop_and_resume_changes_no_bit(
-    case: str, stop: int, workers: int, undisturbed: Undisturbed, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    first = train(dataclasses.replace(CASES[case], stop_at_iteration=stop, run_dir=str(run_dir)))
-    assert (first["iterations"], first["stop_reason"]) == (stop, "finished")
-    summary = resume(run_dir, workers=workers, learning="auto")
-    assert summary["iterations"] == 10
-    assert summary["exact"]
-    assert summary["weights_sha256"] == undisturbed(case)
-    assert [int(row["iteration"]) for row in csv_rows(run_dir / "metrics.csv")] == list(range(1, 11))
-
-
-def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(shared_directory: Path, tmp_path: Path) -> None:
     """As after a SIGKILL between two checkpoints: the lost iterations are repeated, and their rows written again."""
     run_dir = tmp_path / "run"
-    train(dataclasses.replace(CASES["cartpole-central"], stop_at_iteration=9, checkpoint_every=4, run_dir=str(run_dir)))
-    os.replace(run_dir / BEFORE, run_dir / NAME)  # iteration 8; the rows go up to 9
-    summary = resume(run_dir)
-    assert summary["weights_sha256"] == undisturbed("cartpole-central")
-    assert [int(row["iteration"]) for row in csv_rows(run_dir / "metrics.csv")] == list(range(1, 11))
+    train(configuration("lstm", run_dir, workers=0, stop_at_iteration=4, checkpoint_every=3))
+    os.replace(run_dir / BEFORE, run_dir / NAME)  # iteration 3; the rows go up to 4
+    resume(run_dir, stop_at_iteration=LAST)
+    assert_same_numbers(run_dir, undisturbed("lstm", shared_directory))
 
 
 def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -179,19 +125,7 @@ def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
         resume(run_dir)
 
 
-def test_more_steps_than_the_annealing_need_anneal_steps(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, workers=0, total_steps=192 * 4, run_dir=str(tmp_path / "run"))
-    train(config)
-    with pytest.raises(ConfigError, match=r"is 0 after 768 steps; to learn from more steps, add --anneal-steps 1152"):
-        resume(tmp_path / "run", total_steps=192 * 6)
-    longer = resume(tmp_path / "run", total_steps=192 * 6, anneal_steps=192 * 4)
-    straight = dataclasses.replace(
-        config, total_steps=192 * 6, anneal_steps=192 * 4, run_dir=str(tmp_path / "straight")
-    )
-    assert longer["weights_sha256"] == train(straight)["weights_sha256"]
-
-
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(
         BASE,
@@ -207,23 +141,6 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
         tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3
     )  # 64 steps to replay take 6.4 s
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
-
-
-def test_workers_that_have_started_end_if_another_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    started: list[int] = []
-    original = WorkerPool._start
-
-    def second_fails(pool: WorkerPool, index: int) -> WorkerProcess:
-        if index == 1:
-            raise OSError("no more processes")
-        worker = original(pool, index)
-        started.append(worker.process.pid)
-        return worker
-
-    monkeypatch.setattr(WorkerPool, "_start", second_fails)
-    with pytest.raises(OSError, match="no more processes"):
-        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
-    assert [psutil.pid_exists(pid) for pid in started] == [False]
 
 
 def test_an_environment_that_cannot_be_replayed_makes_the_run_inexact_permanently(
@@ -261,17 +178,6 @@ def test_other_vector_instructions_make_a_resumed_run_inexact_if_torch_computes(
     assert after.endswith("DEFAULT)")
     assert before.split(", ")[:2] == after.split(", ")[:2]  # the name, family, and model
     assert resume(tmp_path / "native", stop_at_iteration=2)["exact"]
-
-
-def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return os.mkdir, (str(tmp_path / "executed"),)
-
-    write_checkpoint(tmp_path / NAME, {"evil": Evil()})
-    with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
-        load_selected_checkpoint(tmp_path)
-    assert not (tmp_path / "executed").exists()
 
 
 def test_a_run_in_another_thread_does_not_change_signal_handlers(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from public_helpers import long_after, refused, summary_of
+from public_helpers import refused, slow_after, summary_of
 
 from shmppo import ConfigError, TrainConfig, resume, train
 
@@ -42,7 +42,7 @@ def running(tmp_path: Path) -> Iterator[psutil.Popen]:
             process.kill()
 
 
-@pytest.mark.parametrize("kill", long_after(1, [True, False]))
+@pytest.mark.parametrize("kill", slow_after(1, [True, False]))
 def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: bool, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     before = (run_dir / "metrics.csv").read_text()
@@ -59,7 +59,7 @@ def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: boo
     assert resume(run_dir, stop_at_iteration=iterations + 1)["iterations"] == iterations + 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_runs_that_start_in_the_same_second_get_directories_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,16 +73,6 @@ def test_runs_that_start_in_the_same_second_get_directories_of_their_own(
     directories = sorted((tmp_path / "runs").iterdir())
     assert len(directories) == 3
     assert len({summary_of(path)["weights_sha256"] for path in directories}) == 1
-
-
-@pytest.mark.long
-def test_a_directory_without_a_run_is_used_by_one_of_two_runs(tmp_path: Path) -> None:
-    run_dir = str(tmp_path / "run")
-    command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--stop-at-iteration", "1", "--run-dir", run_dir]
-    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [run.communicate(timeout=200)[1] for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 2]
-    assert any("is in use by the run" in error or "holds a run already" in error for error in errors)
 
 
 def test_a_directory_is_unlocked_after_an_error(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 from environments import Counter
-from public_helpers import exit_code, long_after, refused
+from public_helpers import exit_code, refused, slow_after
 
 import shmppo.evaluate
 import shmppo.export
 import shmppo.replay
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
-from shmppo.config.trust import resume_command
 from shmppo.train import main as train_main
 
 MODULE = """
@@ -103,7 +102,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", long_after(4, USES))
+@pytest.mark.parametrize("use", USES)
 def test_a_run_imports_only_code_that_is_trusted(use: str, own: Path, marker: Path) -> None:
     with refused(r"names code to import: --env own_counter:Own; .* add --trust own_counter"):
         USES[use](own)
@@ -125,7 +124,7 @@ COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", long_after(4, COMMANDS))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_refuses_code_that_is_not_trusted_in_one_line(
     name: str, own: Path, marker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,16 +136,6 @@ def test_a_command_refuses_code_that_is_not_trusted_in_one_line(
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert "add --trust own_counter " in lines[0]
-
-
-def test_the_next_commands_of_a_run_name_its_module(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from shmppo.loggers.summary import summary_text
-
-    config = dataclasses.replace(OWN, run_dir=str(own))
-    text = summary_text(config, json.loads((own / "summary.json").read_text()), own)
-    assert len(re.findall(r"--resume \S+ --trust own_counter", text)) == 1
-    assert len(re.findall(r"evaluate \S+ --trust own_counter", text)) == 1
-    assert resume_command(own).endswith(f"--resume {own} --trust own_counter")
 
 
 def test_an_edited_checkpoint_imports_nothing(own: Path, marker: Path) -> None:
@@ -163,23 +152,6 @@ def test_an_edited_checkpoint_imports_nothing(own: Path, marker: Path) -> None:
     with pytest.raises(ConfigError, match="--env os:system is neither a class nor a Python function, but a builtin"):
         load_policy(own, trust=["os"])
     assert not marker.exists()
-
-
-def test_a_restarted_run_trusts_the_module_of_its_teacher(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = dataclasses.replace(OWN, env="environments:Counter", teacher=str(own), run_dir=str(tmp_path / "student"))
-    assert train(config, trust="own_counter")["iterations"] == 1
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert train(dataclasses.replace(config, stop_at_iteration=2), trust="own_counter")["iterations"] == 2
-    assert resume_command(tmp_path / "student").endswith("student --trust own_counter")
-
-
-def test_a_run_without_code_of_its_own_needs_no_trust(tmp_path: Path) -> None:
-    wrappers = ("TimeLimit(max_episode_steps=5)", "shmppo.envs.wrappers:RepeatAction(steps=1)")
-    config = dataclasses.replace(OWN, env="CartPole-v1", wrappers=wrappers)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert evaluate(tmp_path / "run").lengths == [5]
 
 
 def test_a_checkpoint_cannot_contain_code(tmp_path: Path) -> None:
@@ -270,7 +242,7 @@ def test_a_network_is_made_by_a_class_or_function(name: str, tmp_path: Path) -> 
         train(config)
 
 
-@pytest.mark.parametrize("workers", long_after(1, [0, 2]))
+@pytest.mark.parametrize("workers", slow_after(1, [0, 2]))
 @pytest.mark.parametrize("when", ["step", "reset"])
 def test_an_environment_that_exits_ends_the_run_with_an_error(
     when: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -284,20 +256,6 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(
     error = capsys.readouterr().err.splitlines()[-1]
     assert re.search(rf"{when}.* raised SystemExit\(0\)", error), f"the message is: {error}"
     assert (tmp_path / "run" / "failed_episode.json").exists()
-
-
-def test_a_network_that_exits_ends_the_command_with_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = f"--network test_security:exiting_network --workers 0 --quiet --run-dir {tmp_path / 'run'}"
-    assert exit_code(train_main, words.split(), monkeypatch) == 1
-    assert capsys.readouterr().err == (
-        "error: the environment, network, or callback called sys.exit(0); remove this call\n"
-    )
-
-
-def exiting_network(*_: object) -> None:
-    sys.exit(0)
 
 
 class Exits(Counter):

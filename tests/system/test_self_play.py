@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,18 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agent_environments import Nim
-from conftest import TESTS, sampled
-from helpers import Saboteur, assert_refused, long_after
-from public_helpers import csv_rows
+from conftest import sampled
+from helpers import assert_refused
+from public_helpers import csv_rows, exit_code
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.evaluate import EvaluateConfig, _round_robin
+from shmppo.evaluate import EvaluateConfig, _round_robin, main
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.opponents import PolicyOpponent, load_opponent
+from shmppo.policies.opponents import load_opponent
 from shmppo.policies.policy import load_trained
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
@@ -52,22 +47,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def rows_of(summary: dict[str, Any]) -> list[dict[str, str]]:
     return csv_rows(Path(summary["run_dir"]) / "metrics.csv")
-
-
-@pytest.mark.parametrize("workers", long_after(1, [3, 1, 6]))
-def test_the_number_of_workers_changes_no_bit(workers: int, run: dict[str, Any], tmp_path: Path) -> None:
-    summary = train(dataclasses.replace(BASE, workers=workers, run_dir=str(tmp_path / "run")))
-    assert summary["exact"]
-    assert summary["weights_sha256"] == run["weights_sha256"]
-    assert [row["elo"] for row in rows_of(summary)] == [row["elo"] for row in rows_of(run)]
-
-
-def test_a_killed_worker_changes_no_bit(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    saboteur = Saboteur(monkeypatch, at_round=12, number=signal.SIGKILL, delay=0.0)
-    summary = train(dataclasses.replace(BASE, learning="sharded", run_dir=str(tmp_path / "run")))
-    assert saboteur.hit
-    assert summary["worker_restarts"] == 1
-    assert summary["weights_sha256"] == run["weights_sha256"]
 
 
 def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path) -> None:
@@ -222,18 +201,6 @@ def test_only_steps_of_the_policy_are_trained_and_seats_change(run: dict[str, An
     envs.close()
 
 
-def test_the_result_of_a_game_belongs_to_the_slot_of_its_environment() -> None:
-    config = dataclasses.replace(RESOLVED, workers=0)
-    envs = AgentsVectorEnv(config, inspect_task(config), 0, config.rows)
-    envs.reset_all(0)
-    games = set()
-    for _ in range(20):
-        envs.step([0] * config.rows, np.zeros(config.rows), *np.zeros((2, config.rows), bool))
-        games |= {(end.i // 2, *(name for name in end.info if "win/" in name)) for end in envs.finished}
-    assert games == {(e, f"info/win/{e % 4}") for e in range(6)}
-    envs.close()
-
-
 def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
     directory = run["run_dir"]
     perfect = evaluate(directory, opponent="agent_environments:play_perfectly", episodes=40, trust=TRUST)
@@ -287,41 +254,6 @@ def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_
             evaluate(directory, opponent=opponent, episodes=1, trust=TRUST)
 
 
-def test_an_opponent_plays_in_the_environment_with_the_arguments_of_the_evaluation(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="agent_environments:Crowd", action_masks=False, self_play=None, workers=0)
-    run = train(dataclasses.replace(config, total_steps=1, run_dir=str(tmp_path / "run")))["run_dir"]
-    result = evaluate(run, opponent=run, seat="walker_1", env_kwargs={"count": 2}, episodes=2, trust=TRUST)
-    assert "info/return/walker_1" in result.info
-    assert "info/return/walker_2" not in result.info
-
-
-@pytest.mark.parametrize(("self_play", "count", "opponent"), [(None, 2, "random"), ((), 4, None), ((), 4, "random")])
-def test_an_evaluation_needs_no_sequences_for_minibatches(
-    self_play: tuple[str, ...] | None, count: int, opponent: str | None, tmp_path: Path
-) -> None:
-    """The policy acts less often against opponents, and still less often beside more agents."""
-    config = dataclasses.replace(BASE, env="agent_environments:Crowd", env_kwargs={"count": 2}, action_masks=False)
-    config = dataclasses.replace(config, self_play=self_play, minibatches=12 if self_play is None else 6, workers=0)
-    run = train(dataclasses.replace(config, num_envs=3, grad_shards=1, total_steps=1, run_dir=str(tmp_path / "run")))[
-        "run_dir"
-    ]
-    assert evaluate(run, opponent=opponent, env_kwargs={"count": count}, episodes=2, trust=TRUST).episodes
-
-
-def test_the_state_of_an_opponent_advances_only_in_its_turns(run: dict[str, Any]) -> None:
-    trained = load_trained(Path(run["run_dir"]), trust=TRUST)
-    envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
-    envs.reset_all(0)
-    opponent = PolicyOpponent(trained, stochastic=False)
-    opponent.begin(envs, seed=1)
-    with torch.inference_mode():
-        assert len(opponent.act([0, 5])) == 2
-    assert np.flatnonzero(opponent._actor.states.any(axis=1)).tolist() == [0, 5]
-    opponent.end(5)
-    assert np.flatnonzero(opponent._actor.states.any(axis=1)).tolist() == [0]
-    envs.close()
-
-
 def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tmp_path: Path) -> None:
     changes = {"eval_every": 1, "eval_opponent": "boards:typo"}
     assert_refused(BASE, changes, "^--eval-opponent boards:typo: there is no module boards", tmp_path)
@@ -331,13 +263,15 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
             train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
 
 
-def test_a_round_robin(run: dict[str, Any], tmp_path: Path) -> None:
+def test_a_round_robin(
+    run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = train(dataclasses.replace(BASE, seed=2, run_dir=str(tmp_path / "other"), total_steps=192))
     arguments = [run["run_dir"], other["run_dir"], "--round-robin", "--episodes", "40", "--trust", "agent_environments"]
-    command = [sys.executable, "-m", "shmppo.evaluate", *arguments]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=200, check=False)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 3, done.stderr
+    capsys.readouterr()
+    assert exit_code(main, arguments, monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
     assert sum(float(line.split()[-1]) for line in lines[1:]) == pytest.approx(100, abs=0.2)
 
 
@@ -357,46 +291,6 @@ def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as
     assert scores(0, 1, 2) == scores(2, 0, 1)
 
 
-def test_an_environment_may_change_the_directory_of_relative_paths(
-    run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("one", "two"):
-        shutil.copytree(run["run_dir"], tmp_path / name)
-
-    def initialize(env: Nim, *arguments: Any, original: Any = Nim.__init__, **named: Any) -> None:
-        os.chdir(TESTS)
-        original(env, *arguments, **named)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Nim, "__init__", initialize)
-    assert evaluate("one", opponent="two", episodes=1, trust=TRUST).episodes
-    os.chdir(tmp_path)
-    options = EvaluateConfig(run_dir=(Path("one"), Path("two")), round_robin=True, trust=TRUST)
-    lines = _round_robin(options, {"episodes": 1, "trust": TRUST}).splitlines()
-    assert [line.split()[1] for line in lines[1:]] == ["one", "two"]
-
-
-def test_a_round_robin_needs_a_game_of_two(tmp_path: Path) -> None:
-    """With three agents, the one against two others wins less often than a half, also if all have the same policy."""
-    config = TrainConfig(env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2)
-    config = dataclasses.replace(config, hidden_size=8, workers=0, quiet=True, total_steps=1)
-    run = Path(train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["run_dir"])
-    options, steps = EvaluateConfig(run_dir=(run, run), round_robin=True, trust=TRUST), []
-    arguments = {"episodes": 1, "trust": TRUST, "progress": lambda ended, step: steps.append(step)}
-    with pytest.raises(ConfigError, match="--round-robin needs a game of 2 agents, not 3; use --opponent"):
-        _round_robin(options, arguments)
-    assert not steps
-
-
-def test_the_share_of_the_latest_opponents_is_rounded_up(tmp_path: Path) -> None:
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=4, opponent_latest=0.3, opponent_every=1)
-    buffers, _, _ = sampled(config)
-    pool = OpponentPool(config, buffers, tmp_path)
-    for iteration in range(2):
-        pool.fill(iteration)
-    assert pool.state()["chosen"] == [1, 1, 0, 0]
-
-
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_an_opponent_samples_its_actions_if_the_policy_does(stochastic: bool, run: dict[str, Any]) -> None:
     trained = load_trained(Path(run["run_dir"]), trust=TRUST)
@@ -409,9 +303,3 @@ def test_an_opponent_samples_its_actions_if_the_policy_does(stochastic: bool, ru
             played.add(tuple(opponent.act(range(trained.config.rows))))
     assert (len(played) > 1) == stochastic
     envs.close()
-
-
-def test_without_an_opponent_the_policy_plays_all_agents(run: dict[str, Any]) -> None:
-    result = evaluate(run["run_dir"], episodes=9, trust=TRUST)
-    assert result.returns == [0.0] * 9, "the sum over both agents"
-    assert set(result.info) == {"info/return/one", "info/return/two"}

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
-from faulty_environments import FailsSometimes
 from public_helpers import exit_code, raises
 
-from shmppo import TrainConfig, resume, train
-from shmppo.envs.sync_vector_env import GymnasiumHandle
+from shmppo import TrainConfig, train
 from shmppo.policies.evaluation import evaluate
 from shmppo.train import main
 
@@ -41,37 +38,6 @@ def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_pa
         train(config)
     config = dataclasses.replace(config, skip_bad_episodes=True, run_dir=str(tmp_path / "skipping"))
     assert train(config)["iterations"] == 4
-
-
-def test_a_resume_continues_the_count_of_failed_episodes_and_the_seconds(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        BASE, env="faulty_environments:FailsSometimes", env_kwargs={"how": "raise"}, skip_bad_episodes=True
-    )
-    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
-    stopped = train(dataclasses.replace(config, stop_at_iteration=3, run_dir=str(tmp_path / "run")))
-    resumed = resume(tmp_path / "run")
-    assert 0 < stopped["failed_episodes"] < resumed["failed_episodes"] == whole["failed_episodes"]
-    assert resumed["wall_seconds"] > stopped["wall_seconds"]
-    for phase, seconds in stopped["phase_seconds"].items():
-        assert resumed["phase_seconds"][phase] >= seconds, phase
-
-
-def test_an_environment_that_fails_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    closed: list[Any] = []
-    make = GymnasiumHandle.make
-    monkeypatch.setattr(GymnasiumHandle, "make", lambda handle: made.append(handle) or make(handle))
-    monkeypatch.setattr(FailsSometimes, "close", lambda env: closed.append(env))
-    config = dataclasses.replace(
-        BASE,
-        env="faulty_environments:FailsSometimes",
-        env_kwargs={"how": "raise"},
-        skip_bad_episodes=True,
-        run_dir=str(tmp_path / "run"),
-    )
-    train(config)
-    assert len(made) > 4
-    assert len(closed) >= len(made)
 
 
 def test_an_evaluation_skips_no_episode_of_a_run_that_did(tmp_path: Path) -> None:

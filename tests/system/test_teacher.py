@@ -78,17 +78,7 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
     collector.close()
 
 
-def test_a_student_with_the_weights_of_its_teacher_has_no_kl_to_it(tmp_path: Path) -> None:
-    config = TrainConfig(
-        env="CartPole-v1", teacher=str(CARTPOLE), init_from=str(CARTPOLE), epochs=1, minibatches=1, workers=0,
-        quiet=True, stop_at_iteration=1, run_dir=str(tmp_path / "run"),
-    )  # fmt: skip
-    train(config)
-    ((kl, coefficient),) = rows_of(tmp_path / "run", "teacher_kl", "teacher_coef")
-    assert abs(kl) < 1e-6
-    assert coefficient == 1.0
-
-
+@pytest.mark.slow
 def test_a_distilled_student_without_velocities_balances_the_pole(tmp_path: Path) -> None:
     config = TrainConfig(
         env="CartPole-v1", wrappers=(SPLIT,), separate_critic="all", actor_obs=("positions",),
@@ -151,7 +141,7 @@ def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path:
         resume(run_dir, total_steps=4 * 32 * 5, anneal_steps=4 * 32 * 5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_rank_has_the_teacher(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--total-steps", 512, "--teacher", CARTPOLE)
     output = output_of(process)

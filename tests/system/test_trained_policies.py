@@ -85,6 +85,7 @@ def test_the_policy_for_tictactoe_never_loses(seat: int, monkeypatch: pytest.Mon
     assert decisions == (199, 413)[seat]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in SHORT else pytest.mark.slow) for name in POLICIES]
 )

@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return trained
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])
 @pytest.mark.parametrize("case", CASES)
 def test_an_exported_policy_agrees_with_the_policy_over_an_episode(case: str, format: str, runs: Runs) -> None:
@@ -116,6 +116,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", INPUTS)
 def test_the_inputs_of_an_exported_file_have_the_names_of_the_environment(case: str, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
@@ -150,40 +151,6 @@ def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.S
     given = [np.concatenate([np.ravel(part) for part in action]) for action in parts]
     tensor = distribution.best_action(params)
     np.testing.assert_allclose(tensor.reshape(5, -1).numpy(), np.stack(given), atol=1e-6)
-
-
-@pytest.mark.long
-def test_an_exported_policy_accepts_any_batch_size_and_contains_metadata(runs: Runs, tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxscript")
-    path = export(runs("cartpole-lstm"), out=tmp_path / "a.onnx")
-    step = onnx_step(path)
-    rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    states = np.zeros((5, 32), np.float32)
-    together = step(rows, states)
-    for i in range(5):
-        for one, all_rows in zip(step(rows[i : i + 1], states[:1]), together, strict=True):
-            np.testing.assert_allclose(one[0], all_rows[i], atol=1e-6)
-    model = onnx.load(path)
-    facts = {entry.key: entry.value for entry in model.metadata_props}
-    known = {"env": "CartPole-v1", "iteration": 4, "state_size": 32, "inputs": ["obs", "state"]}
-    assert json.loads(facts["shmppo"]) == known
-    assert [one.name for one in model.graph.output] == ["action", "params", "value", "next_state"]
-
-
-def test_the_checkpoint_can_be_chosen(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {}
-    for checkpoint in ("last", "4", "checkpoint-1.pt"):
-        files[checkpoint] = tmp_path / f"{checkpoint}.pt"
-        flags = ["--checkpoint", checkpoint, "--format", "torchscript", "--out", str(files[checkpoint])]
-        monkeypatch.setattr(sys, "argv", ["export", str(runs("cartpole-none")), *flags])
-        assert main() == 0
-    obs = np.ones((1, 4), np.float32)
-    last, fourth, first = (torchscript_step(file)(obs) for file in files.values())
-    assert all((one == other).all() for one, other in zip(last, fourth, strict=True))
-    assert (last[1] != first[1]).any()
-    with pytest.raises(ConfigError, match="no checkpoint of iteration 9"):
-        export(runs("cartpole-none"), checkpoint=9, format="torchscript")
 
 
 def test_a_network_that_cannot_be_exported_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shmppo import load_policy
-from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
@@ -74,21 +74,3 @@ def test_what_cannot_be_done_with_an_exported_policy_is_refused(run_dir: Path, t
     assert len((policy / "metrics.csv").read_text().splitlines()) == 1 + load_policy(policy).iteration
     assert json.loads((policy / "summary.json").read_text())["iterations"] == load_policy(policy).iteration
     assert json.loads((policy / "config.json").read_text())["config"]["run_dir"] is None
-
-
-def test_a_policy_is_as_exact_as_its_checkpoint_also_before_the_run_has_a_new_summary(run_dir: Path) -> None:
-    assert json.loads((export_policy(run_dir, out=run_dir / "before") / "summary.json").read_text())["exact"]
-
-    def watch(row: dict[str, float]) -> bool:
-        export_policy(run_dir)
-        return True
-
-    resume(run_dir, total_steps=4 * 32 * 10, anneal_steps=4 * 32 * 10, callback=watch)
-    policy = json.loads((run_dir / "policy" / "summary.json").read_text())
-    assert (policy["exact"], len(policy["inexact_reasons"])) == (False, 1)
-
-
-def test_the_configuration_of_an_exported_policy_stops_at_no_iteration(tmp_path: Path) -> None:
-    train(dataclasses.replace(CONFIG, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
-    config = load_config(export_policy(tmp_path / "run"))
-    assert (config.stop_at_iteration, config.run_dir) == (None, None)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +20,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.learner import Learner
-from shmppo.runs.session import Session
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.trainer import train
 from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
@@ -83,17 +80,6 @@ def test_a_run_is_reproduced_from_its_start_and_only_weights_are_compared_withou
     )
 
 
-def test_a_run_whose_source_was_trained_further_is_not_executed_again(trained: Path, tmp_path: Path) -> None:
-    source = shutil.copytree(trained, tmp_path / "source")
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, init_from=str(source), run_dir=str(run_dir)))
-    assert verify_run(run_dir, from_iteration=0, iterations=1).equal
-    resume(source, total_steps=4 * 16 * 7, anneal_steps=4 * 16 * 7)
-    with pytest.raises(ConfigError, match=r"--init-from \S+source has other weights than when \S+run began; restore"):
-        verify_run(run_dir, from_iteration=0, iterations=1)
-    assert verify_run(run_dir, from_iteration=2, iterations=1).equal
-
-
 def test_demonstrations_that_have_changed_are_named(tmp_path: Path) -> None:
     file, run_dir = tmp_path / "a.npz", tmp_path / "run"
     config = clone_of_recording(BASE, file)
@@ -104,59 +90,6 @@ def test_demonstrations_that_have_changed_are_named(tmp_path: Path) -> None:
     for first in (0, 3):
         with pytest.raises(ConfigError, match=r"^--demonstrations \S+a\.npz has changed since \S+run was trained; "):
             verify_run(run_dir, from_iteration=first)
-
-
-def test_demonstrations_that_have_moved_are_named_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, moved = tmp_path / "a.npz", tmp_path / "b.npz"
-    config = clone_of_recording(BASE, file)
-    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
-    for name in ("run", "other"):
-        train(dataclasses.replace(config, stop_at_iteration=2, run_dir=str(tmp_path / name)))
-    file.rename(moved)
-    with pytest.raises(ConfigError, match=r"a\.npz cannot be read"):
-        resume(tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    summary = resume(tmp_path / "run", demonstrations="b.npz")
-    assert (summary["exact"], summary["weights_sha256"]) == (True, whole["weights_sha256"])
-    monkeypatch.chdir("/")
-    assert verify_run(tmp_path / "run").equal
-    clone_of_recording(dataclasses.replace(BASE, seed=2), moved)
-    summary = resume(tmp_path / "other", demonstrations=str(moved))
-    (reason,) = summary["inexact_reasons"]
-    assert reason == "an episode could not be continued, because --demonstrations has other content"
-    assert not summary["exact"]
-
-
-def test_a_run_that_was_made_longer_is_reproduced_after_that(tmp_path: Path) -> None:
-    """The checkpoint of iteration 2 still has the first configuration, which ends before the iterations to verify."""
-    run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, total_steps=4 * 16 * 4, stop_at_iteration=3, run_dir=str(run_dir)))
-    resume(run_dir, total_steps=BASE.total_steps, anneal_steps=BASE.total_steps)
-    assert verify_run(run_dir, from_iteration=4).equal
-    verdict = verify_run(run_dir, from_iteration=2)
-    assert "iteration 3 differs" in verdict.text
-    assert "not exact: resumed at iteration 3 with --anneal-steps 384, but the iterations before" in verdict.text
-
-
-def test_a_signal_ends_the_execution_without_a_verdict(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Session.after_iteration
-
-    def after_iteration(session: Session, *arguments: Any) -> None:
-        original(session, *arguments)
-        if session.state.iteration == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Session, "after_iteration", after_iteration)
-    with pytest.raises(KeyboardInterrupt):
-        verify_run(trained, from_iteration=0, iterations=3)
-
-
-@pytest.mark.long
-def test_a_run_is_reproduced_with_workers(trained: Path, tmp_path: Path) -> None:
-    assert verify_run(trained, from_iteration=1, workers=2).equal
-    train(dataclasses.replace(BASE, workers=2, run_dir=str(tmp_path / "workers")))
-    assert verify_run(tmp_path / "workers", from_iteration=3).equal
-    assert compare_runs((trained, tmp_path / "workers")).equal
 
 
 def rewritten(run_dir: Path, change: Callable[[int, dict[str, str]], None]) -> Path:
@@ -194,15 +127,6 @@ def test_a_row_that_this_machine_does_not_reproduce_is_named(
     assert output[-1] == (f"executed again, both give the same data, so {wrong} did not compute what this machine does")
 
 
-def test_a_column_of_info_that_the_execution_does_not_have_is_named(trained: Path, tmp_path: Path) -> None:
-    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
-    header, *rows = (run_dir / "metrics.csv").read_text().splitlines()
-    lines = [f"{header},info/level", *(f"{row},3" for row in rows)]
-    (run_dir / "metrics.csv").write_text("\n".join(lines) + "\n")
-    verdict = verify_run(run_dir, from_iteration=0, iterations=1)
-    assert "iteration 1 differs: info/level is nan, but metrics.csv has 3" in verdict.text
-
-
 # --- two runs
 
 
@@ -218,16 +142,6 @@ def test_equal_runs_are_equal_and_a_shorter_one_is_compared_as_far_as_it_goes(tr
     verdict = compare_runs((trained, tmp_path / "short"))
     assert verdict.equal
     assert verdict.text.endswith("are equal in all 4 common iterations; one of them has more")
-
-
-def test_another_option_is_named(trained: Path, tmp_path: Path) -> None:
-    train(dataclasses.replace(BASE, learning_rate=2e-3, run_dir=str(tmp_path / "fast")))
-    verdict = compare_runs((trained, tmp_path / "fast"))
-    first, options, field = verdict.text.splitlines()
-    assert not verdict.equal
-    assert f"differ first in iteration 1: {WEIGHTS_HASH}, " in first
-    assert options == "their configurations differ in --learning-rate"
-    assert field.startswith("first field: adaptive learning rate and β at the start: ")
 
 
 FIELDS = ("obs", "actions", "log_prob", "value", "reward", "advantages", "gradients", "weights before", "weights")
@@ -369,32 +283,3 @@ def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(
         2,
         [f"error: {run_dir / NAME} is damaged or not a checkpoint (its SHA-256 differs); remove it, or restore it"],
     )
-
-
-def test_the_copy_of_a_teacher_is_refused(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(dataclasses.replace(BASE, teacher=str(trained), stop_at_iteration=1, run_dir=str(tmp_path / "run")))
-    code, _, errors = command(monkeypatch, capsys, tmp_path / "run" / "teacher")
-    assert (code, len(errors)) == (2, 1)
-    assert errors[0].endswith("teacher has no metrics.csv, like the copy of a teacher; name the directory of a run")
-    with pytest.raises(ConfigError, match="is an exported policy, which cannot be resumed"):
-        resume(tmp_path / "run" / "teacher")
-
-
-def test_a_run_with_several_ranks_is_refused(trained: Path, tmp_path: Path) -> None:
-    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
-    state = load_selected_checkpoint(run_dir)
-    state["config"] = state["config"].replace('"ranks": 1', '"ranks": 2')
-    write_checkpoint(run_dir / NAME, state)
-    shutil.copyfile(run_dir / NAME, run_dir / "checkpoint-iteration-000006.pt")
-    for call in (lambda: verify_run(run_dir), lambda: compare_runs((run_dir, run_dir))):
-        with pytest.raises(ConfigError, match=rf"^{run_dir} has 2 ranks, whose iterations cannot be executed again by"):
-            call()
-    assert verify_run(run_dir, iterations=0).equal
-
-
-def test_a_run_with_sharded_learning_is_reproduced_without_workers(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, workers=1, learning="sharded", total_steps=4 * 16 * 2)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert verify_run(tmp_path / "run", from_iteration=0, workers=0).equal

@@ -1,0 +1,158 @@
+"""The table of cases that no disturbance may change, and runs that tests share.
+
+A row of `CASES` is a configuration. `test_reference_hashes.py` records the weights of the rows in its own part of the
+table; `system/test_disturbances.py` repeats all rows with other workers, killed workers, and stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import worker_processes
+from helpers import clone_of_recording
+from public_helpers import csv_rows, shared_run
+from test_reference_hashes import CASES as RECORDED
+from test_reference_hashes import SMALL
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.metrics import TIMED_COLUMNS
+from shmppo.runs.trainer import resume, train
+
+KNOWN_SIZES: dict[str, Any] = {
+    "env": "CartPole-v1", "num_envs": 12, "rollout_steps": 16, "minibatches": 1, "separate_critic": "all",
+    "hidden_size": 64, "encoder_sizes": (64,),
+}  # fmt: skip
+"""Other numbers of workers once gave other bits for these sizes."""
+UNRECORDED: dict[str, dict[str, Any]] = {
+    "torch": {"env": "Pendulum-v1", "hide_obs": (2,), "core": "gru", "num_layers": 2, "kernel": "torch"},
+    "bf16": {"env": "HalfCheetah-v5", "autocast": "bf16", "kl_profile_every": 2},
+    "sizes": KNOWN_SIZES,
+    "few-sequences": {
+        "env": "Pendulum-v1", "rollout_steps": 40, "num_envs": 16, "minibatches": 4, "grad_shards": 8, "hidden_size": 8,
+        "auxiliary": "networks:Predict",
+    },
+    "auxiliary": {"env": "CartPole-v1", "hide_obs": (1, 3), "auxiliary": "networks:Projected"},
+    "auxiliary-with-masks": {
+        "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True, "kernel": "torch",
+        "separate_critic": "all", "prev_action": True, "auxiliary": "networks:Predict", "rollout_steps": 16,
+    },
+    "joint-actions": {
+        "env": "space_environments:Echo-v0", "env_kwargs": {"actions": "nested"}, "distribution": "beta",
+        "ratio": "per-dimension",
+    },
+    "clone": {"env": "CartPole-v1"},
+    "snapshots": {"env": "environments:PutsBack-v0"},
+    "vector": {"env": "vector_environments:Walk", "env_backend": "vector", "env_kwargs": {"space": "dict"}},
+    "vector-that-resets-itself": {"env": "vector_environments:NextStep", "env_backend": "vector"},
+    "failed-episodes": {"env": "faulty_environments:FailsSometimes-raise-v0", "skip_bad_episodes": True},
+    "evaluations": {
+        "env": "environments:Reach", "env_kwargs": {"rare": 0.05}, "eval_every": 2, "eval_episodes": 7,
+        "eval_sample": True, "info_keys": ("reward/distance:sum", "reward/control:mean", "far:max", "nothing"),
+    },
+    "evaluations-of-mujoco": {
+        "env": "Hopper-v5", "eval_every": 2, "eval_episodes": 9, "info_keys": ("x_velocity:mean",),
+    },
+    "decisions": {
+        "env": "schedules:Scored", "env_schedule": "schedules:by_success", "learning_rate": 0.01, "eval_every": 2,
+        "eval_episodes": 5, "eval_sample": True, "best_by": "eval/info/is_success",
+    },
+    "pettingzoo": {
+        "env": "mpe2.simple_spread_v3:parallel_env", "num_envs": 4, "critic_state": True, "separate_critic": "all",
+    },
+}  # fmt: skip
+CASES = RECORDED | UNRECORDED
+SEEDED_ONCE = ("seeded-once", "vector-that-resets-itself")
+"""Their environments cannot be restored, so only the number of workers may vary."""
+LAST = 5
+"""Iteration in which disturbed runs end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Disturbance:
+    """What differs from the undisturbed run, which has two workers.
+
+    Attributes:
+        workers: number of workers.
+        changes: other options that must not matter.
+        killed: iteration after which a worker is killed. None: no worker is.
+        stop: iteration after which the run is stopped. None: it is not.
+        resumed_workers: number of workers after the stop.
+    """
+
+    workers: int
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    killed: int | None = None
+    stop: int | None = None
+    resumed_workers: int = 0
+
+
+DISTURBANCES = {
+    "no worker": Disturbance(0),
+    "one worker": Disturbance(1),
+    "four workers": Disturbance(4),
+    "central learning": Disturbance(2, {"learning": "central"}),
+    "sharded learning": Disturbance(3, {"learning": "sharded"}),
+    "a killed worker": Disturbance(2, killed=2),
+    "a stop": Disturbance(1, stop=3, resumed_workers=3),
+    "a stop without workers": Disturbance(0, stop=4, resumed_workers=0),
+    "several": Disturbance(3, {"learning": "sharded"}, killed=2, stop=3, resumed_workers=1),
+    "all of them": Disturbance(1, {"learning": "sharded"}, killed=1, stop=2, resumed_workers=0),
+}
+
+
+def configuration(case: str, run_dir: Path, **changes: Any) -> TrainConfig:
+    """The configuration of a case, whose packages must be installed."""
+    fields = SMALL | CASES[case]
+    if "." in fields["env"]:
+        pytest.importorskip(fields["env"].partition(".")[0])
+    config = TrainConfig(**fields, run_dir=str(run_dir))
+    if case == "clone":
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        config = clone_of_recording(config, run_dir.parent / "episodes.npz")
+    return dataclasses.replace(config, **changes)
+
+
+def undisturbed(case: str, root: Path) -> Path:
+    """The directory of the run of a case with two workers, which all tests share."""
+    last = {} if case in RECORDED else {"stop_at_iteration": LAST}
+    return shared_run(root, case, lambda run_dir: configuration(case, run_dir, **last))
+
+
+def disturb(case: str, how: Disturbance, run_dir: Path) -> dict[str, Any]:
+    """Train a case up to iteration LAST with a disturbance, and return the summary."""
+
+    def callback(row: dict[str, float]) -> None:
+        if row["iteration"] == how.killed:
+            worker_processes()[0].kill()
+
+    config = configuration(case, run_dir, workers=how.workers, stop_at_iteration=how.stop or LAST, **how.changes)
+    summary = train(config, callback=callback)
+    assert summary["worker_restarts"] == (how.killed is not None and how.killed != how.stop)
+    if how.stop is None:
+        return summary
+    trust = [config.env.partition(":")[0]]
+    return resume(run_dir, workers=how.resumed_workers, learning="auto", stop_at_iteration=LAST, trust=trust)
+
+
+def numbers_of(run_dir: Path, table: str = "metrics.csv") -> list[dict[str, str]]:
+    """The rows of a table, without what depends on the clock or on replaced workers."""
+    others = (*TIMED_COLUMNS, "eval/seconds", "state_drift")
+    return [{name: value for name, value in row.items() if name not in others} for row in csv_rows(run_dir / table)]
+
+
+def assert_same_numbers(found: Path, expected: Path) -> None:
+    """Assert that a disturbed run has the metrics, weights, and evaluations of the undisturbed one up to LAST."""
+    rows = numbers_of(found)
+    assert [row["iteration"] for row in rows] == [str(iteration) for iteration in range(1, LAST + 1)]
+    for row, other in zip(rows, numbers_of(expected), strict=False):
+        different = {name: (value, other.get(name)) for name, value in row.items() if value != other.get(name)}
+        assert not different, (row["iteration"], different)
+        assert row.keys() == other.keys()
+    if (expected / "eval.csv").exists():
+        evaluated = {row["iteration"]: row for row in numbers_of(found, "eval.csv")}
+        due = [row for row in numbers_of(expected, "eval.csv") if int(row["iteration"]) <= LAST]
+        assert due
+        assert [evaluated[row["iteration"]] for row in due] == due
