@@ -83,23 +83,7 @@ class EnvError(ShmppoError):
 
 
 class WorkerError(ShmppoError):
-    """A worker raised an exception, died, or stopped responding.
-
-    Attributes:
-        env_index: index within its rank of the environment that caused the error, or None.
-    """
-
-    def __init__(self, message: str, env_index: int | None = None, *, details: str = "") -> None:
-        super().__init__(message, details=details)
-        self.env_index = env_index
-        if details:
-            # Python prints the cause above this error, as it does for an exception of this process.
-            self.__cause__ = OriginalError(f"\n{details}")
-
-    @property
-    def raised(self) -> bool:
-        """Whether the user's code has raised an exception. If not, the worker died or stopped responding."""
-        return self.env_index is not None or bool(self.details)
+    """A worker died or stopped responding, or raised an exception outside of an environment."""
 
 
 class OriginalError(Exception):

@@ -29,10 +29,11 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.kernels import kernels, supported_variants
+from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.commands import Collect
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.local_pool import LocalPool
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
-from shmppo.ppo.learner import Learner
-from shmppo.sampling.pool import Pool
-from shmppo.sampling.worker import ActionLog
 
 torch.set_num_threads(1)  # faster for small tensors
 trust.SAFE_MODULES += (
@@ -59,15 +60,15 @@ def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
     return buffers, learner
 
 
-def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Learner, Pool]:
+def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Learner, LocalPool]:
     """The last rollout in the shared buffers, by a policy that has not learned yet, and the pool that collected it."""
     task = inspect_task(config)
     buffers, learner = published(config, task)
     actions = ActionLog(config.rows, task.distribution.action_size, limit=100)
-    pool = Pool(config, task, buffers, actions, actions.forget)
+    pool = LocalPool(config, task, buffers, actions, actions.mark_lost)
     pool.start(learner.model)
     for iteration in range(rollouts):
-        pool.collect(iteration)
+        pool.execute(Collect(iteration))
     pool.close()
     return buffers, learner, pool
 

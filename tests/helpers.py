@@ -25,19 +25,19 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model, parameter_offsets
 from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import GradientNetwork, NativeGradients
-from shmppo.ppo.learner import Learner
 from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.runs.trainer import train
 from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.evaluation import EpisodePlayer
-from shmppo.sampling.worker import ActionLog
-from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.spaces.beta import Beta
 from shmppo.spaces.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution
 from shmppo.spaces.observations import observation_spec
@@ -223,7 +223,7 @@ def running_pool(config: TrainConfig, log_file: Path) -> Iterator[tuple[SharedBu
     task = inspect_task(config)
     buffers, learner = published(config, task)
     actions = ActionLog(config.rows, task.distribution.action_size, limit=100)
-    pool = WorkerPool(config, task, buffers, actions, actions.forget, log_file)
+    pool = WorkerPool(config, task, buffers, actions, actions.mark_lost, log_file)
     try:
         pool.start(learner.model)
         yield buffers, learner, pool

@@ -60,7 +60,8 @@ TRACER = Tracer()
 
 def trace_worker() -> None:
     """In a worker: trace from the second Collect command to the third."""
-    from shmppo.parallel.mailbox import Collect, WorkerMailbox
+    from shmppo.lockstep.commands import Collect
+    from shmppo.lockstep.mailbox import WorkerMailbox
 
     receive = WorkerMailbox.receive
 
@@ -99,7 +100,7 @@ def make() -> gymnasium.Env[Any, Any]:
 def traced_files() -> set[str]:
     """Train three iterations with two workers, and trace the second."""
     from shmppo import TrainConfig, train
-    from shmppo.ppo.learner import Learner
+    from shmppo.lockstep.learner import Learner
     from shmppo.storage.run_directory import MetricsFile
 
     begin, write = Learner.begin, MetricsFile.write

@@ -22,12 +22,14 @@ import torch
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
+from shmppo.lockstep.commands import Collect
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.local_pool import LocalPool
+from shmppo.lockstep.share import Part
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.training import TrainState
-from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
 JOB = TrainConfig(
@@ -55,11 +57,11 @@ def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Sha
     state.restore(checkpoint)
     learner = Learner(config, task, buffers)
     learner.load(checkpoint["learner"])
-    pool = Pool(config, task, buffers, state.actions, state.actions.forget)
+    pool = LocalPool(config, task, buffers, state.actions, state.actions.mark_lost)
     try:
         learner.begin(state.iteration)
         pool.start(learner.model)
-        pool.collect(state.iteration)
+        pool.execute(Collect(state.iteration))
     finally:
         pool.close()
     return buffers, load_selected_checkpoint(run_dir)["learner"]  # the learner may use the tensors of the first one
@@ -93,8 +95,9 @@ def update_on(
     learner.begin(iteration)
     minibatches = learner.minibatches(buffers.rollout, learner.advantages(buffers.rollout))
     actions = TrainState(config, task, buffers).actions
-    pool = Pool(config, task, buffers, actions, actions.forget)
-    pool.create_gradients(learner.model)
+    part = Part.whole(config)._replace(columns=range(0))
+    pool = LocalPool(config, task, buffers, actions, actions.mark_lost, part)
+    pool.start(learner.model)
     statistics = learner.update(minibatches, pool)
     return torch.from_numpy(buffers.published.weights.copy()), statistics.optimizer_steps
 

@@ -25,44 +25,8 @@ from shmppo.spaces.observations import Leaf
 MIN_SIDES = {"nature": 36, "a3c": 20}
 """Minimum height and width in pixels, by encoder: on smaller images the last convolution has no output."""
 
-CLIP = 10.0
-"""Limit of normalized observations and rewards."""
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
-_Array = TypeVar("_Array", Tensor, np.ndarray)
-
-
-def normalize_leaf(stored: Tensor, statistics: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Convert a stored leaf [..., size] to the policy's input: (stored − mean) · scale, clipped to ± CLIP.
-
-    Acting and learning must compute the same bits, so that the probability ratio is 1 at the start of an update.
-
-    Args:
-        stored: [..., size].
-        statistics: (mean [size], scale [size] = 1 / standard deviation). None: the leaf is not normalized.
-    """
-    if statistics is None:
-        return stored
-    mean, scale = statistics
-    return torch.sub(stored, mean).mul_(scale).clamp_(-CLIP, CLIP)
-
-
-def leaf_statistics(
-    slices: list[slice | None], mean: _Array, scale: _Array, enabled: bool
-) -> list[tuple[_Array, _Array] | None]:
-    """Split the statistics of all normalized numbers by leaf.
-
-    Args:
-        slices: slice of each leaf within the D numbers, None if it is not normalized
-            (`ObservationSpec.normalized_slices`).
-        mean: [D].
-        scale: [D], 1 / standard deviation.
-        enabled: whether observations are normalized at all.
-
-    Returns:
-        For each leaf, views into mean and scale, or None if the leaf is not normalized.
-    """
-    return [(mean[part], scale[part]) if part is not None and enabled else None for part in slices]
 
 
 def network_input(leaf: Leaf, stored: Tensor) -> Tensor:

@@ -118,6 +118,12 @@ class Rollout:
         OWN_ENVS, "COLLECT", "f8", "N 2 D", "mean and sum of squared deviations of the observations"
     )
 
+    @property
+    def episode_ends(self) -> np.ndarray:
+        """Whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
+        ended: np.ndarray = self.joint_end if self.joint_end.size else self.terminated | self.truncated
+        return ended
+
 
 @dataclass(frozen=True)
 class Carry:
@@ -381,6 +387,11 @@ class SharedBuffers:
         self.evaluation = self._view("evaluation", EvaluationResults)
         self.timings = self._view("timings", Timings)
         self.control = self._view("control", Control)
+
+    def carry_arrays(self, iteration: int) -> dict[str, np.ndarray]:
+        """Return the arrays of the carry that `iteration` reads, by name. Each leaf of the observation has its own."""
+        group = "carry_odd" if iteration % 2 else "carry_even"
+        return {field.name: self.arrays[field.path] for field in self.fields if field.group == group}
 
     def _view(self, group: str, view: Callable[..., _View]) -> _View:
         arrays = {field.name: self.arrays[field.path] for field in self.fields if field.group == group}

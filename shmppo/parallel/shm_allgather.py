@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.parallel.mailbox import SpinWait, fence
+from shmppo.parallel.spin import SpinWait, fence
 from shmppo.utils.machine import process_state
 
 POLL_SECONDS = 1e-4  # sleep between two checks, after spinning

@@ -25,7 +25,7 @@ from shmppo.policies.video import VideoRecorder, render_without_display, simplif
 from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
 from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
-from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.torch_utils import numeric_modes
 
 Progress = Callable[[int, int], None]
 """Called after each step, with the number of finished episodes and the number of steps of all episodes."""
@@ -112,7 +112,7 @@ def evaluate(
     opponent = opponent and absolute_opponent(opponent)
     demonstrations = None if record is None else Recorder(user_path(record, "--record"))
     # The matrices of one inference batch are so small that more threads only wait for each other.
-    with torch_threads(1), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
+    with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
         require(not (record and trained.task.agents), "--record does not support several agents; leave it out")
         player = None

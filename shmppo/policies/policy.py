@@ -22,8 +22,8 @@ from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.envs.wrappers import MASK_KEY
 from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
-from shmppo.ppo.gae import RunningMoments
 from shmppo.sampling.actor import Actor
+from shmppo.spaces.normalization import RunningMoments
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
 from shmppo.storage.checkpoint import OTHER_ENVIRONMENT, check_moments, check_shapes, load_selected_checkpoint
 from shmppo.utils.files import user_path

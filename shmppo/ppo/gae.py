@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shmppo.models.encoders import CLIP
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import Rollout
-
-_EPSILON = 1e-8
+from shmppo.spaces.normalization import CLIP, RunningMoments, column_moments
 
 
 def generalized_advantages(
@@ -100,67 +97,6 @@ def explained_variance(values: np.ndarray, targets: np.ndarray, valid_steps: np.
     between = np.square(means - (weights * means).sum(axis=0))
     total, unexplained = (weights * (variances + between)).sum(axis=0).tolist()
     return 1 - unexplained / total if total > 0 else float("nan")
-
-
-def episode_ends(rollout: Rollout) -> np.ndarray:
-    """Return whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
-    ended: np.ndarray = rollout.joint_end if rollout.joint_end.size else rollout.terminated | rollout.truncated
-    return ended
-
-
-class RunningMoments:
-    """Count, mean, and sum of squared deviations (M2) of all samples so far, float64.
-
-    Batches are merged pairwise (Chan, Golub, LeVeque 1979): M2 = M2a + M2b + δ²·na·nb/(na+nb).
-    """
-
-    def __init__(self, size: int) -> None:
-        self.count = 0.0
-        self.mean = np.zeros(size)
-        self.m2 = np.zeros(size)
-
-    def merge(self, count: float, mean: np.ndarray, m2: np.ndarray) -> None:
-        """Add `count` samples with the given mean [size] and sum of squared deviations [size]."""
-        if count == 0:
-            return
-        total = self.count + count
-        delta = mean - self.mean
-        self.mean = self.mean + delta * (count / total)
-        self.m2 = self.m2 + m2 + delta * delta * (self.count * count / total)
-        self.count = total
-
-    @property
-    def std(self) -> np.ndarray:
-        """Population standard deviation [size]; 1 before the first sample."""
-        if self.count == 0:
-            return np.ones_like(self.mean)
-        return np.sqrt(self.m2 / self.count + _EPSILON)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return a copy of the moments for a checkpoint."""
-        return {"count": np.array(self.count), "mean": self.mean.copy(), "m2": self.m2.copy()}
-
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned."""
-        self.count = float(state["count"])
-        self.mean = np.array(state["mean"])
-        self.m2 = np.array(state["m2"])
-
-
-def column_moments(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and sum of squared deviations of one environment's samples.
-
-    Args:
-        column: [T, size], the samples.
-
-    Returns:
-        (mean [size], m2 [size]), float64.
-    """
-    # The reduction runs over the last axis of a contiguous copy. Its shape depends only on the configuration, so the
-    # order of summation does too.
-    samples = np.ascontiguousarray(column.T, dtype=np.float64)  # [size, T]
-    mean = samples.sum(axis=-1) / max(len(column), 1)
-    return mean, np.square(samples - mean[:, None]).sum(axis=-1)
 
 
 def merge_moments(moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup) -> None:

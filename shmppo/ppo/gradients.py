@@ -21,7 +21,6 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.encoders import leaf_statistics
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.parallel.columns import LossCoefficients
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -36,7 +35,7 @@ from shmppo.ppo.losses import (
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
-from shmppo.utils.torch_utils import full_precision, keep_denormals
+from shmppo.spaces.normalization import leaf_statistics
 
 
 class GradientNetwork(Protocol):
@@ -162,16 +161,13 @@ class ShardGradients:
         Gradients and loss terms are sums over the valid steps of a shard, divided by the valid steps of the minibatch
         over all ranks, so their sum over shards and ranks is the mean over the minibatch.
         """
-        torch.set_num_threads(1)  # a callback may have changed it
-        keep_denormals()
-        full_precision()
         self._network.load()
         for batch in [range(s, s + 1) for s in shards] if self._network.one_by_one else [shards]:
             self._compute(epoch, minibatch, batch)
             self._progress += 1
 
     def _compute(self, epoch: int, minibatch: int, shards: range) -> None:
-        """Do this for shards whose sequences are one batch."""
+        """Compute one batch of shards."""
         minibatches, results = self._minibatches, self._results
         cuts = minibatches.bounds[epoch, minibatch, shards.start : shards.stop + 1]
         if cuts[0] == cuts[-1]:  # the minibatch has fewer sequences than shards

@@ -14,8 +14,8 @@ from torch import Tensor
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.models.auxiliary import AuxiliaryLoss
-from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 
 
 class GradientInputs(NamedTuple):

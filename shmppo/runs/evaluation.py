@@ -17,14 +17,15 @@ from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError
+from shmppo.lockstep.commands import Evaluate
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.pool import Pool
 from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.policies.evaluation import record_episode
 from shmppo.policies.policy import TrainedPolicy
-from shmppo.ppo.learner import Learner
 from shmppo.sampling.evaluation import evaluation_errors
-from shmppo.sampling.pool import Pool
 from shmppo.storage.run_directory import VIDEOS
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,8 @@ class Evaluations:
         """
         began, self.evaluated_at = pool.timer.switch("evaluation"), iteration
         learner.publish_statistics()
-        pool.evaluate(iteration)
+        pool.execute(Evaluate(iteration))
+        pool.timer.switch("evaluation")
         results = self._buffers.evaluation
         own = np.column_stack([results.returns, results.lengths, results.info])
         played = np.concatenate(self._process_group.gather_rows(own))

@@ -10,9 +10,9 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import trust_of
-from shmppo.errors import EnvError, WorkerError
+from shmppo.errors import EnvError
+from shmppo.lockstep.action_log import ActionLog
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.sampling.worker import ActionLog
 from shmppo.storage.run_directory import FAILED_EPISODE, LOG
 from shmppo.utils.commands import program
 from shmppo.utils.files import short_path, write_json
@@ -26,9 +26,8 @@ def write_failed_episode(
     config: TrainConfig,
     rollout: Rollout,
     actions: ActionLog,
-    env_index: int,
     steps_begun: int,
-    error: WorkerError | EnvError,
+    error: EnvError,
 ) -> None:
     """Write failed_episode.json, and add hints to the error that say how to use it.
 
@@ -38,7 +37,6 @@ def write_failed_episode(
         run_dir: directory of the run.
         rollout: the rollout in which the environment failed.
         actions: the action log before this rollout.
-        env_index: index of the environment within its rank.
         steps_begun: number of steps of the rollout that the environment has begun, including the failed one.
         error: the failure. It gets the hints.
 
@@ -49,6 +47,7 @@ def write_failed_episode(
     if config.agents or config.env_backend in ("envpool", "vector"):
         log.warning("failed_episode.json is not written: only a single environment with one agent can be replayed")
         return
+    env_index = error.env_index
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]
     episode = actions.episodes(range(env_index, env_index + 1))[0]

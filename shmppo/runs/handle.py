@@ -11,7 +11,7 @@ from shmppo.config.checks import require
 from shmppo.policies.evaluation import Evaluation, play_episodes
 from shmppo.policies.policy import Policy, TrainedPolicy
 from shmppo.sampling.evaluation import evaluation_errors
-from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.torch_utils import numeric_modes
 
 if TYPE_CHECKING:
     from shmppo.runs.session import Session
@@ -69,6 +69,6 @@ class RunHandle:
             ShmppoError: if an environment raises in an episode.
         """
         trained = self._trained()
-        with torch_threads(1), evaluation_errors(trained.iteration):
+        with numeric_modes(), evaluation_errors(trained.iteration):
             results = play_episodes(trained, episodes=episodes, seed=trained.config.seed, stochastic=stochastic)
         return Evaluation(trained.iteration, results, trained.options)

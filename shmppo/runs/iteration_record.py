@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from shmppo.lockstep.learner import Learner
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
-from shmppo.ppo.gae import episode_ends
-from shmppo.ppo.learner import Learner
 
 _START_FIELDS = {
     "model": "weights at the start",
@@ -84,7 +83,7 @@ class RecordingLearner(Learner):
         if self._active:
             valid = np.arange(len(rollout.reward))[:, None] < rollout.valid_steps
             # Other elements of these fields are not written, and contain data of earlier rollouts.
-            written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), episode_ends(rollout))
+            written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), rollout.episode_ends)
             names = [leaf.field for leaf in self.model.observation.leaves]
             arrays = dict(zip(names, rollout.obs, strict=True))
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}

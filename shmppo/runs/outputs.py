@@ -11,13 +11,13 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import printable
+from shmppo.lockstep.learner import Learner
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.metrics import AGENT_GLOSSARY, EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
 from shmppo.ppo.kl_profile import write_profile
-from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.storage.history import remove_later
 from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving

@@ -16,13 +16,16 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError, RankError, SaveError, ShmppoError, WorkerError
+from shmppo.errors import EnvError, RankError, SaveError, ShmppoError
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.local_pool import LocalPool
+from shmppo.lockstep.pool import Pool, Times
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.models.native import uses_kernels
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.learner import Learner
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.failure_dump import write_failed_episode
@@ -31,17 +34,14 @@ from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.training import TrainState
-from shmppo.sampling.pool import CollectTimes, Pool
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
-from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, OPPONENTS, saving
 from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
-from shmppo.utils.torch_utils import torch_threads
 from shmppo.utils.user_code import describe_error
 
 log = logging.getLogger(__name__)
@@ -108,10 +108,11 @@ class Session:
             try:
                 self._start(stack, task, start, loggers, make_learner)
             except BaseException as error:
+                _hint_at_skipping(error, config)
                 log.error("the run could not start: %r", error, exc_info=error)
                 raise
             self._open = stack.pop_all()
-        self.pool.timer.reset()
+        self.pool.take_times()
         process_group.allreduce_seconds = 0.0  # the start does not count
 
     def _start(
@@ -124,10 +125,10 @@ class Session:
         self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, check)
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
-        self.pool = (
-            WorkerPool(config, task, buffers, actions, self.state.forget, self.run_dir / LOG)
+        self.pool: Pool = (
+            WorkerPool(config, task, buffers, actions, self.state.mark_lost, self.run_dir / LOG)
             if config.num_workers
-            else Pool(config, task, buffers, actions, self.state.forget)
+            else LocalPool(config, task, buffers, actions, self.state.mark_lost)
         )
         stack.callback(self.pool.close)
         self.learner = self.state.learner = make_learner(config, task, buffers, self.process_group)
@@ -157,9 +158,7 @@ class Session:
         if task.teacher is not None:
             networks.append((task.teacher.config, task.teacher.model(task.distribution)))
         for own, model in networks:
-            with torch_threads(1):
-                independent = uses_kernels(own, model) or is_row_independent(model, own.inference_rows)
-            if not independent:
+            if not (uses_kernels(own, model) or is_row_independent(model, own.inference_rows)):
                 self.state.mark_inexact(
                     "an environment's actions depend on the other environments of its inference batch, on this "
                     "processor and build of torch or because of --network"
@@ -197,13 +196,12 @@ class Session:
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
         if not state.updating and self.process_group.size == 1:
             self.save()
+        _hint_at_skipping(error, self.config)
         error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
-        if isinstance(error, (WorkerError, EnvError)) and error.env_index is not None:
+        if isinstance(error, EnvError):
             steps = self._steps_begun(error.env_index)
             with saving(self.run_dir):
-                write_failed_episode(
-                    self.run_dir, self.config, buffers.rollout, state.actions, error.env_index, steps, error
-                )
+                write_failed_episode(self.run_dir, self.config, buffers.rollout, state.actions, steps, error)
 
     def _steps_begun(self, n: int) -> int:
         """Return the number of steps of the current, uncommitted rollout that environment n has begun."""
@@ -216,13 +214,13 @@ class Session:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
         return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
 
-    def after_iteration(self, row: Row, times: CollectTimes, evaluation: Row) -> None:
+    def after_iteration(self, row: Row, times: Times, evaluation: Row) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
 
         Args:
             row: its row of metrics.csv.
             evaluation: of its weights, see `evaluate`. Empty without an evaluation.
-            times: how long its rollout took.
+            times: how long it took.
 
         Raises:
             RankError: if the weights differ between ranks, or a rank has failed.
@@ -240,7 +238,7 @@ class Session:
         # `finish` saves the last checkpoint after the last evaluation. Killed before, a resumed run has the evaluation.
         if due and not last and self.checkpoints.saved_at != self.state.iteration:
             self.save()
-        self.outputs.show(row, times.worker_seconds.tolist(), self.pool.pids, last=last)
+        self.outputs.show(row, times.workers.tolist(), self.pool.pids, last=last)
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
@@ -342,3 +340,10 @@ class Session:
             "stop_reason": stop_reason,
             "error": error,
         }
+
+
+def _hint_at_skipping(error: BaseException, config: TrainConfig) -> None:
+    """Add to the failure of an environment the hint that episodes with failures can be skipped."""
+    skips = config.env_backend not in ("envpool", "vector") and not config.agents
+    if isinstance(error, EnvError) and skips and not config.skip_bad_episodes:
+        error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")

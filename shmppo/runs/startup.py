@@ -12,7 +12,7 @@ from rich.text import Text
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import check_env_name
-from shmppo.parallel.fork_server import kill_fork_server, start_fork_server
+from shmppo.lockstep.fork_server import kill_fork_server, start_fork_server
 from shmppo.storage.run_directory import refuse_existing_run
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import is_importing_main

@@ -18,6 +18,8 @@ from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.demonstrations import load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import build_meta_model
@@ -26,7 +28,6 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.ppo.device_gradients import check_device
-from shmppo.ppo.learner import Learner
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
@@ -35,13 +36,12 @@ from shmppo.runs.start import Start, load_initial_weights, load_teacher
 from shmppo.runs.teacher import save_teacher, with_teacher
 from shmppo.runs.training import train_iterations
 from shmppo.sampling.evaluation_opponents import RANDOM, FunctionOpponent
-from shmppo.sampling.worker_process import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
 from shmppo.utils.portable import check_torch
-from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import is_importing_main
 
 Receivers = tuple[Callback | None, Sequence[Logger]]
@@ -173,7 +173,7 @@ def _run(
                 save_teacher(run_dir, start.teacher)
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
-        stack.enter_context(torch_threads(1))
+        stack.enter_context(numeric_modes())
         stack.enter_context(memory_errors(f", and continue with {resume_command(run_dir)}"))
         session = stack.enter_context(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)

@@ -19,18 +19,20 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
+from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.commands import Collect
+from shmppo.lockstep.learner import Learner, UpdateStatistics
+from shmppo.lockstep.pool import Times
 from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.ppo.gae import episode_ends, explained_variance
-from shmppo.ppo.learner import Learner, UpdateStatistics
+from shmppo.ppo.gae import explained_variance
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.opponent_pool import OpponentPool
-from shmppo.sampling.pool import CollectTimes
-from shmppo.sampling.worker import ActionLog
 from shmppo.storage.run_directory import saving
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
+from shmppo.utils.torch_utils import numeric_modes
 
 if TYPE_CHECKING:
     from shmppo.runs.session import Session
@@ -44,27 +46,29 @@ log = logging.getLogger(__name__)
 def train_iterations(session: Session) -> None:
     """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
     config, state, learner, pool = session.config, session.state, session.learner, session.pool
-    timer = pool.timer
+    timer, rollout = pool.timer, session.buffers.rollout
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
-        timer.switch("publish")
-        state.publish_options()
-        learner.begin(iteration)
-        if state.opponents is not None:
-            with saving(session.run_dir):
-                state.opponents.fill(iteration)
-        with session.preemption.watch(iteration) if session.preemption else nullcontext():
-            rollout, times = pool.collect(iteration)
-        state.commit(rollout)
-        timer.switch("advantage")
-        advantages = learner.advantages(rollout)
-        minibatches = learner.minibatches(rollout, advantages)
-        timer.switch("other")
-        statistics = learner.update(minibatches, pool)
-        learner.update_obs_normalizer(rollout)
-        due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
-        evaluation = session.evaluate() if due else {}
-        row = state.finish_iteration(rollout, advantages, times, statistics, timer.reset())
+        with numeric_modes():  # the callback may have changed them
+            timer.switch("publish")
+            state.publish_options()
+            learner.begin(iteration)
+            if state.opponents is not None:
+                with saving(session.run_dir):
+                    state.opponents.fill(iteration)
+            with session.preemption.watch(iteration) if session.preemption else nullcontext():
+                pool.execute(Collect(iteration))
+            state.commit(rollout)
+            timer.switch("advantage")
+            advantages = learner.advantages(rollout)
+            minibatches = learner.minibatches(rollout, advantages)
+            timer.switch("other")
+            statistics = learner.update(minibatches, pool)
+            learner.update_obs_normalizer(rollout)
+            due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
+            evaluation = session.evaluate() if due else {}
+            times = pool.take_times()
+            row = state.finish_iteration(rollout, advantages, statistics, times)
         session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
         session.after_iteration(row, times, evaluation)
 
@@ -106,7 +110,7 @@ class EpisodeStatistics:
             first_row: global index of this rank's first row.
             process_group: the ranks.
         """
-        t, n = np.nonzero(episode_ends(rollout))
+        t, n = np.nonzero(rollout.episode_ends)
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
         own = np.column_stack([t, first_row + n, *numbers])
         ended = np.concatenate(process_group.gather_rows(own))
@@ -210,10 +214,10 @@ class TrainState:
             log.warning("not exact: %s", reason)
             self.inexact_reasons.append(reason)
 
-    def forget(self, row: int) -> None:
-        """Forget the episode of a row whose environment could not be restored, and mark the run as inexact."""
+    def mark_lost(self, row: int) -> None:
+        """Mark an episode as lost whose environment could not be restored, and the run as inexact."""
         (episode,) = self.actions.episodes(range(row, row + 1))
-        self.actions.forget(row)
+        self.actions.mark_lost(row)
         if self._config.demonstrations is not None and episode.actions is not None:
             self.mark_inexact("an episode could not be continued, because --demonstrations has other content")
             return
@@ -240,26 +244,25 @@ class TrainState:
         """Commit a complete rollout: environments are restored to its end from now on."""
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
         if self._config.agents:
-            self.actions.commit(rollout.joint_actions, episode_ends(rollout), numbers)
+            self.actions.commit(rollout.joint_actions, rollout.episode_ends, numbers)
         else:
-            self.actions.commit(rollout.actions, episode_ends(rollout), numbers, rollout.valid_steps)
+            self.actions.commit(rollout.actions, rollout.episode_ends, numbers, rollout.valid_steps)
 
     def finish_iteration(
         self,
         rollout: Rollout,
         advantages: np.ndarray,
-        times: CollectTimes,
         statistics: UpdateStatistics,
-        phase_seconds: np.ndarray,
+        times: Times,
     ) -> dict[str, float]:
         """Update the counters after an iteration, and return its row of metrics.csv.
 
         Args:
             advantages: [T, N].
-            phase_seconds: [phases], of the iteration.
+            times: of the iteration.
         """
         group = self._process_group
-        # What follows counts for the next iteration, as in `phase_seconds`.
+        # Time from here on belongs to the next iteration, as in `Times.phases`.
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         self.iteration += 1
         self.episodes.add_rollout(rollout, self._config.first_row, group)
@@ -268,30 +271,29 @@ class TrainState:
         acted = int(group.gather(rollout.valid_steps).sum())
         steps = self._config.batch_steps if self._config.agents else acted
         self.env_steps += steps
-        self.phase_seconds += phase_seconds
-        sync_seconds = times.sync_seconds + statistics.sync_seconds
+        self.phase_seconds += times.phases
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
         return {
             **statistics.columns(),
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_seconds": self.phase_seconds.sum(),
-            "steps_per_second": steps / (phase_seconds.sum() - phase_seconds[PHASES.index("evaluation")]),
+            "steps_per_second": steps / (times.phases.sum() - times.phases[PHASES.index("evaluation")]),
             "episodes": self.episodes.count,
             "failed_episodes": self.episodes.failed,
             "return_mean_100": self.episodes.return_mean,
             "length_mean_100": self.episodes.length_mean,
             **self.episodes.info_means,
             "explained_variance": explained,
-            "sync_seconds": sync_seconds,
-            "collect_seconds": times.seconds,
+            "sync_seconds": times.signaling,
+            "collect_seconds": times.collect,
             "allreduce_seconds": allreduce_seconds,
-            "straggler_wait": waiting_share(times.worker_seconds),
+            "straggler_wait": waiting_share(times.workers),
             "preempted_steps": self._config.batch_steps - steps,
             **({"agent_steps": self.decisions.metrics.get("agent_steps", 0) + acted} if self._config.agents else {}),
             **({"elo": self.opponents.rating} if self.opponents else {}),
-            "slowest_worker": int(times.worker_seconds.argmax()),
-            **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, phase_seconds, strict=True)},
+            "slowest_worker": int(times.workers.argmax()),
+            **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, times.phases, strict=True)},
         }
 
     def to_checkpoint(self) -> dict[str, Any]:
@@ -307,7 +309,7 @@ class TrainState:
             "learner": self.learner.state(),
             "carry": {
                 name: torch.from_numpy(array.copy())
-                for name, array in carry_arrays(self._buffers, self.iteration).items()
+                for name, array in self._buffers.carry_arrays(self.iteration).items()
             },
             "actions": {name: torch.from_numpy(array) for name, array in self.actions.state().items()},
             "episodes": self.episodes.state(),
@@ -334,7 +336,7 @@ class TrainState:
             before = checkpoint["fingerprint"].get(name)
             if before != value:
                 self.mark_inexact(f"resumed with {name} {value}, started with {before}")
-        for name, array in carry_arrays(self._buffers, self.iteration).items():
+        for name, array in self._buffers.carry_arrays(self.iteration).items():
             array[:] = checkpoint["carry"][name].numpy()
         self.actions.load({name: tensor.numpy() for name, tensor in checkpoint["actions"].items()}, self.iteration)
         self.episodes.load(checkpoint["episodes"])
@@ -346,12 +348,6 @@ class TrainState:
         self.episodes.failed = checkpoint["failed_episodes"]
         if self.opponents is not None:
             self.opponents.load(checkpoint["opponents"])
-
-
-def carry_arrays(buffers: SharedBuffers, iteration: int) -> dict[str, np.ndarray]:
-    """Return the arrays of the carry that `iteration` reads, by name. Each leaf of the observation has its own name."""
-    group = "carry_odd" if iteration % 2 else "carry_even"
-    return {field.name: buffers.arrays[field.path] for field in buffers.fields if field.group == group}
 
 
 def waiting_share(worker_seconds: np.ndarray) -> float:

@@ -19,10 +19,10 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.models.native_layers import Statistics
 from shmppo.spaces.distributions import Distribution
+from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros, keep_denormals
 
 

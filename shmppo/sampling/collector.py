@@ -25,12 +25,12 @@ from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
-from shmppo.ppo.gae import column_moments
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.idle_steps import leave_out_idle_steps
 from shmppo.sampling.opponents import Opponents
 from shmppo.sampling.state_refresh import refresh_states
 from shmppo.sampling.teacher import TeacherActor
+from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
 

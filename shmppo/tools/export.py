@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
-from shmppo.models.encoders import leaf_statistics, normalize_leaf
 from shmppo.policies.policy import TrainedPolicy, load_trained
+from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import describe_error
 

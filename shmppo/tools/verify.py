@@ -17,10 +17,10 @@ from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
+from shmppo.lockstep.learner import Learner
 from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
-from shmppo.ppo.learner import Learner
 from shmppo.runs import trainer
 from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
 from shmppo.runs.start import load_initial_weights

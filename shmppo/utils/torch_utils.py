@@ -13,21 +13,22 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads and compute products in float32 while the context is open."""
+def numeric_modes(threads: int = 1) -> Iterator[None]:
+    """Compute in the modes of a run while the context is open, whatever a script, library, or environment has set.
+
+    torch uses `threads` threads and computes products of float32 matrices in float32. Denormal numbers are not replaced
+    by 0, also after the context.
+    """
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(count)
-    full_precision()
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("highest")
+    keep_denormals()
     try:
         yield
     finally:
         torch.set_num_threads(before)
         torch.set_float32_matmul_precision(precision)
-
-
-def full_precision() -> None:
-    """Compute products of float32 matrices in float32, where a script or an environment may have allowed less."""
-    torch.set_float32_matmul_precision("highest")
+        keep_denormals()
 
 
 def keep_denormals() -> None:

@@ -20,6 +20,7 @@ from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import build_model, network_weights
 from shmppo.parallel.columns import LossTerms
 from shmppo.policies.evaluation import evaluate
@@ -43,7 +44,7 @@ MASKED: dict[str, Any] = {
 def test_the_metric_is_the_mean_loss_of_the_steps(kernel: Any) -> None:
     buffers, learner, pool = sampled(dataclasses.replace(BASE, core="none", burn_in=0, kernel=kernel))
     planned(buffers, learner)
-    pool.compute_gradients(1, 0)
+    pool.execute(ComputeGradients(1, 0))
     plan, rollout, model = buffers.minibatches, buffers.rollout, learner.model
     t, n, length, _ = plan.sequences[plan.order[1, : plan.bounds[1, 0, -1]]].T
     assert (length == 1).all()

@@ -14,6 +14,7 @@ from helpers import assert_refused
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
+from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
 from shmppo.runs.trainer import train
 from shmppo.sampling.actor import TorchActing
@@ -78,7 +79,7 @@ def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_seq
     buffers, learner, pool = sampled(config)
     planned(buffers, learner)
     buffers.shard_results.gradients[:] = 1
-    pool.compute_gradients(0, 0)
+    pool.execute(ComputeGradients(0, 0))
     for shard in torch.from_numpy(buffers.shard_results.gradients):
         views = dict(zip(dict(learner.model.named_parameters()), parameter_views(shard, learner.model), strict=True))
         assert not views["trunks.0.module.inputs.0.weight"].any()

@@ -8,9 +8,9 @@ import time
 from multiprocessing import forkserver
 from typing import Any
 
-from shmppo.parallel.fork_server import end_with_fork_server
-from shmppo.parallel.mailbox import PipeQueue
-from shmppo.sampling.worker_process import start_context
+from shmppo.lockstep.fork_server import end_with_fork_server
+from shmppo.lockstep.mailbox import PipeQueue
+from shmppo.lockstep.worker_process import start_context
 from shmppo.utils.signals import STOP_SIGNALS
 
 

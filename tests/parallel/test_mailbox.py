@@ -14,20 +14,12 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.parallel import mailbox
-from shmppo.parallel.mailbox import (
-    Collect,
-    Command,
-    ComputeGradients,
-    LearnerMailbox,
-    PipeQueue,
-    RefreshStates,
-    SpinWait,
-    Stop,
-    WakeUp,
-    WorkerMailbox,
-)
+from shmppo.lockstep import mailbox
+from shmppo.lockstep.commands import Collect, Command, ComputeGradients, RefreshStates
+from shmppo.lockstep.mailbox import LearnerMailbox, PipeQueue, Stop, WakeUp, WorkerMailbox
+from shmppo.parallel import spin
 from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate, run_fields
+from shmppo.parallel.spin import SpinWait
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 COMMANDS: list[Command] = [
@@ -204,8 +196,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def yield_core() -> None:
         now[0] += now[1]
 
-    monkeypatch.setattr(mailbox, "_yield_core", yield_core)
-    monkeypatch.setattr(mailbox.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(spin, "_yield_core", yield_core)
+    monkeypatch.setattr(spin.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -213,7 +205,7 @@ def test_spinning_ends_with_the_condition_or_after_its_time(clock: list[float]) 
     wait = SpinWait()
     assert wait(lambda: True)
     assert not wait(lambda: False)
-    assert clock[0] == pytest.approx(100 + mailbox.SPIN_SECONDS, abs=1e-5)
+    assert clock[0] == pytest.approx(100 + spin.SPIN_SECONDS, abs=1e-5)
     answers = iter([False, False, True])
     assert wait(lambda: next(answers))
 
@@ -228,6 +220,6 @@ def test_there_is_no_spinning_for_a_while_after_another_process_has_used_the_cor
     assert not wait(lambda: False)
     assert wait(lambda: True)
     assert clock[0] == before, "it has not spun"
-    clock[0] += mailbox.CONTENDED_PAUSE_SECONDS
+    clock[0] += spin.CONTENDED_PAUSE_SECONDS
     assert not wait(lambda: False)
-    assert clock[0] > before + mailbox.CONTENDED_PAUSE_SECONDS
+    assert clock[0] > before + spin.CONTENDED_PAUSE_SECONDS

@@ -10,8 +10,10 @@ from multiprocessing.connection import wait
 
 import pytest
 
-from shmppo.parallel.mailbox import Collect, Failed, PipeQueue, Ready, WakeUp
-from shmppo.sampling.worker_process import start_context
+from shmppo.errors import EnvError
+from shmppo.lockstep.commands import Collect
+from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WakeUp
+from shmppo.lockstep.worker_process import start_context
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def one() -> PipeQueue:
 
 def test_messages_come_in_order(one: PipeQueue) -> None:
     assert not one.has_message()
-    sent = [WakeUp(), Ready((3, 4)), Failed("text", "traceback", None), Collect(2)]
+    sent = [WakeUp(), Ready((3, 4)), Failed("other", "text", "traceback"), Collect(2)]
     for message in sent:
         one.put(message)
     for message in sent:
@@ -58,7 +60,7 @@ def test_a_message_of_a_writer_that_died_is_an_error(one: PipeQueue, written: by
 
 def test_the_longest_message_is_one_atomic_write(one: PipeQueue) -> None:
     """Then a worker that is killed leaves a whole message or none. The limits count bytes, not characters."""
-    one.put(Failed.shortened("m…" * 2000, "…t" * 2000, 10**9))
+    one.put(Failed.of(EnvError(10**9, "m…" * 2000, details="…t" * 2000)))
     sent = os.read(one.reader.fileno(), 2 * 4096)
     assert len(sent) <= 4096
     failed = pickle.loads(sent[4:])

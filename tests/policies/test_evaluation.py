@@ -25,7 +25,7 @@ from shmppo.policies.policy import trained_from
 from shmppo.policies.video import VideoRecorder
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
-from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.torch_utils import numeric_modes
 
 SMALL = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True,
@@ -133,7 +133,7 @@ def test_an_endless_episode_is_stopped(run_dir: Path) -> None:
 
 def test_torch_uses_one_thread_while_it_evaluates(run_dir: Path) -> None:
     seen = set()
-    with torch_threads(2):
+    with numeric_modes(2):
         evaluate(run_dir, episodes=2, progress=lambda *counts: seen.add(torch.get_num_threads()))
         assert seen == {1}
         assert torch.get_num_threads() == 2

@@ -13,12 +13,13 @@ from conftest import planned, published, sampled
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
+from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.commands import Collect, ComputeGradients
+from shmppo.lockstep.local_pool import LocalPool
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.torch_gradients import GradientInputs
 from shmppo.runs.trainer import train
-from shmppo.sampling.pool import Pool
-from shmppo.sampling.worker import ActionLog
 
 BASE = TrainConfig(
     num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, workers=0, total_steps=4 * 32 * 4,
@@ -38,12 +39,12 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
         task = inspect_task(config)
         buffers, learner = published(config, task)
         actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-        pool = Pool(config, task, buffers, actions, actions.forget)
+        pool = LocalPool(config, task, buffers, actions, actions.mark_lost)
         pool.start(learner.model)
-        pool._gradients = source(config, task.distribution, learner.model, buffers)
+        pool._share._gradients = source(config, task.distribution, learner.model, buffers)
         for iteration in range(3):
             learner.begin(iteration)
-            pool.collect(iteration)
+            pool.execute(Collect(iteration))
             planned(buffers, learner)
             learner.update(buffers.minibatches, pool)
             learner.update_obs_normalizer(buffers.rollout)
@@ -71,7 +72,7 @@ def test_each_field_is_copied_when_it_may_have_changed() -> None:
 def test_the_gradients_are_copied_back() -> None:
     buffers, learner, pool = sampled(BASE)
     planned(buffers, learner)
-    pool.compute_gradients(0, 0)
+    pool.execute(ComputeGradients(0, 0))
     expected = buffers.shard_results.gradients.copy()
     assert expected.any()
     buffers.shard_results.gradients.fill(0.0)

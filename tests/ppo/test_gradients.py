@@ -17,6 +17,7 @@ from torch.distributions import kl_divergence
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
+from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -185,7 +186,7 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     epoch, minibatch = 1, 2
-    pool.compute_gradients(epoch, minibatch)
+    pool.execute(ComputeGradients(epoch, minibatch))
     summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
     reported = buffers.shard_results.loss_terms.sum(0)
 
@@ -222,7 +223,7 @@ def test_the_code_of_an_environment_may_have_disabled_gradients(changes: dict[st
     buffers, learner, pool = sampled(dataclasses.replace(CONFIG, **changes))
     planned(buffers, learner)
     with torch.no_grad():
-        pool.compute_gradients(0, 0)
+        pool.execute(ComputeGradients(0, 0))
     assert buffers.shard_results.gradients.any(axis=1).all()
 
 
@@ -235,7 +236,7 @@ def test_the_clip_range_of_values_is_annealed() -> None:
         learner.minibatches(buffers.rollout, advantages)
         buffers.minibatches.coefficients[:] = learner.schedule.coefficients(iteration)
         learner.model.value_head.bias.data += 0.015
-        pool.compute_gradients(0, 0)
+        pool.execute(ComputeGradients(0, 0))
         losses.append(float(buffers.shard_results.loss_terms[:, 1].sum()))
     annealed, half, whole = losses
     assert annealed == half != whole
@@ -261,6 +262,6 @@ def test_burn_in_steps_have_no_part_in_the_kl_of_a_penalty() -> None:
         for start, n, length, _ in plan.sequences[plan.order[0, bounds[0] : bounds[-1]]].tolist():
             counted[start : start + length, n] = True
         buffers.rollout.policy_params[~counted] += shift * np.array([1, -1])
-        pool.compute_gradients(0, 0)
+        pool.execute(ComputeGradients(0, 0))
         found.append(buffers.shard_results.loss_terms.sum(0))
     np.testing.assert_array_equal(found[0], found[1])

@@ -15,6 +15,7 @@ from helpers import KERNELS, assert_near
 from test_gradients import CONFIG, in_float64, loss_of, plain_terms
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.sampling.idle_steps import leave_out_idle_steps
@@ -121,7 +122,7 @@ def test_gradients_are_those_of_a_reference_without_idle_steps(core: Any, kernel
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    pool.compute_gradients(0, 0)
+    pool.execute(ComputeGradients(0, 0))
     summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
     model, expected_buffers = in_float64(learner.model), SimpleNamespace(rollout=reference.rollout)
     terms = plain_terms(

@@ -15,6 +15,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.user_vector_env import RESET_STEP
 from shmppo.errors import TrainingError
+from shmppo.lockstep.commands import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.parallel.columns import LossTerms
 from shmppo.runs.trainer import train
@@ -65,16 +66,15 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
     planned(buffers, learner)
     before = []
 
-    compute = pool.compute_gradients
+    execute = pool.execute
 
-    def poisoned(k: int, m: int) -> float:
-        compute(k, m)
-        if k == epoch:
+    def poisoned(command: Command) -> None:
+        execute(command)
+        if isinstance(command, ComputeGradients) and command.epoch == epoch:
             before.append(learner.weights_sha256())
             buffers.shard_results.gradients[1, 3] = np.nan
-        return 0.0
 
-    pool.compute_gradients = poisoned  # type: ignore[method-assign]
+    pool.execute = poisoned  # type: ignore[method-assign]
 
     message = (
         rf"minibatch 0 of epoch {epoch}: the (loss|gradient) is not finite.*; "
@@ -99,13 +99,14 @@ def test_a_target_kl_ends_the_update_before_the_next_step(tmp_path: Path) -> Non
 def test_the_kl_of_the_last_epoch_is_the_mean_over_its_minibatches() -> None:
     buffers, learner, pool = sampled(CONFIG)
     planned(buffers, learner)
-    kls, reduce = [], pool.reduce_gradients
+    kls, execute = [], pool.execute
 
-    def recorded() -> float:
-        kls.append(LossTerms(*buffers.shard_results.loss_terms.sum(0)).approx_kl)
-        return reduce()
+    def recorded(command: Command) -> None:
+        execute(command)
+        if isinstance(command, ComputeGradients):
+            kls.append(LossTerms(*buffers.shard_results.loss_terms.sum(0)).approx_kl)
 
-    pool.reduce_gradients = recorded  # type: ignore[method-assign]
+    pool.execute = recorded  # type: ignore[method-assign]
     assert learner.update(buffers.minibatches, pool).approx_kl_last_epoch == pytest.approx(np.mean(kls[3:]))
     assert np.mean(kls[3:]) > 1.1 * np.mean(kls)
 
@@ -177,6 +178,7 @@ def test_the_log_standard_deviation_stays_above_its_minimum_and_can_rise_from_it
     for gradient in (1.0, -1.0):  # down, then up
         learner._gradient.fill_(gradient)
         learner._clip(0, 0)
-        learner._step(pool)
+        pool.execute(StepOptimizer())
+        learner._limit_log_std()
         seen.append(float(log_std.detach()))
     assert seen == pytest.approx([-0.01, 0.09])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmppo.ppo.gae import RunningMoments, column_moments
+from shmppo.spaces.normalization import RunningMoments, column_moments
 
 
 def test_merge_equals_numpy_on_the_concatenated_data() -> None:

@@ -12,11 +12,11 @@ from public_helpers import contents, untimed_rows
 from shmppo import resume, train
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.local_pool import LocalPool
 from shmppo.loggers.trackers import Row
-from shmppo.ppo.learner import Learner
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.outputs import Outputs
-from shmppo.sampling.pool import Pool
 from shmppo.tools.run_process import RunProcess
 
 BASE = TrainConfig(
@@ -44,7 +44,7 @@ def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
         if summary["error"] is None:
             stop("after the summary")
 
-    def evaluated(evaluations: Evaluations, learner: Learner, pool: Pool, iteration: int) -> Row:
+    def evaluated(evaluations: Evaluations, learner: Learner, pool: LocalPool, iteration: int) -> Row:
         if iteration == 6:
             stop("before the evaluation")
         return evaluate(evaluations, learner, pool, iteration)

@@ -13,7 +13,7 @@ import pytest
 from helpers import make_run_directory
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.parallel.fork_server import kill_fork_server
+from shmppo.lockstep.fork_server import kill_fork_server
 from shmppo.runs.startup import check_early, early_fork_server
 
 

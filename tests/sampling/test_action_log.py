@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from shmppo.sampling.worker import ActionLog
+from shmppo.lockstep.action_log import ActionLog
 
 
 def test_it_stores_the_actions_since_the_last_end_of_an_episode() -> None:
@@ -24,7 +24,7 @@ def test_it_stores_the_actions_since_the_last_end_of_an_episode() -> None:
     other.load(log.state(), 2)
     assert [e.actions[:, 0].tolist() for e in other.episodes(range(3))] == expected
     assert [e.number for e in other.episodes(range(3))] == [0, 1, 1]
-    log.forget(0)
+    log.mark_lost(0)
     assert (log.episodes(range(1))[0].number, len(log.episodes(range(1))[0].actions)) == (1, 0)
 
 

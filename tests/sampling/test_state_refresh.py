@@ -17,13 +17,13 @@ from public_helpers import csv_rows
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.lockstep.commands import RefreshStates
+from shmppo.lockstep.learner import Learner
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.learner import Learner
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import train
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.collector import Collector
-from shmppo.sampling.pool import Pool
 from shmppo.utils.phase_timer import PhaseTimer
 
 CONFIG = TrainConfig(
@@ -111,7 +111,8 @@ def test_the_drift_is_the_root_mean_square_of_the_changes() -> None:
         for parameter in learner.model.parameters():
             parameter.mul_(1.1)
     pool.start(learner.model)  # `sampled` has closed it
-    drift = pool.refresh_states()
+    pool.execute(RefreshStates())
+    drift = learner._state_drift()
     changes = (states - before)[(states != before).any(-1)]
     assert drift == pytest.approx(np.sqrt(np.mean(np.square(changes))), rel=1e-5)
 
@@ -205,13 +206,13 @@ def test_the_state_drift_of_an_update_is_the_mean_over_its_refreshes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drifts: list[float] = []
-    refresh = Pool.refresh_states
+    drift = Learner._state_drift
 
-    def keep(pool: Pool) -> float:
-        drifts.append(refresh(pool))
+    def keep(learner: Learner) -> float:
+        drifts.append(drift(learner))
         return drifts[-1]
 
-    monkeypatch.setattr(Pool, "refresh_states", keep)
+    monkeypatch.setattr(Learner, "_state_drift", keep)
     config = dataclasses.replace(
         CONFIG, refresh_states=True, epochs=3, stop_at_iteration=1, workers=0, quiet=True, run_dir=str(tmp_path / "run")
     )

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import planned, sampled
 from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
+from shmppo.lockstep.commands import Collect, ComputeGradients, ReduceGradients, RefreshStates, StepOptimizer
 from shmppo.runs.trainer import train
 from shmppo.sampling.collector import Collector
-from shmppo.utils.torch_utils import full_precision
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -42,7 +43,7 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - unchanged
 
         before = after
-        pool.collect(0)
+        pool.execute(Collect(0))
         after = phase_digests(buffers)
         written, allowed = changed(before, after), fields_written_in(buffers, "COLLECT")
         assert written <= allowed, written - allowed
@@ -57,27 +58,27 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         assert changed(before, after) == {field.path for field in buffers.fields if field.phase == "PLAN"}
 
         before = after
-        pool.compute_gradients(0, 0)
+        pool.execute(ComputeGradients(0, 0))
         after = phase_digests(buffers)
         written, allowed = changed(before, after), fields_written_in(buffers, "LEARN")
         assert written <= allowed, written - allowed
         assert {"shard_results.gradients", "shard_results.loss_terms"} <= written
 
         before = after
-        pool.reduce_gradients()
+        pool.execute(ReduceGradients())
         after = phase_digests(buffers)
         assert changed(before, after) == fields_written_in(buffers, "REDUCE")
 
         state = buffers.optimizer
         state.learning_rate[:], state.gradient_factor[:], state.steps[:] = 0.1, 0.5, 1
         before = phase_digests(buffers)
-        pool.step_optimizer()
+        pool.execute(StepOptimizer())
         by_learner = {field.path for field in buffers.fields if field.phase == "before STEP"}
         assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - by_learner
 
         buffers.published.weights[:] *= 1.1
         before = phase_digests(buffers)
-        pool.refresh_states()
+        pool.execute(RefreshStates())
         after = phase_digests(buffers)
         written, allowed = changed(before, after), fields_written_in(buffers, "REFRESH")
         assert written <= allowed, written - allowed
@@ -88,7 +89,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rollout of the other worker would take 1000 s."""
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 0)
     lock = {"lock": str(tmp_path / "lock")}
     config = dataclasses.replace(
         CONFIG, env="faulty_environments:OneHangs", env_kwargs=lock, num_envs=2, rollout_steps=100_000, seq_len=100_000,
@@ -98,7 +99,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
         running_pool(config, tmp_path / "run.log") as (_, _, pool),
         pytest.raises(WorkerError, match=r"worker \d \(pid \d+\) has made no progress for 1 s"),
     ):
-        pool.collect(0)
+        pool.execute(Collect(0))
 
 
 def test_the_first_evaluation_may_take_as_long_as_a_start(tmp_path: Path) -> None:
@@ -113,12 +114,12 @@ def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
     with running_pool(dataclasses.replace(CONFIG, workers=1), tmp_path / "run.log") as (_, _, pool):
         pool._deaths[0] = [time.monotonic() - 3601] * 3
         os.kill(pool.pids[0], signal.SIGKILL)
-        pool.collect(0)
+        pool.execute(Collect(0))
         assert pool.restarts == 1
         pool._deaths[0] = [time.monotonic() - 3500] * 3
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises(WorkerError, match="worker 0 died"):
-            pool.collect(0)
+            pool.execute(Collect(0))
 
 
 def test_a_pool_that_is_closed_twice_closes_its_environments_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +135,7 @@ def test_each_command_begins_with_one_thread_and_the_full_precision_of_torch(
     workers: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Otherwise an environment that changes them would change sums of gradients. An iteration is one step."""
-    request.addfinalizer(full_precision)
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
     config = TrainConfig(
         env="environments:ManyThreads", env_kwargs={"length": 1}, info_keys=("threads", "full"), num_envs=1,
         rollout_steps=1, seq_len=1, minibatches=1, epochs=1, hidden_size=8, workers=workers, quiet=True,

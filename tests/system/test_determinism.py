@@ -18,7 +18,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.runs.trainer import train
 from shmppo.sampling.collector import Collector
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.torch_utils import torch_threads
+from shmppo.utils.torch_utils import numeric_modes
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 10}
 BASE = TrainConfig(env="CartPole-v1", hidden_size=32, **SMALL)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_acting_and_gradients_use_one_thread(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(Collector, "collect", watched_collect)
     monkeypatch.setattr(ShardGradients, "compute", watched_compute)
     config = dataclasses.replace(BASE, kernel="torch", workers=0, stop_at_iteration=1)
-    with torch_threads(3):
+    with numeric_modes(3):
         train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
         assert (acting, learning, torch.get_num_threads()) == ({1}, {1}, 3)
 

@@ -16,7 +16,7 @@ from conftest import TESTS
 
 from shmppo.config.bounds import BOUNDS
 from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, WorkerError, run_command
-from shmppo.ppo.learner import _invalid
+from shmppo.lockstep.learner import _invalid
 
 PACKAGE = TESTS.parent / "shmppo"
 RAISED = ("ConfigError", "EnvError", "WorkerError", "TrainingError", "RankError", "SaveError", "_invalid")
@@ -107,7 +107,7 @@ def test_a_lack_of_memory_is_one_line(error: Exception, capsys: pytest.CaptureFi
     "error",
     [
         EnvError(3, "a"),
-        WorkerError("b", 1),
+        WorkerError("b"),
         _invalid(1, 2, "c"),
         *(e("d") for e in (ConfigError, RankError, SaveError)),
     ],

@@ -20,9 +20,9 @@ from helpers import Saboteur
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, WorkerError
-from shmppo.parallel.mailbox import StepOptimizer
+from shmppo.lockstep.commands import StepOptimizer
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.worker_pool import WorkerPool
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 
 BASE = TrainConfig(
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
             if number == signal.SIGSTOP:
                 original(pool, workers, command)
 
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_DIVIDED_STEP", 0)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_DIVIDED_STEP", 0)
     with monkeypatch.context() as patched:
         patched.setattr(WorkerPool, "_send", kill)
         with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
@@ -136,7 +136,7 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
         run_dir=str(tmp_path / "r"),
     )
     train(dataclasses.replace(config, stop_at_iteration=2))
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 5.0)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_START_SECONDS", 5.0)
     summary = resume(
         tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3
     )  # 64 steps to replay take 6.4 s

@@ -247,7 +247,6 @@ def test_a_network_is_made_by_a_class_or_function(name: str, tmp_path: Path) -> 
 def test_an_environment_that_exits_ends_the_run_with_an_error(
     when: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 0)
     words = (
         f"--env test_security:Exits --env-kwargs when={when} --num-envs 2 --rollout-steps 16 --minibatches 1 --quiet "
         f"--workers {workers} --stop-at-iteration 3 --hidden-size 8 --run-dir {tmp_path / 'run'}"

@@ -21,6 +21,7 @@ from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.evaluate import EvaluateConfig, _round_robin, main
+from shmppo.lockstep.commands import Collect
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.opponents import load_opponent
 from shmppo.policies.policy import load_trained
@@ -101,7 +102,7 @@ def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.Monke
     buffers.published.opponent_scale[:] = 1.0
     turns = record_turns(monkeypatch)
     pool.start(model)
-    pool.collect(0)
+    pool.execute(Collect(0))
     taken = buffers.rollout.joint_actions[:, :, 0]
     of_slot = np.arange(config.rows) // 2 % 2
     first, second = (taken[np.array(turns) & (of_slot == slot)] for slot in (0, 1))
@@ -119,13 +120,13 @@ def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics(mo
         array[:] = generator.normal(size=array.shape)
     turns = record_turns(monkeypatch)
     pool.start(learner.model)
-    pool.collect(0)
+    pool.execute(Collect(0))
     for slot in range(2):
         alone, learner, pool = sampled(dataclasses.replace(config, self_play=None), rollouts=0)
         alone.published.weights[:] = own.opponents[slot]
         alone.published.obs_mean[:], alone.published.obs_scale[:] = own.opponent_mean[slot], own.opponent_scale[slot]
         pool.start(learner.model)
-        pool.collect(0)
+        pool.execute(Collect(0))
         played = np.array(turns) & (np.arange(config.rows) // len(CROWD) % 2 == slot)
         assert played.sum() > 50
         assert (buffers.rollout.joint_actions[played] == alone.rollout.joint_actions[played]).all()

@@ -45,7 +45,7 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
     how: str, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     count, timeout = (1, 5.0) if how == "stop" else (2, 60.0)
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", timeout)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_START_SECONDS", timeout)
     config = configuration(how, count, tmp_path, worker_timeout=timeout, stop_at_iteration=2)
     with no_error():
         summary = train(config)
@@ -60,7 +60,7 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
 def test_a_worker_that_is_killed_before_it_runs_is_replaced(
     strikes: int, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from shmppo.sampling.worker_pool import WorkerPool  # here, so that older versions can run the other tests
+    from shmppo.lockstep.worker_pool import WorkerPool  # here, so that older versions can run the other tests
 
     original, left = WorkerPool._start, strikes
 
@@ -88,8 +88,8 @@ REASONS = {
 def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MIN_START_SECONDS", 1.0)
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 1)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_START_SECONDS", 1.0)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 1)
     config = configuration(how, 50, tmp_path, worker_timeout=1.0 if how == "stop" else 60.0)
     with raises("WorkerError", REASONS[how]):
         train(config)
@@ -102,14 +102,14 @@ def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(
     skips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --skip-bad-episodes it tries other episodes, and then the worker is replaced."""
-    monkeypatch.setattr("shmppo.sampling.worker_pool.MAX_RESTARTS", 1)
+    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 1)
     config = configuration("raise", 400 if skips else 2, tmp_path, skip_bad_episodes=skips)
-    reason = r"^worker \d failed: environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
-    with raises("WorkerError", reason):
+    reason = r"^environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
+    with raises("EnvError", reason):
         train(config)
     log = (tmp_path / "run/run.log").read_text()
     assert ("starting another worker" in log) == skips
-    assert "the run could not start: WorkerError(" in log
+    assert "the run could not start: EnvError(" in log
     assert not (tmp_path / "run/summary.json").exists()
     again = train(configuration("raise", 0, tmp_path, workers=0))
     assert again["error"] is None, "the directory can be used again"
@@ -136,7 +136,8 @@ def test_a_process_of_an_environment_ends_with_a_worker_that_raises(tmp_path: Pa
     """Otherwise `train | tee` would wait for it."""
     seconds = str(10**6 + os.getpid())
     config = dataclasses.replace(BASE, env="faulty_environments:FaultyWithProcess", env_kwargs={"seconds": seconds})
-    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["worker_restarts"]
+    with raises("EnvError", "the simulation exploded"):
+        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
 
 

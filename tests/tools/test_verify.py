@@ -17,11 +17,12 @@ from helpers import clone_of_recording
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.lockstep.commands import Command, ComputeGradients
+from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.local_pool import LocalPool
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.ppo.learner import Learner
 from shmppo.runs.trainer import train
-from shmppo.sampling.pool import Pool
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.tools.export_policy import export_policy
@@ -171,7 +172,7 @@ class Planted:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
-        advantages, update, compute = Learner.advantages, Learner.update, Pool.compute_gradients
+        advantages, update, compute = Learner.advantages, Learner.update, LocalPool.execute
         learners: list[Learner] = []
 
         def changed_advantages(learner: Learner, rollout: Rollout) -> np.ndarray:
@@ -185,15 +186,14 @@ class Planted:
                 result[self.t, self.n] += 1e-4
             return result
 
-        def changed_compute(pool: Pool, epoch: int, minibatch: int) -> float:
-            here = (epoch, minibatch) == (self.epoch, self.minibatch)
+        def changed_compute(pool: LocalPool, command: Command) -> None:
+            here = command == ComputeGradients(self.epoch, self.minibatch) and isinstance(command, ComputeGradients)
             applies = here and self._applies(learners[0])
             if applies and self.field == "weights before":
                 learners[0]._buffers.published.weights[0] += 1e-4
-            seconds = compute(pool, epoch, minibatch)
+            compute(pool, command)
             if applies and self.field == "gradients":
                 learners[0]._buffers.shard_results.gradients[0, 0] += 1e-4
-            return seconds
 
         def changed_update(learner: Learner, *arguments: Any) -> Any:
             applies = self._applies(learner)
@@ -204,7 +204,7 @@ class Planted:
 
         monkeypatch.setattr(Learner, "advantages", changed_advantages)
         monkeypatch.setattr(Learner, "update", changed_update)
-        monkeypatch.setattr(Pool, "compute_gradients", changed_compute)
+        monkeypatch.setattr(LocalPool, "execute", changed_compute)
 
 
 @pytest.mark.parametrize("seed", [1, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 27))])

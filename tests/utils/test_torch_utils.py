@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shmppo.utils.torch_utils import ALIGNMENT, aligned_zeros, torch_threads
+from shmppo.utils.torch_utils import ALIGNMENT, aligned_zeros, numeric_modes
 
 
 def test_threads_are_restored_also_after_an_error() -> None:
     before = torch.get_num_threads()
-    with torch_threads(before + 1):
+    with numeric_modes(before + 1):
         assert torch.get_num_threads() == before + 1
-        with torch_threads(1):
+        with numeric_modes():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
-    with pytest.raises(ZeroDivisionError), torch_threads(before + 1):
+    with pytest.raises(ZeroDivisionError), numeric_modes(before + 1):
         1 / 0  # noqa: B018
     assert torch.get_num_threads() == before
 
@@ -24,7 +24,7 @@ def test_threads_are_restored_also_after_an_error() -> None:
 def test_the_precision_of_products_is_full_and_restored() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
-        with torch_threads(1):
+        with numeric_modes():
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == "medium"
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 from shmppo.utils.portable import numpy_inherited
 from shmppo.utils.signals import STOP_SIGNALS, handled, kill_with_parent
 
-PRELOAD = ["shmppo.parallel.forked_children", "shmppo.sampling.worker", "shmppo.runs.trainer"]
+PRELOAD = ["shmppo.lockstep.forked_children", "shmppo.lockstep.worker", "shmppo.runs.trainer"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
 `forked_children` is in the list because it changes the fork server, and `shmppo.runs.trainer` because each worker

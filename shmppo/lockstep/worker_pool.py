@@ -11,39 +11,37 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.errors import ConfigError, WorkerError
-from shmppo.models.actor_critic import ActorCritic
-from shmppo.parallel.mailbox import (
-    BLOCK_SECONDS,
+from shmppo.errors import ConfigError, ShmppoError, WorkerError
+from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.commands import (
     Collect,
     Command,
     ComputeGradients,
     Evaluate,
-    Failed,
-    LearnerMailbox,
-    Ready,
     ReduceGradients,
     RefreshStates,
-    SpinWait,
     StepOptimizer,
-    Stop,
-    WakeUp,
 )
-from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.ppo.optimizer import Optimizer
-from shmppo.sampling.pool import CollectTimes, Pool, hint_at_skipping
-from shmppo.sampling.stall_detector import StallDetector
-from shmppo.sampling.worker import ActionLog, WorkerSetup
-from shmppo.sampling.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
+from shmppo.lockstep.mailbox import BLOCK_SECONDS, Failed, LearnerMailbox, Ready, Stop, WakeUp
+from shmppo.lockstep.pool import Times
+from shmppo.lockstep.share import Part, Share
+from shmppo.lockstep.stall_detector import StallDetector
+from shmppo.lockstep.worker import WorkerSetup
+from shmppo.lockstep.worker_process import UNGUARDED_MAIN, WorkerProcess, start_context
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.parallel.spin import SpinWait
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.partition import partition
+from shmppo.utils.phase_timer import PhaseTimer
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +54,12 @@ MIN_START_SECONDS = 120.0
 """Minimum timeout of a worker's start, because environments may compile code or load models."""
 
 
-class WorkerPool(Pool):
-    """A pool with W worker processes in lock-step.
+class WorkerPool:
+    """A pool with W worker processes in lock-step. For the public methods, see `Pool`.
 
-    In LEARN the learner computes the first of the W parts, and worker 0 stays idle. So W processes are busy, as in
-    COLLECT, and with W cores no process waits for a core. In central learning the learner computes all shards.
+    Workers collect rollouts and play evaluations. In an update, the learner's share is the first of the W parts, and
+    worker 0 stays idle. So W processes are busy in each phase, and with W cores no process waits for a core. In central
+    learning, the learner's share contains all shards and parameters.
 
     Signaling seconds are the time that lock-step itself costs. They are the sum of two delays on the monotonic clock:
     - from the learner's command to the start of its execution, as a mean over the processes of the phase;
@@ -73,22 +72,32 @@ class WorkerPool(Pool):
         task: Task,
         buffers: SharedBuffers,
         actions: ActionLog,
-        forget: Callable[[int], None],
+        mark_lost: Callable[[int], None],
         log_file: Path,
     ) -> None:
         """Start all workers. They create their environments and restore episodes while the learner continues.
 
         Args:
-            config, task, buffers, actions, forget: as for `Pool`.
+            actions: the episodes to restore at the start if its iteration is above 0, and when a worker is replaced.
+            mark_lost: called with the index of each environment that could not be restored and begins its next episode.
             log_file: file to which the workers append their log records.
 
         Raises:
             OSError: if the system cannot start as many processes.
         """
-        super().__init__(config, task, buffers, actions, forget)
+        self.timer = PhaseTimer()
+        self.restarts = 0
+        self._config, self._task, self._buffers = config, task, buffers
+        self._actions, self._mark_lost = actions, mark_lost
+        self._collect_seconds = self._signaling_seconds = 0.0
+        self._worker_seconds = np.zeros(config.num_workers)
+        self._divided: set[type[Command]] = set()
         if config.sharded:
-            self._shards = partition(config.shards, config.num_workers, 0)
-            self._part_optimizer = Optimizer(config, buffers, 0, config.num_workers)
+            self._divided.add(ComputeGradients)
+            if buffers.shard_results.gradients.size >= MIN_DIVIDED_SUM:
+                self._divided.add(ReduceGradients)
+            if buffers.published.weights.size >= MIN_DIVIDED_STEP:
+                self._divided.add(StepOptimizer)
         self._mailbox = LearnerMailbox(buffers.control)
         self._spin_wait = SpinWait()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(config.num_workers)}
@@ -123,84 +132,70 @@ class WorkerPool(Pool):
         return [worker.process.pid for worker in self._workers]
 
     def start(self, model: ActorCritic) -> None:
-        """Wait until every worker is ready, and replace those that fail while they start."""
-        self.create_gradients(model)
+        config, none = self._config, range(0)
+        parts = config.num_workers if config.sharded else 1
+        sums, steps = ((0, parts if command in self._divided else 1) for command in (ReduceGradients, StepOptimizer))
+        part = Part(none, none, partition(config.shards, parts, 0), sums, steps, row=None)
+        self._share = Share(config, self._task, model, self._buffers, part, self.timer)
         self._wait_ready(self._workers)
 
-    def _wait_ready(self, workers: list[WorkerProcess]) -> list[WorkerProcess]:
-        """Wait until workers have started. Return those that are ready: `workers`, or those that replaced them."""
-        ready = []
+    def _wait_ready(self, workers: list[WorkerProcess]) -> None:
+        """Wait until workers have started. Replace those that fail while they start or restore their environments."""
         while workers:
             replaced = []
             for worker, report in self._reports(workers, self._start_seconds):
-                if isinstance(report, WorkerError):
-                    if report.raised and not (self._must_restore(worker.index) or self._config.skip_bad_episodes):
-                        raise report  # another worker would begin the same episodes
-                    replaced.append(self._replace(worker, report))
+                if isinstance(report, Ready):
+                    for n in report.lost:
+                        self._mark_lost(n)
+                    self._begun.add(worker.index)
                     continue
-                assert report is not None, "the worker has no command yet"
-                for n in report.lost:
-                    self._forget(n)
-                self._begun.add(worker.index)
-                ready.append(worker)
+                error = report.error(worker.index) if isinstance(report, Failed) else report
+                assert error is not None, "the worker has no command yet"
+                begins = not (self._must_restore(worker.index) or self._config.skip_bad_episodes)
+                if isinstance(report, Failed) and begins:
+                    raise error  # another worker would begin the same episodes
+                replaced.append(self._replace(worker, error))
             workers = replaced
-        return ready
 
-    def collect(self, iteration: int) -> tuple[Rollout, CollectTimes]:
-        """Let all workers collect the rollout of their environments, and wait for them."""
-        timings = self._buffers.timings
-        sent = self.timer.switch("wait")
-        self._send_and_wait(Collect(iteration))
-        now = self.timer.switch("other")
-        self.timer.add_blocked(now - sent, timings.phase_seconds)
-        starts, ends = timings.command_interval.T
-        sync_seconds = float((starts - sent).mean() + (now - ends.max()))
-        return self._buffers.rollout, CollectTimes(now - sent, timings.phase_seconds.sum(axis=1), sync_seconds)
+    def execute(self, command: Command) -> None:
+        if isinstance(command, Evaluate):  # the phase of the caller goes on
+            self._send_and_wait(command)
+        elif isinstance(command, (Collect, RefreshStates)):
+            self._let_workers(command)
+        elif type(command) in self._divided:
+            self._divide(command)
+        else:
+            self._share.execute(command)
 
-    def refresh_states(self) -> float:
-        """Let all workers recompute the stored states of their environments, and wait for them."""
-        sent = self.timer.switch("wait")
-        self._send_and_wait(RefreshStates())
-        self.timer.add_blocked(self.timer.switch("other") - sent, self._buffers.timings.phase_seconds)
-        return self._state_drift()
+    def take_times(self) -> Times:
+        signaling, self._signaling_seconds = self._signaling_seconds, 0.0
+        return Times(self.timer.reset(), self._collect_seconds, self._worker_seconds, signaling)
 
-    def evaluate(self, iteration: int) -> None:
-        """Let all workers play their episodes, and wait for them."""
-        self._send_and_wait(Evaluate(iteration))
+    def _let_workers(self, command: Command) -> None:
+        """Let all workers do their parts, while the learner waits."""
+        timings, timer = self._buffers.timings, self.timer
+        sent = timer.switch("wait")
+        self._send_and_wait(command)
+        now = timer.switch("other")
+        timer.add_blocked(now - sent, timings.phase_seconds)
+        if isinstance(command, Collect):
+            starts, ends = timings.command_interval.T
+            self._collect_seconds, self._worker_seconds = now - sent, timings.phase_seconds.sum(axis=1)
+            self._signaling_seconds += float((starts - sent).mean() + (now - ends.max()))
 
-    def compute_gradients(self, epoch: int, minibatch: int) -> float:
-        """Compute the learner's shards while all workers but worker 0 compute theirs, and wait for them."""
-        if not self._config.sharded:
-            return super().compute_gradients(epoch, minibatch)
-        own = partial(self._gradients.compute, epoch, minibatch, self._shards)
-        return self._divide(ComputeGradients(epoch, minibatch), own, "gradient")
-
-    def reduce_gradients(self) -> float:
-        """Add the gradients for the learner's part, and let the workers do so for theirs, if it is faster."""
-        if not self._config.sharded or self._buffers.shard_results.gradients.size < MIN_DIVIDED_SUM:
-            return super().reduce_gradients()
-        return self._divide(ReduceGradients(), self._part_optimizer.add_gradients, "reduce")
-
-    def step_optimizer(self) -> float:
-        """Step the optimizer for the learner's part, and let the workers do theirs, if it is faster."""
-        if not self._config.sharded or self._buffers.published.weights.size < MIN_DIVIDED_STEP:
-            return super().step_optimizer()
-        return self._divide(StepOptimizer(), self._part_optimizer.step, "optimizer")
-
-    def _divide(self, command: Command, own: Callable[[], None], phase: str) -> float:
-        """Do the learner's part of a command while all workers but worker 0 do theirs. Return the signaling seconds."""
+    def _divide(self, command: Command) -> None:
+        """Do the learner's part while all workers but worker 0 do theirs."""
         others, timer = self._workers[1:], self.timer
         sent = timer.switch("wait")
         self._send(others, command)
-        own_start = timer.switch(phase)
-        own()
-        own_end = timer.switch("wait")
+        own_start, own_end = self._share.execute(command)
+        timer.switch("wait")
         if not (self._setup.spins and self._spin_wait(self._mailbox.all_acknowledged)):
             self._wait(others, command)
         now = timer.switch("other")
         starts, ends = self._buffers.timings.command_interval[1:].T
         delays = (own_start - sent) + float((starts - sent).sum())
-        return delays / len(self._workers) + now - float(ends.max(initial=own_end))
+        self._signaling_seconds += delays / len(self._workers) + now - float(ends.max(initial=own_end))
 
     def _send(self, workers: list[WorkerProcess], command: Command) -> None:
         for worker in workers:
@@ -211,25 +206,30 @@ class WorkerPool(Pool):
         self._wait(self._workers, command)
 
     def _wait(self, workers: list[WorkerProcess], command: Command) -> None:
-        """Wait until every worker has acknowledged the command. Replace workers that fail, and send it to them again.
+        """Wait until every worker has acknowledged the command. Replace workers that die or stall, and send it again.
 
         Raises:
-            WorkerError: if a worker has been replaced too often, or fails in an optimizer step, which cannot be
-                repeated.
+            ShmppoError: if a worker raises. It would raise again.
+            WorkerError: if a worker has been replaced too often, or dies or stalls in an optimizer step, which cannot
+                be repeated.
         """
         # An evaluation may make environments, as a start does.
         seconds = self._start_seconds if isinstance(command, Evaluate) else self._config.worker_timeout
         while workers:
             replaced = []
             for worker, report in self._reports(workers, seconds, commanded=True):
+                if isinstance(report, Failed):
+                    raise report.error(worker.index)
                 if isinstance(report, WorkerError):
                     if isinstance(command, StepOptimizer):
                         raise report
-                    replaced.append(self._replace(worker, report))
-            workers = self._wait_ready(replaced)
+                    replaced.append(worker.index)
+                    self._replace(worker, report)
+            self._wait_ready([self._workers[w] for w in replaced])
+            workers = [self._workers[w] for w in replaced]
             self._send(workers, command)
 
-    def _replace(self, worker: WorkerProcess, error: WorkerError) -> WorkerProcess:
+    def _replace(self, worker: WorkerProcess, error: ShmppoError) -> WorkerProcess:
         """End a failed worker and start another one in its place.
 
         The new worker overwrites what the old one has written in this phase. The old process is killed and reaped
@@ -243,7 +243,7 @@ class WorkerPool(Pool):
             The new worker. It is not ready yet.
 
         Raises:
-            WorkerError: `error`, if this worker has been replaced too often.
+            ShmppoError: `error`, if this worker has been replaced too often.
         """
         worker.end(deadline=0.0)
         now = time.monotonic()
@@ -260,7 +260,7 @@ class WorkerPool(Pool):
 
     def _reports(
         self, workers: list[WorkerProcess], timeout: float, *, commanded: bool = False
-    ) -> Iterator[tuple[WorkerProcess, Ready | WorkerError | None]]:
+    ) -> Iterator[tuple[WorkerProcess, Ready | Failed | WorkerError | None]]:
         """Wait for one report of each worker, and yield them in the order of their arrival.
 
         Args:
@@ -269,8 +269,8 @@ class WorkerPool(Pool):
             commanded: whether the workers have a command. Otherwise they start.
 
         Yields:
-            (worker, report). The report is None if the worker has acknowledged its command. It is a WorkerError if the
-            worker has failed, died, or stalled.
+            (worker, report). The report is None if the worker has acknowledged its command, Failed if it has raised,
+            and a WorkerError if it has died or stalled.
         """
         waiting = {worker.index: worker for worker in workers}
         interval = timeout / 4
@@ -278,7 +278,7 @@ class WorkerPool(Pool):
         while waiting:
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):
-                report: Ready | WakeUp | WorkerError | None
+                report: Ready | WakeUp | Failed | WorkerError | None
                 if commanded and self._mailbox.is_acknowledged(index):
                     report = None
                 elif any(handle in ready for handle in worker.handles):
@@ -287,8 +287,6 @@ class WorkerPool(Pool):
                     continue
                 if isinstance(report, WakeUp):  # the next round of the loop checks for the acknowledgement
                     continue
-                if isinstance(report, WorkerError) and report.env_index is not None:
-                    hint_at_skipping(report, self._config)
                 del waiting[index]
                 reported = True
                 yield worker, report
@@ -328,8 +326,8 @@ class WorkerPool(Pool):
         self._workers = []
 
 
-def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | WorkerError:
-    """Read the next report of a worker of which a handle is ready. Return a WorkerError if it failed or died.
+def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | Failed | WorkerError:
+    """Read the next report of a worker of which a handle is ready. Return a WorkerError if it died.
 
     starting: whether the worker has not been ready yet.
 
@@ -349,10 +347,7 @@ def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | W
             return WorkerError(f"worker {worker.index} died while it started: {reason}")
         return WorkerError(f"worker {worker.index} died: {reason}")
     report = worker.reports.get()
-    if isinstance(report, Failed):
-        message = f"worker {worker.index} failed: {report.message}"
-        return WorkerError(message, report.env_index, details=report.details)
-    assert isinstance(report, (Ready, WakeUp)), report
+    assert isinstance(report, (Ready, WakeUp, Failed)), report
     return report
 
 

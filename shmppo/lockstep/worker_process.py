@@ -11,9 +11,9 @@ from typing import Any
 import torch.multiprocessing
 
 from shmppo.config.checks import require
-from shmppo.parallel.fork_server import kill_with_children, start_fork_server
-from shmppo.parallel.mailbox import PipeQueue
-from shmppo.sampling.worker import STACK_SIGNAL, WorkerSetup, run_worker
+from shmppo.lockstep.fork_server import kill_with_children, start_fork_server
+from shmppo.lockstep.mailbox import PipeQueue
+from shmppo.lockstep.worker import STACK_SIGNAL, WorkerSetup, run_worker
 from shmppo.utils.user_code import main_is_importable
 
 WORKER_NAME = "worker-"

@@ -13,67 +13,26 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from shmppo.errors import EnvError, OriginalError, ShmppoError, WorkerError
+from shmppo.lockstep.commands import Command, ComputeGradients, ReduceGradients, StepOptimizer
 from shmppo.parallel.shared_buffers import Control
+from shmppo.parallel.spin import SpinWait, fence
+from shmppo.utils.user_code import describe_error, user_traceback
 
-SPIN_SECONDS = 2e-3
-"""Maximum time to spin. It is longer than the pause between two minibatches, and too short to load a core."""
-CONTENDED_SECONDS = 0.5e-3
-"""If one turn of the loop takes longer, another process has used the core."""
-CONTENDED_PAUSE_SECONDS = 0.5
-_FENCE_LOCK = threading.Lock()
-_yield_core: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))  # macOS has no sched_yield
 BLOCK_SECONDS = 0.2
 """Maximum time to block before a process checks again. A message to wake it up can be missing if the processor executes
 a read before an earlier write."""
 MAX_MESSAGE, MAX_DETAILS = 900, 2700
 """Maximum sizes of the texts in a `Failed` message, in bytes. The message then has less than PIPE_BUF bytes (4096 on
 Linux), so one atomic write sends it."""
-
-
-def fence() -> None:
-    """Order memory accesses: on every processor, other processes see the writes before this call before later ones."""
-    with _FENCE_LOCK:  # acquiring and releasing any lock is a memory barrier
-        pass
-
-
-class SpinWait:
-    """Waits for another process by spinning, unless other processes need the core.
-
-    If something else ran on the core while this process spun, the machine is loaded. Spinning then takes time from
-    processes that work, and a process that has used up its share of the core has to wait longest when its work arrives.
-    So for the next CONTENDED_PAUSE_SECONDS there is no spinning, and the caller blocks at once.
-    """
-
-    def __init__(self) -> None:
-        self._paused_until = 0.0
-
-    def __call__(self, done: Callable[[], bool]) -> bool:
-        """Spin until `done()` is true, for up to SPIN_SECONDS. Return whether it was."""
-        now = time.monotonic()
-        if now < self._paused_until:
-            return done()
-        deadline = now + SPIN_SECONDS
-        while not done():
-            before, now = now, time.monotonic()
-            if now - before > CONTENDED_SECONDS:
-                self._paused_until = now + CONTENDED_PAUSE_SECONDS
-                return done()
-            if now > deadline:
-                return False
-            _yield_core()
-        return True
 
 
 class PipeQueue:
@@ -113,38 +72,6 @@ class PipeQueue:
         self._writer.close()
 
 
-class Collect(NamedTuple):
-    """Command: collect one rollout of the worker's environments."""
-
-    iteration: int
-
-
-class ComputeGradients(NamedTuple):
-    """Command: compute the gradients of the worker's shards."""
-
-    epoch: int
-    minibatch: int
-
-
-class ReduceGradients(NamedTuple):
-    """Command: add the gradients of all shards for the worker's part of the parameters."""
-
-
-class StepOptimizer(NamedTuple):
-    """Command: step the optimizer for the worker's part of the parameters. It cannot be repeated."""
-
-
-class RefreshStates(NamedTuple):
-    """Command: recompute the stored states of the worker's environments."""
-
-
-class Evaluate(NamedTuple):
-    """Command: play the worker's episodes of an evaluation."""
-
-    iteration: int
-
-
-Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | RefreshStates | Evaluate
 _KINDS: tuple[type[Command], ...] = get_args(Command)
 
 
@@ -170,19 +97,42 @@ class Ready:
 class Failed:
     """Message of a worker: it raised an exception, and ends after this message."""
 
+    kind: Literal["environment", "shmppo", "other"]
+    """Whether it raised an EnvError, another error of this package, or anything else."""
     message: str
     """What happened, in one line of at most MAX_MESSAGE bytes."""
     details: str
     """The end of the traceback, at most MAX_DETAILS bytes."""
-    env_index: int | None
-    """Index of the environment that raised. None if no environment did."""
+    env_index: int = 0
+    """Index of the environment that raised, if `kind` is "environment"."""
 
     @classmethod
-    def shortened(cls, message: str, details: str, env_index: int | None) -> Failed:
-        """Make a message with texts of any length. The end of `message` and the beginning of `details` are cut off."""
-        first = message.encode(errors="backslashreplace")[:MAX_MESSAGE]
-        last = details.encode(errors="backslashreplace")[-MAX_DETAILS:]
-        return cls(first.decode(errors="ignore"), last.decode(errors="ignore"), env_index)
+    def of(cls, error: BaseException) -> Failed:
+        """Describe an exception. The end of a long message and the beginning of a long traceback are cut off."""
+        if isinstance(error, EnvError):
+            return cls("environment", *_shortened(error.message, error.details), error.env_index)
+        if isinstance(error, ShmppoError):
+            return cls("shmppo", *_shortened(str(error), error.details))
+        return cls("other", *_shortened(describe_error(error), user_traceback(error)))
+
+    def error(self, worker: int) -> ShmppoError:
+        """Return what the learner raises: the same error, with the traceback of the worker above it."""
+        error: ShmppoError
+        if self.kind == "environment":
+            error = EnvError(self.env_index, self.message, details=self.details)
+        elif self.kind == "shmppo":
+            error = ShmppoError(self.message, details=self.details)
+        else:
+            error = WorkerError(f"worker {worker} failed: {self.message}", details=self.details)
+        if self.details:
+            error.__cause__ = OriginalError(f"\n{self.details}")
+        return error
+
+
+def _shortened(message: str, details: str) -> tuple[str, str]:
+    first = message.encode(errors="backslashreplace")[:MAX_MESSAGE]
+    last = details.encode(errors="backslashreplace")[-MAX_DETAILS:]
+    return first.decode(errors="ignore"), last.decode(errors="ignore")
 
 
 @contextmanager

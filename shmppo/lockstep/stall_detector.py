@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from shmppo.errors import WorkerError
-from shmppo.sampling.worker_process import WorkerProcess
+from shmppo.lockstep.worker_process import WorkerProcess
 
 
 class StallDetector:

@@ -6,8 +6,9 @@ shards, adds them, and steps the optimizer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,20 +17,19 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
+from shmppo.lockstep.commands import ComputeGradients, ReduceGradients, RefreshStates, StepOptimizer
+from shmppo.lockstep.pool import Pool
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
-from shmppo.ppo.gae import RewardNormalizer, RunningMoments, generalized_advantages, merge_moments
+from shmppo.ppo.gae import RewardNormalizer, generalized_advantages, merge_moments
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
-from shmppo.utils.torch_utils import keep_denormals
-
-if TYPE_CHECKING:
-    from shmppo.sampling.pool import Pool
+from shmppo.spaces.normalization import RunningMoments
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
 """Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
@@ -50,8 +50,6 @@ class UpdateStatistics:
     optimizer_steps: float
     state_drift: float
     learning_rate: float
-    sync_seconds: float
-    """Signaling seconds of the update. metrics.csv adds those of the rollout."""
 
     def columns(self) -> dict[str, float]:
         """Return the columns by name."""
@@ -153,13 +151,12 @@ class Learner:
 
         Args:
             minibatches: of this iteration, in shared memory.
-            pool: computes their gradients. Its timer measures the phases.
+            pool: computes their gradients, and steps the optimizer. Its timer measures the phases.
 
         Raises:
             TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
                 MAX_FIRST_LOG_RATIO. The invalid minibatch has not changed the weights.
         """
-        keep_denormals()
         config, timer, every = self.config, pool.timer, self.config.kl_profile_every
         recorder = self._kl_recorder if every is not None and self._iteration % every == 0 else None
         if recorder is not None:
@@ -168,14 +165,14 @@ class Learner:
         norms: list[float] = []
         kls: list[float] = []
         drifts: list[float] = []
-        sync_seconds = first_log_ratio = 0.0
+        first_log_ratio = 0.0
         for epoch, minibatch in np.ndindex(config.epochs, config.minibatches):
             if config.refresh_states and epoch and not minibatch:
-                drifts.append(pool.refresh_states())
-            timer.switch("gradient")
-            sync_seconds += pool.compute_gradients(epoch, minibatch)
+                pool.execute(RefreshStates())
+                drifts.append(self._state_drift())
+            pool.execute(ComputeGradients(epoch, minibatch))
+            pool.execute(ReduceGradients())
             timer.switch("reduce")
-            sync_seconds += pool.reduce_gradients()
             terms, largest_log_ratio = self._results()
             self._check(terms, largest_log_ratio, epoch, minibatch)
             first_log_ratio = first_log_ratio if kls else largest_log_ratio
@@ -184,10 +181,10 @@ class Learner:
                 break
             timer.switch("optimizer")
             norms.append(self._clip(epoch, minibatch))
-            sync_seconds += self._step(pool)
+            pool.execute(StepOptimizer())
+            self._limit_log_std()
             steps.append(terms)
             if recorder is not None:
-                timer.switch("other")
                 recorder.record(len(steps))
         timer.switch("other")
         self.kl_profile = recorder.end(len(steps)) if recorder is not None else None
@@ -204,7 +201,6 @@ class Learner:
             optimizer_steps=float(len(steps)),
             state_drift=sum(drifts) / max(len(drifts), 1),
             learning_rate=float(self._buffers.optimizer.learning_rate[0]),
-            sync_seconds=sync_seconds,
         )
 
     def update_obs_normalizer(self, rollout: Rollout) -> None:
@@ -252,13 +248,16 @@ class Learner:
         self._buffers.optimizer.steps[0] += 1
         return norm
 
-    def _step(self, pool: Pool) -> float:
-        """Step the optimizer. Return the signaling seconds."""
-        sync_seconds = pool.step_optimizer()
+    def _state_drift(self) -> float:
+        """Return the RMS of the change of the stored states when they were recomputed (--refresh-states)."""
+        squares, count = self._buffers.rollout.state_drift.sum(axis=0)
+        return math.sqrt(squares / max(count, 1.0))
+
+    def _limit_log_std(self) -> None:
+        """Let no deviation of the actions be below --log-std-min after an optimizer step."""
         if self.config.log_std_min is not None and self.model.log_std is not None:
             # Clamp the parameter itself. If the network clamped it, its gradient below the minimum would be 0.
             self.model.log_std.data.clamp_(min=self.config.log_std_min)
-        return sync_seconds
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores of the learner: everything that the next update depends on."""
@@ -282,8 +281,7 @@ class Learner:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Load the network's weights and the normalizers of what `state` returned in another run (--init-from)."""
         self.model.load_state_dict(network_weights(state["model"]), strict=False)
-        if self.model.log_std is not None and self.config.log_std_min is not None:
-            self.model.log_std.data.clamp_(min=self.config.log_std_min)  # as after each optimizer step
+        self._limit_log_std()
         self._load_normalizers(state)
 
     def _load_normalizers(self, state: dict[str, Any]) -> None:

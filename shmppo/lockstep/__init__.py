@@ -1,0 +1,1 @@
+"""Lock-step: the learner, its workers, and the commands between them."""

@@ -1,0 +1,103 @@
+"""The main function of a worker process: receive a command, execute it, acknowledge it.
+
+A worker has one thread. While it waits for a command, it also watches the learner's sentinel, and it exits when the
+learner has ended. It ignores SIGINT and SIGUSR1, because the learner decides when a run stops. Terminals and cluster
+schedulers send these signals to every process of a run.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
+from shmppo.errors import open_standard_streams
+from shmppo.lockstep.fork_server import children_of, end_with_fork_server, kill
+from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WorkerMailbox
+from shmppo.lockstep.share import Part, Share
+from shmppo.models.actor_critic import build_model, move_parameters
+from shmppo.parallel.shared_buffers import Field, SharedBuffers
+from shmppo.sampling.collector import EpisodeInProgress
+from shmppo.utils.files import open_file
+from shmppo.utils.logs import log_to
+from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.torch_utils import numeric_modes
+from shmppo.utils.user_code import FAILURES
+
+STACK_SIGNAL = signal.SIGUSR2
+"""A worker that gets this signal writes its stack to the log file, even if an environment never returns."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """The arguments of a worker process."""
+
+    config: TrainConfig
+    task: Task
+    fields: tuple[Field, ...]
+    memory: torch.Tensor
+    """The shared memory, uint8 [bytes]."""
+    log_file: Path
+    spins: bool
+    """Whether the worker spins between minibatches before it blocks. It does if each worker has a core."""
+    index: int = 0
+    """w, index of the worker."""
+    iteration: int = 0
+    """The iteration that is collected next."""
+    episodes: list[EpisodeInProgress] | None = None
+    """The episodes to restore, as they were before `iteration`. None at the start of a run."""
+
+
+def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, environ: dict[str, str]) -> None:
+    """Run a worker until the learner sends Stop or ends. If it raises, it sends Failed and exits with code 1.
+
+    environ: environment variables of the learner. The fork server has those of an earlier moment.
+    """
+    os.environ.clear()
+    os.environ.update(environ)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # if the fork server could not import `forked_children`
+    end_with_fork_server()
+    multiprocessing.current_process().daemon = False  # so that environments may start processes
+    open_standard_streams()
+    with numeric_modes(), log_to(setup.log_file), open_file(setup.log_file, "a") as stack:
+        faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
+        try:
+            _serve(setup, commands, reports)
+        except FAILURES as error:
+            log.error("%s", traceback.format_exc())
+            reports.put(Failed.of(error))
+            kill(children_of(os.getpid()))  # what its environments have started, such as simulators
+            sys.exit(1)
+
+
+def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
+    """Create the environments and the network, send Ready, and carry out commands until the worker has to end."""
+    config, task, index = setup.config, setup.task, setup.index
+    buffers = SharedBuffers(setup.fields, setup.memory)
+    model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
+    move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
+    share = Share(config, task, model, buffers, Part.of_worker(config, index), PhaseTimer())
+    seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
+    # Created before Ready is reported: after that, the learner may send a command.
+    mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
+    reports.put(Ready(share.begin(setup.iteration, setup.episodes)))
+    while (command := mailbox.receive()) is not None:
+        share.timer.reset()
+        interval[:] = share.execute(command)
+        seconds[:] = share.timer.reset()
+        mailbox.acknowledge()
+    share.close()
