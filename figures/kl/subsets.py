@@ -29,7 +29,7 @@ from shmppo.lockstep.share import Part
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.minibatches import cut_sequences
-from shmppo.runs.training import TrainState
+from shmppo.runs.train_state import TrainState
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
 JOB = TrainConfig(

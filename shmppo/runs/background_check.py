@@ -7,7 +7,7 @@ import logging
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.check_process import CheckProcesses
 from shmppo.envs.spec import Task
-from shmppo.runs.training import TrainState
+from shmppo.runs.train_state import TrainState
 
 IRREPRODUCIBLE = "the environment is not a function of its seed and its actions:"
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from typing import TYPE_CHECKING
 
 from shmppo.config.checks import require
 from shmppo.policies.evaluation import Evaluation, play_episodes
 from shmppo.policies.policy import Policy, TrainedPolicy
+from shmppo.runs.session import Session
 from shmppo.sampling.evaluation import evaluation_errors
 from shmppo.utils.torch_utils import numeric_modes
-
-if TYPE_CHECKING:
-    from shmppo.runs.session import Session
 
 _RESERVED = re.compile(r"best|1|iteration-.*")
 

@@ -1,6 +1,6 @@
 """The lifecycle of one run: start processes, open files, save checkpoints, and end everything.
 
-The training loop is `shmppo.runs.training.train_iterations`.
+The training loop is `shmppo.runs.loop.train_iterations`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.failure_dump import write_failed_episode
-from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
-from shmppo.runs.training import TrainState
+from shmppo.runs.train_state import TrainState
 from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
@@ -214,13 +213,14 @@ class Session:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
         return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
 
-    def after_iteration(self, row: Row, times: Times, evaluation: Row) -> None:
+    def after_iteration(self, row: Row, times: Times, evaluation: Row, run: object) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
 
         Args:
             row: its row of metrics.csv.
             evaluation: of its weights, see `evaluate`. Empty without an evaluation.
             times: how long it took.
+            run: what the callback gets as its second argument.
 
         Raises:
             RankError: if the weights differ between ranks, or a rank has failed.
@@ -229,7 +229,7 @@ class Session:
         decisions = self.state.decisions
         for text in (*decisions.take(row | evaluation), *self.state.episodes.misleading):
             self.outputs.warn(text)
-        if self.outputs.log(row, evaluation, self.learner, RunHandle(self)):
+        if self.outputs.log(row, evaluation, self.learner, run):
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)

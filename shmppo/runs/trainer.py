@@ -29,12 +29,12 @@ from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
 from shmppo.ppo.device_gradients import check_device
 from shmppo.runs.decisions import Decisions
+from shmppo.runs.loop import train_iterations
 from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights, load_teacher
 from shmppo.runs.teacher import save_teacher, with_teacher
-from shmppo.runs.training import train_iterations
 from shmppo.sampling.evaluation_opponents import RANDOM, FunctionOpponent
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path

@@ -20,7 +20,7 @@ SMALL = TrainConfig(
 
 def last_row(run_dir: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, float]:
     """Stop and resume a run of 4 iterations, lose the episodes in progress, and return its last row of metrics.csv."""
-    monkeypatch.setattr("shmppo.runs.training.REPLAY_LIMIT", 1)
+    monkeypatch.setattr("shmppo.runs.train_state.REPLAY_LIMIT", 1)
     train(dataclasses.replace(SMALL, run_dir=str(run_dir), **changes))
     resume(run_dir)
     return {name: float(text) for name, text in csv_rows(run_dir / "metrics.csv")[-1].items() if name != "weights_hash"}
@@ -45,7 +45,7 @@ def test_an_episode_that_replaces_a_lost_one_can_be_restored_itself(
 ) -> None:
     config = dataclasses.replace(SMALL, env="schedules:Leveled", env_schedule="schedules:levels", rollout_steps=4)
     with monkeypatch.context() as patch:
-        patch.setattr("shmppo.runs.training.REPLAY_LIMIT", 3)
+        patch.setattr("shmppo.runs.train_state.REPLAY_LIMIT", 3)
         train(dataclasses.replace(config, seq_len=4, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
     assert not resume(tmp_path / "run", stop_at_iteration=2)["exact"]
     assert load_selected_checkpoint(tmp_path / "run")["actions"]["numbers"].tolist() == [1] * 4

@@ -110,7 +110,7 @@ def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(
 def test_an_episode_longer_than_the_replay_limit_is_restarted_instead_of_replayed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("shmppo.runs.training.REPLAY_LIMIT", 40)
+    monkeypatch.setattr("shmppo.runs.train_state.REPLAY_LIMIT", 40)
     run_dir = tmp_path / "run"
     config = dataclasses.replace(BASE, env="Pendulum-v1", stop_at_iteration=3, run_dir=str(run_dir))
     assert train(config)["exact"]

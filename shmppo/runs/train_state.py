@@ -1,4 +1,4 @@
-"""The training loop, and the state of a run that checkpoints contain besides the learner."""
+"""The state of a run that checkpoints contain besides the learner: counters, statistics, and the action log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,57 +19,20 @@ from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Times
-from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.opponent_pool import OpponentPool
-from shmppo.storage.run_directory import saving
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
-from shmppo.utils.torch_utils import numeric_modes
-
-if TYPE_CHECKING:
-    from shmppo.runs.session import Session
 
 REPLAY_LIMIT = 1_000_000
 """Steps of an episode that are recorded for a replay. A longer one is restarted where it would need a replay."""
 
 log = logging.getLogger(__name__)
-
-
-def train_iterations(session: Session) -> None:
-    """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
-    config, state, learner, pool = session.config, session.state, session.learner, session.pool
-    timer, rollout = pool.timer, session.buffers.rollout
-    while state.iteration < config.last_iteration and not session.stopping:
-        iteration = state.iteration
-        with numeric_modes():  # the callback may have changed them
-            timer.switch("publish")
-            state.publish_options()
-            learner.begin(iteration)
-            if state.opponents is not None:
-                with saving(session.run_dir):
-                    state.opponents.fill(iteration)
-            with session.preemption.watch(iteration) if session.preemption else nullcontext():
-                pool.execute(Collect(iteration))
-            state.commit(rollout)
-            timer.switch("advantage")
-            advantages = learner.advantages(rollout)
-            minibatches = learner.minibatches(rollout, advantages)
-            timer.switch("other")
-            statistics = learner.update(minibatches, pool)
-            learner.update_obs_normalizer(rollout)
-            due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
-            evaluation = session.evaluate() if due else {}
-            times = pool.take_times()
-            row = state.finish_iteration(rollout, advantages, statistics, times)
-        session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
-        session.after_iteration(row, times, evaluation)
 
 
 class EpisodeStatistics:

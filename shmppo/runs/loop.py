@@ -1,0 +1,42 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from shmppo.lockstep.commands import Collect
+from shmppo.loggers.metrics import HASH_DIGITS
+from shmppo.runs.handle import RunHandle
+from shmppo.runs.session import Session
+from shmppo.storage.run_directory import saving
+from shmppo.utils.torch_utils import numeric_modes
+
+
+def train_iterations(session: Session) -> None:
+    """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
+    config, state, learner, pool = session.config, session.state, session.learner, session.pool
+    timer, rollout, run = pool.timer, session.buffers.rollout, RunHandle(session)
+    while state.iteration < config.last_iteration and not session.stopping:
+        iteration = state.iteration
+        with numeric_modes():  # the callback may have changed them
+            timer.switch("publish")
+            state.publish_options()
+            learner.begin(iteration)
+            if state.opponents is not None:
+                with saving(session.run_dir):
+                    state.opponents.fill(iteration)
+            with session.preemption.watch(iteration) if session.preemption else nullcontext():
+                pool.execute(Collect(iteration))
+            state.commit(rollout)
+            timer.switch("advantage")
+            advantages = learner.advantages(rollout)
+            minibatches = learner.minibatches(rollout, advantages)
+            timer.switch("other")
+            statistics = learner.update(minibatches, pool)
+            learner.update_obs_normalizer(rollout)
+            due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
+            evaluation = session.evaluate() if due else {}
+            times = pool.take_times()
+            row = state.finish_iteration(rollout, advantages, statistics, times)
+        session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
+        session.after_iteration(row, times, evaluation, run)
