@@ -162,7 +162,7 @@ def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path 
     if is_run(run_dir):
         refuse_links(run_dir)
     config = run_dir / "config.json"
-    return "--init-from", config if config.is_file() else None
+    return "--init-from", config if config.is_file() and not config.is_symlink() else None
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:
@@ -225,8 +225,8 @@ def _read(path: Path, option: str) -> Any:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
         return json.loads(text, object_pairs_hook=partial(_without_duplicates, option=option))
-    except (json.JSONDecodeError, RecursionError) as error:
-        if path.suffix == ".json" or isinstance(error, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if path.suffix == ".json" or not isinstance(error, json.JSONDecodeError):
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
     try:
         import yaml
@@ -243,7 +243,7 @@ def _read(path: Path, option: str) -> Any:
         if isinstance(root, yaml.MappingNode):
             _without_duplicates([(key.value, value) for key, value in root.value], option)
         return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, IndexError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
 

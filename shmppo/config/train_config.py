@@ -29,7 +29,7 @@ from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, printable
 from shmppo.utils.files import read_object, refuse_links, user_path
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.partition import partition
@@ -300,6 +300,10 @@ def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: if a field does not exist in this version, or if a value has the wrong type.
     """
     check_names(fields)
+    for name, value in fields.items():  # help texts and plots show them
+        for text in value if isinstance(value, (list, tuple)) else (value,):
+            clean = not isinstance(text, str) or printable(text, keep="\n\t") == text
+            require(clean, f"{flag(name)} is {shown(text)}; remove its control characters")
     return {name: _typed(name, field_types()[name], value) for name, value in fields.items()}
 
 

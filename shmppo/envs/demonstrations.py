@@ -39,7 +39,7 @@ from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.envs.wrappers import fits, is_allowed
 from shmppo.errors import ConfigError, EnvError
-from shmppo.utils.files import make_parent_directory, replaced_file, user_path
+from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator
 
 OUTCOMES = ("rewards", "terminated", "truncated")
@@ -191,10 +191,11 @@ def load_demonstrations(config: TrainConfig, task: Task) -> dict[str, np.ndarray
     try:
         if name.startswith(MINARI):
             return _from_minari(name.removeprefix(MINARI), config, task)
-        with open(name, "rb") as opened, np.load(opened) as file:
+        with open_file(Path(name).resolve()) as opened, np.load(opened) as file:
             _check_arrays(file, config, task)
             arrays = dict(file)
-        if arrays["lengths"].min() < 1 or arrays["lengths"].sum() != len(arrays["actions"]):
+        lengths = arrays["lengths"]
+        if lengths.min() < 1 or lengths.max() > len(arrays["actions"]) or lengths.sum() != len(arrays["actions"]):
             raise ValueError("its lengths are not those of its episodes")
         return arrays
     except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
@@ -213,6 +214,8 @@ def _check_arrays(file: Any, config: TrainConfig, task: Task) -> None:
         ValueError: if the arrays are larger than the memory of the machine.
     """
     shapes, size = dict[str, tuple[int, ...]](), 0
+    if sorted({*file.zip.namelist()}) != sorted(f"{name}.npy" for name in file.files):
+        raise ValueError("its names are not those of arrays")
     for name in file.files:
         with file.zip.open(f"{name}.npy") as member:
             np.lib.format.read_magic(member)

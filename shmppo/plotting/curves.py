@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, printable
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.utils.files import complete_rows, read_object, refuse_links, short_path
 
@@ -69,7 +69,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         if not rows:
             raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
         names = [name for name in rows[0] if name != WEIGHTS_HASH]
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+        return {printable(name): np.array([float(row[name] or "nan") for row in rows]) for name in names}
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or name another run") from error
 
@@ -85,7 +85,8 @@ def read_run(run_dir: Path) -> Run:
     if not metrics.is_file():
         raise ConfigError(f"{metrics} does not exist; name the directories of runs (they hold metrics.csv)")
     advice = "restore it, or remove it to plot the run without its configuration"
-    fields = read_object(config, advice).get("config", {}) if config.is_file() else {}
+    stored = read_object(config, advice).get("config", {}) if config.is_file() else {}
+    fields = {name: printable(value) if isinstance(value, str) else value for name, value in stored.items()}
     columns = read_columns(metrics)
     missing = [name for name in NEEDED if name not in columns]
     require(not missing, f"{metrics} has no column {''.join(missing[:1])}; name the directory of a run of train")

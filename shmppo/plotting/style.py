@@ -34,7 +34,7 @@ RC_PARAMS: Any = {  # the keys are literals in some versions of matplotlib, so a
     "legend.fontsize": 8, "figure.titlesize": 10.5, "figure.titleweight": "bold",
     "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "axes.axisbelow": True, "grid.color": "#E6E6E6", "grid.linewidth": 0.6, "legend.frameon": False,
-    "lines.linewidth": 1.5, "lines.markersize": 4,
+    "text.parse_math": False, "lines.linewidth": 1.5, "lines.markersize": 4,
     "figure.constrained_layout.w_pad": 0.08, "figure.constrained_layout.h_pad": 0.06,
 }  # fmt: skip
 

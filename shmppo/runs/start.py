@@ -67,6 +67,7 @@ class InitialWeights:
         check_shapes("parameter", network_weights(self.learner["model"]), parameters, where=where, advice=advice)
         size = task.observation.normalized_size
         check_moments("observation moment", self.learner["obs_moments"], size, where=where, advice=advice)
+        check_moments("reward moment", self.learner["return_moments"], 1, where=where, advice=advice)
         options = ["normalize_obs", "squash_actions", "std"]  # the shapes may be the same
         options += ["activation"] if config.network is None and config.encoder_sizes else []
         options += ["log_std_init", "log_std_min"] if config.std == "state" else []

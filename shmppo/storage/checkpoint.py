@@ -139,7 +139,8 @@ def _selected_path(run_dir: Path, which: str | int | Path) -> Path:
     """Return the file that a choice names. Raises ConfigError if there is none."""
     text = str(which)
     if is_file_name(which):
-        path = next((path for path in (user_path(text, "--checkpoint"), run_dir / text) if path.is_file()), None)
+        named = user_path(text, "--checkpoint").resolve()  # the user may name a link
+        path = next((path for path in (named, run_dir / text) if path.is_file()), None)
         if path is None:
             raise ConfigError(f"--checkpoint {text} is not a file; name last, best, an iteration, or a checkpoint file")
         return path

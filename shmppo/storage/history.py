@@ -48,7 +48,7 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
             else:
                 path.unlink()
     for path in (run_dir / PROFILE_DIRECTORY).glob("*.npz"):
-        if int(path.stem) > iteration:
+        if path.stem.isdecimal() and int(path.stem) > iteration:
             path.unlink()
 
 

@@ -100,7 +100,7 @@ def has_finished(run_dir: Path, iterations: int, conditions: Sequence[str] = ())
         iterations: number of iterations after which a run without an error has ended.
         conditions: conditions of --stop-when, with which it has ended in any case.
     """
-    with contextlib.suppress(ConfigError):  # it has no summary
+    with contextlib.suppress(ConfigError, KeyError, TypeError):  # it has no summary, or a damaged one
         summary = read_object(run_dir / SUMMARY, "")
         ended = summary["iterations"] >= iterations and summary["error"] is None
         return ended or summary["stop_reason"] in conditions

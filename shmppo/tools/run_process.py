@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from shmppo.config.checks import flags_with_values
 from shmppo.config.resumable import DERIVED, RESUMABLE, refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
+from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import CONFIG, has_finished, holds_run
 from shmppo.utils.files import complete_rows, open_file, read_file, refuse_links
 from shmppo.utils.signals import kill_with_parent
@@ -118,6 +120,8 @@ class RunProcess:
             return complete_rows(self.run_dir / table)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except (OSError, ValueError, csv.Error) as error:
+            raise ConfigError(f"{self.run_dir / table} is damaged ({error}); restore it from a copy") from error
 
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""

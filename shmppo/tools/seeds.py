@@ -11,6 +11,7 @@ from statistics import fmean
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +19,7 @@ from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
-from shmppo.errors import ShmppoError
+from shmppo.errors import ShmppoError, printable
 from shmppo.loggers.text import number
 from shmppo.runs.startup import check_early
 from shmppo.storage.run_directory import config_error_if_unwritable
@@ -74,11 +75,13 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
     ]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
-    titles = ["return" if name == "return_mean_100" else name.replace(PREFIX, "") for name in metrics]
+    titles = [
+        escape(printable("return" if name == "return_mean_100" else name.replace(PREFIX, ""))) for name in metrics
+    ]
     table = Table("seed", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
     for run, rows, row in zip(runs, tables, last, strict=True):
         iterations = f"{len(rows):,}/{run.config.last_iteration:,}"
-        state = "failed" if run.failure else row.get("weights_hash", "")[:8]
+        state = "failed" if run.failure else escape(printable(row.get("weights_hash", "")[:8]))
         values = (number(float(row.get(name, "nan"))) for name in metrics)
         table.add_row(str(run.config.seed), iterations, f"{float(row['env_steps']):,.0f}", *values, state)
     table.columns[0].footer = "mean"

@@ -102,7 +102,7 @@ def read_run(run_dir: Path) -> RunFiles:
     checkpoints = [_read_checkpoint(one) for one in saved]
     try:
         rows = {int(row["iteration"]): row for row in complete_rows(path)}
-    except (OSError, ValueError, KeyError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
     for checkpoint in checkpoints:
         weights, row = checkpoint.digests[WEIGHTS_HASH], rows.get(checkpoint.iteration, {}).get(WEIGHTS_HASH)

@@ -80,7 +80,8 @@ def refuse_links(directory: Path) -> None:
 
     Raises:
         ConfigError: if it contains a symbolic link, a hard link to a file with another name, a FIFO, a socket, or a
-            device, or if a part of it cannot be listed.
+            device.
+        OSError: if a part of it cannot be listed.
     """
     try:
         for path, kind in _links(directory):
@@ -88,8 +89,8 @@ def refuse_links(directory: Path) -> None:
                 f"{path} is {kind}, and a run directory must not lead elsewhere; put a copy of the file in its place, "
                 "or remove it"
             )
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be checked for links ({error}); make it readable") from error
+    except RecursionError as error:
+        raise ConfigError(f"{directory} has too many directories inside each other; remove them") from error
 
 
 def _links(directory: Path) -> Iterator[tuple[Path, str]]:
@@ -117,7 +118,7 @@ def _raise(error: OSError) -> None:
 
 def is_run(directory: Path) -> bool:
     """Whether a directory is that of a run or of an exported policy."""
-    return os.path.lexists(directory / "config.json")
+    return os.path.lexists(directory / "config.json") and os.path.lexists(directory / "metrics.csv")
 
 
 def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:

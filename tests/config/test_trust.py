@@ -103,4 +103,4 @@ def test_presets_name_only_code_of_these_packages() -> None:
 
 def test_the_message_shows_control_characters_of_a_name() -> None:
     with pytest.raises(ConfigError, match=r"--env a\\x1b\[2K:b; if you trust it, add --trust a\\x1b\[2K "):
-        check_trust(TrainConfig(env="a\x1b[2K:b").to_json(), Path("run"), ())
+        check_trust({"env": "a\x1b[2K:b"}, Path("run"), ())

@@ -8,12 +8,14 @@ import os
 import shlex
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import rich.console
 import torch
 from public_helpers import exit_code, refused
 
@@ -24,7 +26,10 @@ import shmppo.replay
 import shmppo.search
 import shmppo.verify
 from shmppo import ConfigError, TrainConfig, load_policy, train
+from shmppo.config.train_config import typed_fields
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
+from shmppo.tools.run_process import RunProcess
+from shmppo.tools.seeds import summary_table
 from shmppo.train import main as train_main
 from shmppo.utils.files import open_file, refuse_links, replaced_file
 
@@ -267,6 +272,36 @@ def test_control_characters_of_a_checkpoint_do_not_reach_the_log(original: Path,
     assert log.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize("name", ["env", "wrappers"])
+def test_options_have_no_control_characters(name: str) -> None:
+    """The help text of --init-from and plots would show them."""
+    with refused(r"--\w+ is '.*\\x1b\[2J'; remove its control characters"):
+        typed_fields({"env": "a\x1b[2J"} if name == "env" else {"wrappers": ["a\x1b[2J"]})
+
+
+def test_plots_and_tables_of_runs_escape_what_files_contain(
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "r-s1"
+    shutil.copytree(original, run)
+    content = json.loads((run / "config.json").read_text())
+    content["config"]["env"] = "a\x1b[2J$\\foo$"
+    (run / "config.json").write_text(json.dumps(content))
+    header, *rows = (run / "metrics.csv").read_text().splitlines()
+    table = [f"{header},info/\x1b[2J[/x]_success", *(f"{row},0.5" for row in rows)]
+    (run / "metrics.csv").write_text("".join(f"{line}\n" for line in table))
+    for file in ("x.html", "x.svg"):
+        assert exit_code(shmppo.plot.main, [run, "--out", tmp_path / file], monkeypatch) == 0
+        assert "\x1b" not in (tmp_path / file).read_text()
+    console = rich.console.Console(force_terminal=True)
+    config = TrainConfig(**SMALL)
+    monkeypatch.setattr("shmppo.tools.run_process.refuse_other_run", lambda *_: None)
+    console.print(summary_table([RunProcess(config, run)]))
+    shown = capsys.readouterr().out
+    assert "\x1b[2J" not in shown
+    assert "\\x1b[2J[/x]_success" in shown
+
+
 def test_arrays_of_demonstrations_are_checked_before_they_are_read(tmp_path: Path) -> None:
     from shmppo.envs.demonstrations import DemonstrationRecorder, load_demonstrations
     from shmppo.envs.inspection import inspect_task
@@ -283,16 +318,15 @@ def test_arrays_of_demonstrations_are_checked_before_they_are_read(tmp_path: Pat
         ("lengths", arrays["lengths"] + 1, "its lengths are not those"),
         ("rewards", arrays["rewards"][:-1], "its array rewards has the shape"),
         ("obs", arrays["obs"][:, :2], "its array obs has the shape"),
-        ("huge", None, "GiB, but this machine has"),
+        ("huge.npy", (2**50,), "GiB, but this machine has"),
+        ("rewards", (1,), "its names are not those of arrays"),
     ):
-        if changed is not None:
+        if isinstance(changed, np.ndarray):
             np.savez(path, **arrays | {name: changed})  # type: ignore[arg-type]
         else:
-            import zipfile
-
             np.savez(path, **arrays)  # type: ignore[arg-type]
-            with zipfile.ZipFile(path, "a") as file, file.open("huge.npy", "w") as member:
-                header = {"descr": "<f8", "fortran_order": False, "shape": (2**50,)}
+            with zipfile.ZipFile(path, "a") as file, file.open(name, "w") as member:
+                header = {"descr": "<f8", "fortran_order": False, "shape": changed}
                 np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=message):
             load_demonstrations(config, task)
