@@ -20,7 +20,7 @@ from public_helpers import csv_rows
 from shmppo import TrainConfig
 from shmppo.search.trial_run import RunResult, TrialRun
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 JOB = "--num-envs 4 --rollout-steps 32 --minibatches 2 --hidden-size 8 --encoder-sizes 8 --total-steps 1024"
 SPACE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "epochs": {"choices": [1, 2]}}
 
@@ -66,6 +66,7 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed: Path, tmp_path: Path) -> None:
     trials = table(undisturbed)
     assert sorted(trial["state"] for trial in trials) == ["finished", "stopped", "stopped"]
@@ -79,6 +80,7 @@ def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed
     assert summary["exact"] is not False  # None: the run may end before the check of the environment
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_a_search_that_is_killed_five_times_has_the_same_trials(undisturbed: Path, tmp_path: Path) -> None:
     draw = random.Random(7)
@@ -92,6 +94,7 @@ def test_a_search_that_is_killed_five_times_has_the_same_trials(undisturbed: Pat
     assert table(tmp_path / "search") == table(undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_ctrl_c_pauses_a_search(undisturbed: Path, tmp_path: Path) -> None:
     process = psutil.Popen(command(tmp_path / "search"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -107,6 +110,7 @@ def test_ctrl_c_pauses_a_search(undisturbed: Path, tmp_path: Path) -> None:
     assert table(tmp_path / "search") == table(undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_a_second_search_in_the_directory_is_refused(tmp_path: Path) -> None:
     process = subprocess.Popen(command(tmp_path / "search"), stdout=subprocess.DEVNULL)
@@ -121,6 +125,7 @@ def test_a_second_search_in_the_directory_is_refused(tmp_path: Path) -> None:
     assert "is in use by the run with the process id" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_before_its_summary_has_its_result(tmp_path: Path) -> None:
     config = TrainConfig(
         num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, encoder_sizes=(8,), total_steps=1024
@@ -173,6 +178,7 @@ def space(trial):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_trials_that_fail_are_recorded_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
@@ -188,6 +194,7 @@ def test_trials_that_fail_are_recorded_and_skipped(tmp_path: Path, monkeypatch: 
     assert "1 finished, 3 failed" in done.stdout
 
 
+@pytest.mark.long
 def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
     unknown, contradictory, other = (tmp_path / f"{name}.json" for name in ("unknown", "contradictory", "other"))
     unknown.write_text('{"learning_speed": {"low": 1, "high": 2}}')

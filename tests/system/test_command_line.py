@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import make_run_directory
+from helpers import make_run_directory, slow_after
 
 import shmppo
 from shmppo import cli
@@ -163,7 +163,7 @@ def test_the_package_is_a_command() -> None:
     assert "error: shmppo has no command no-such-command" in result.stderr
 
 
-@pytest.mark.parametrize("name", [n if n == "train" else pytest.param(n, marks=pytest.mark.long) for n in cli.COMMANDS])
+@pytest.mark.parametrize("name", slow_after(1, cli.COMMANDS))
 def test_every_command_has_a_module_and_help(name: str) -> None:
     module = f"shmppo.{name.replace('-', '_')}"
     result = run_module(module, "--help")

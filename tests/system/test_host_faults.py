@@ -95,9 +95,6 @@ def partial_files(run_dir: Path) -> list[Path]:
 # --- the directory of the run
 
 
-def empty(run_dir: Path) -> None:
-    for path in run_dir.iterdir():
-        path.unlink()
 
 
 def replace(run_dir: Path) -> None:

@@ -162,8 +162,8 @@ def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -
     assert not (run_dir / "failed_episode.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_to_one_rank_saves_and_ends_all_ranks(number: int, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8)
