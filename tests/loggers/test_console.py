@@ -22,7 +22,6 @@ from public_helpers import NO_CHECK
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.status import RunStatus
-from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 RUN = (
@@ -129,24 +128,3 @@ def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, monkeypatch: py
     display.show({"iteration": 1, "return_mean_100": 0.0}, [0.1], 0, last=True)
     display.close()
     display.close()
-
-
-def test_lines_show_progress_before_the_first_iteration_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ConsoleDisplay, "TICK_SECONDS", 60.0)
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), timer=PhaseTimer())
-    display = ConsoleDisplay(status)
-    display._next_progress = 0.0
-    for _ in range(2):
-        display._update(finished=False)  # the second one is too early
-    status.stop._on_signal(signal.SIGTERM, None)
-    status.notes.append("not exact: the environment differs")
-    for _ in range(2):
-        display._update(finished=False)
-    display.close()
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "iteration 1: sampling 0 of 512 steps",
-        "stopping after this iteration",
-        "warning: not exact: the environment differs",
-    ]

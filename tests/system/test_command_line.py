@@ -14,7 +14,7 @@ from helpers import make_run_directory, slow_after
 import shmppo
 from shmppo import cli
 from shmppo.config.command_line import field_texts
-from shmppo.config.flags import parse_resume, parse_start, read_config_file, subjects
+from shmppo.config.flags import parse_start, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.kernels import supported_variants
@@ -97,26 +97,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureF
 def test_values_without_a_meaning_are_refused_at_once(arguments: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(*arguments.split())
-
-
-REFUSED_ON_RESUME = {
-    "--learning-rate 3e-4": "--learning-rate 3e-4",
-    "--no-normalize-obs": "--no-normalize-obs",
-    "--gamma=0.9": "--gamma 0.9",
-    "--squash-actions --seed 3": "--seed 3 --squash-actions",
-    "--env_kwargs g=3 m=(2) --encoder-sizes 64 32": "--encoder-sizes 64 32 --env-kwargs g=3 'm=(2)'",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED_ON_RESUME)
-def test_resume_refuses_what_belongs_to_the_run_and_says_how_to_start_from_its_weights(arguments: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse_resume(["--resume", "runs/a", *arguments.split()])
-    message, flags = str(raised.value), REFUSED_ON_RESUME[arguments]
-    assert message.startswith(flags.split()[0])
-    assert "to the run and cannot change when the run is resumed, because the weights depend on it" in message
-    assert f"train --init-from runs/a {flags}; if the network" in message
-    assert message.endswith(f"train --config runs/a/config.json --init-from None {flags}")
 
 
 NOT_FLAGS = ("rank", "ranks", "agents", "convolutions")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import sampled
 from helpers import assert_refused
 from public_helpers import csv_rows, exit_code
@@ -22,8 +21,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.evaluate import EvaluateConfig, _round_robin, main
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.opponents import load_opponent
-from shmppo.policies.policy import load_trained
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.trainer import resume, train
@@ -84,30 +81,6 @@ def record_turns(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
     monkeypatch.setattr(Opponents, "act", act)
     return turns
-
-
-def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first slot always takes one stick, the second one as many as it may."""
-    config = dataclasses.replace(RESOLVED, opponent_slots=2, workers=0)
-    buffers, learner, pool = sampled(config)
-    model = learner.model
-    for slot, action in enumerate((0, 2)):
-        chosen = dict(model.named_parameters())["policy_head.bias"]
-        before = chosen.detach().clone()
-        chosen.data[:] = 0.0
-        chosen.data[action] = 50.0
-        buffers.published.opponents[slot] = buffers.published.weights
-        chosen.data[:] = before
-    buffers.published.opponent_scale[:] = 1.0
-    turns = record_turns(monkeypatch)
-    pool.start(model)
-    pool.collect(0)
-    taken = buffers.rollout.joint_actions[:, :, 0]
-    of_slot = np.arange(config.rows) // 2 % 2
-    first, second = (taken[np.array(turns) & (of_slot == slot)] for slot in (0, 1))
-    assert len(first) > 30
-    assert not first.any()
-    assert np.mean(second == 2) > 0.5
 
 
 def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,24 +201,6 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
             evaluate(directory, episodes=1, trust=TRUST, **fields)
 
 
-TEAMS = {"env": "agent_environments:Crowd", "env_kwargs": {"count": 4}, "action_masks": False}
-
-
-@pytest.mark.parametrize("fields", [{"self_play": ("two",)}, {**TEAMS, "self_play": ("walker_1", "walker_3")}])
-def test_evaluate_repeats_an_evaluation_of_training_with_the_seats_of_the_policy(
-    fields: dict[str, Any], tmp_path: Path
-) -> None:
-    config = dataclasses.replace(BASE, eval_every=1, eval_episodes=9, total_steps=1, workers=0, **fields)
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    (row,) = csv_rows(tmp_path / "run" / "eval.csv")
-    again = evaluate(summary["run_dir"], opponent="random", episodes=9, seed=BASE.seed, trust=TRUST)
-    assert {name: float(row[f"eval/{name}"]) for name in again.info_means} == pytest.approx(again.info_means)
-    if "env" not in fields:  # the returns of a game of two are opposite
-        both = evaluate(summary["run_dir"], opponent="random", seat="any", episodes=9, trust=TRUST)
-        plays_one = [own == one for own, one in zip(both.returns, both.info["info/return/one"], strict=True)]
-        assert set(plays_one) == {True, False}
-
-
 def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     train(dataclasses.replace(BASE, hide_obs=(1,), stop_at_iteration=1, workers=0, run_dir=other))
@@ -289,17 +244,3 @@ def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as
 
     assert scores(1, 2) == {1: ["-", "50.0", "50.0"], 2: ["-", "50.0", "50.0"]}
     assert scores(0, 1, 2) == scores(2, 0, 1)
-
-
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_an_opponent_samples_its_actions_if_the_policy_does(stochastic: bool, run: dict[str, Any]) -> None:
-    trained = load_trained(Path(run["run_dir"]), trust=TRUST)
-    envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
-    envs.reset_all(0)
-    opponent, played = load_opponent(run["run_dir"], trained, TRUST, {}, stochastic=stochastic), set()
-    for seed in range(9):
-        opponent.begin(envs, seed)
-        with torch.inference_mode():
-            played.add(tuple(opponent.act(range(trained.config.rows))))
-    assert (len(played) > 1) == stochastic
-    envs.close()
