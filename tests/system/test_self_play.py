@@ -19,7 +19,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.evaluate import EvaluateConfig, _round_robin, main
+from shmppo.evaluate import main
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
@@ -218,28 +218,18 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
             train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
 
 
-def test_a_round_robin(
+def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
     run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = train(dataclasses.replace(BASE, seed=2, run_dir=str(tmp_path / "other"), total_steps=192))
-    arguments = [run["run_dir"], other["run_dir"], "--round-robin", "--episodes", "40", "--trust", "agent_environments"]
-    capsys.readouterr()
-    assert exit_code(main, arguments, monkeypatch) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert sum(float(line.split()[-1]) for line in lines[1:]) == pytest.approx(100, abs=0.2)
-
-
-def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
-    run: dict[str, Any], tmp_path: Path
-) -> None:
     """The seed gives one of the players the better seat more often."""
+    flags = ["--round-robin", "--episodes", "9", "--trust", *TRUST]
     runs = [train(dataclasses.replace(BASE, total_steps=192, run_dir=str(tmp_path / "other")))["run_dir"]]
     runs += [run["run_dir"], shutil.copytree(run["run_dir"], tmp_path / "copy")]
 
     def scores(*players: int) -> dict[int, list[str]]:
-        options = EvaluateConfig(run_dir=tuple(Path(runs[k]) for k in players), round_robin=True, trust=TRUST)
-        lines = _round_robin(options, {"episodes": 9, "trust": TRUST}).splitlines()[1:]
+        capsys.readouterr()
+        assert exit_code(main, [*(runs[k] for k in players), *flags], monkeypatch) == 0
+        lines = capsys.readouterr().out.splitlines()[1:]
         return {k: sorted(line.split()[2:]) for k, line in zip(players, lines, strict=True)}
 
     assert scores(1, 2) == {1: ["-", "50.0", "50.0"], 2: ["-", "50.0", "50.0"]}
