@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import worker_processes
 from helpers import clone_of_recording
-from public_helpers import csv_rows, shared_run
+from public_helpers import csv_rows, shared_run, summary_of
 from test_reference_hashes import CASES as RECORDED
 from test_reference_hashes import SMALL
 
@@ -144,13 +144,18 @@ def numbers_of(run_dir: Path, table: str = "metrics.csv") -> list[dict[str, str]
 
 
 def assert_same_numbers(found: Path, expected: Path) -> None:
-    """Assert that a disturbed run has the metrics, weights, and evaluations of the undisturbed one up to LAST."""
+    """Assert that a disturbed run has the metrics, weights, and evaluations of the undisturbed one up to LAST.
+
+    Also the value of the best checkpoint, if the undisturbed run ends there.
+    """
     rows = numbers_of(found)
     assert [row["iteration"] for row in rows] == [str(iteration) for iteration in range(1, LAST + 1)]
     for row, other in zip(rows, numbers_of(expected), strict=False):
         different = {name: (value, other.get(name)) for name, value in row.items() if value != other.get(name)}
         assert not different, (row["iteration"], different)
         assert row.keys() == other.keys()
+    if summary_of(expected)["iterations"] == LAST:
+        assert summary_of(found)["best_value"] == summary_of(expected)["best_value"]
     if (expected / "eval.csv").exists():
         evaluated = {row["iteration"]: row for row in numbers_of(found, "eval.csv")}
         due = [row for row in numbers_of(expected, "eval.csv") if int(row["iteration"]) <= LAST]

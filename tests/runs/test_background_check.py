@@ -79,7 +79,7 @@ def test_a_check_that_hangs_ends_with_the_run(tmp_path: Path) -> None:
     assert "the run ended before the check" in log_of(tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="5 s")
 def test_the_check_ends_with_the_processes_that_its_environments_have_started() -> None:
     env_kwargs = {"how": "simulator", "owner": os.getpid()}
     config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", env_kwargs=env_kwargs)

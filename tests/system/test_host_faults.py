@@ -19,7 +19,7 @@ import pytest
 import torch
 from public_helpers import no_error, raises, slow_after, summary_of
 
-from shmppo import TrainConfig, load_policy, resume, train
+from shmppo import ConfigError, TrainConfig, load_policy, resume, train
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),
@@ -245,3 +245,26 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
 
 
 # --- limits of the machine and of the process
+
+
+def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_disturbed(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    messages: list[str] = []
+
+    def second() -> None:
+        try:
+            train(dataclasses.replace(BASE, run_dir=str(tmp_path / "second")))
+        except ConfigError as error:
+            messages.append(str(error))
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+
+    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
+    assert train(config, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
+    assert not (tmp_path / "second").exists()
+    assert len(messages) == 2
+    assert messages[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")

@@ -70,7 +70,7 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(
     assert float(rows[3][1]) == pytest.approx(sum(summary["return_mean_100"] for summary in alone) / 2, rel=1e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="5 s")
 def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -98,7 +98,7 @@ def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them
     assert [summary["stop_reason"] for summary in stopped] == ["signal", "signal"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="16 s")
 def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_path: Path) -> None:
     config = replace(SMALL, quiet=True, run_dir=str(tmp_path / "run"), stop_when=("iteration>=2",))
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="19 s")
 def test_a_run_without_a_checkpoint_begins_anew_unless_it_is_still_running(tmp_path: Path) -> None:
     config, run_dir = replace(SMALL, quiet=True, total_steps=256, run_dir=str(tmp_path / "run")), tmp_path / "run-s1"
     run_dir.mkdir()
@@ -122,7 +122,7 @@ def test_a_run_without_a_checkpoint_begins_anew_unless_it_is_still_running(tmp_p
     assert [row["iteration"] for row in csv_rows(run_dir / "metrics.csv")] == ["1", "2"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="8 s")
 def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continu
     assert summary_of(tmp_path / "run-s1")["evaluation"]["iteration"] == 8
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="17 s")
 def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     teacher = train(
