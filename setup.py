@@ -29,15 +29,16 @@ class BuildKernels(build_ext):
         build, target = Path(self.build_temp), Path(self.get_ext_fullpath(ext.name))
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        compiler, objects = shlex.split(os.environ.get("CC", "cc")), []
+        compiler, own = (shlex.split(os.environ.get(name, default)) for name, default in (("CC", "cc"), ("CFLAGS", "")))
+        objects = []
         try:
             network, float64 = ext.sources
             variants = {**VARIANTS.get(platform.machine(), {}), "generic": []}
             sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
             for source, name, flags in [*sources, (float64, "float64", [])]:
                 objects.append(build / f"{name}.o")
-                subprocess.run([*compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
-            subprocess.run([*compiler, "-shared", *objects, "-lm", "-o", target], check=True)
+                subprocess.run([*compiler, *FLAGS, *flags, *own, "-c", source, "-o", objects[-1]], check=True)
+            subprocess.run([*compiler, *own, "-shared", *objects, "-lm", "-o", target], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"shmppo: the kernels could not be compiled ({error}); torch computes instead", file=sys.stderr)
 

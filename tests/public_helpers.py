@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,27 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def descendants() -> list[int]:
+    """Process ids below this process. psutil would look at all processes of the machine, after each test."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        return [process.pid for process in psutil.Process().children(recursive=True)]
+    pids = [os.getpid()]
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            pids += [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in children_of(task)]
+    return pids[1:]
+
+
+def children_of(task: Path) -> list[str]:
+    return (task / "children").read_text().split()
+
+
 def worker_processes() -> list[psutil.Process]:
     """Descendants of this process that are not multiprocessing's own helpers."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for pid in descendants():
         try:
+            process = psutil.Process(pid)
             command = " ".join(process.cmdline())
             helper = any(name in command for name in HELPERS) and process.ppid() == psutil.Process().pid
         except psutil.Error:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "shmppo"
 FIGURES = ROOT / "figures"
 
 PACKAGES = {
-    "bench", "config", "envs", "kernels", "loggers", "models", "parallel", "plotting", "policies", "ppo", "runs",
+    "bench", "config", "envs", "kernels", "lockstep", "loggers", "models", "parallel", "plotting", "policies", "ppo", "runs",
     "sampling", "search", "spaces", "storage", "tools", "train", "utils",
 }  # fmt: skip
 COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "verify"}

@@ -28,6 +28,7 @@ enum { LANES = GENERIC_LANES, TILE_ROWS = 8, TILE_VECTORS = 2 };
 #define INLINE static inline __attribute__((always_inline))
 typedef float Vector __attribute__((vector_size(LANES * 4)));
 typedef int32_t Bits __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4))); /* their sums and shifts may overflow */
 
 INLINE Vector all(float value) { return value - (Vector){0}; }
 
@@ -123,7 +124,7 @@ INLINE Vector reduce(Vector x, Vector *r) {
     Vector shifted = fma_(x, all(1.44269504f), all(shift));
     Vector n = shifted - shift;
     *r = fma_(n, all(2.12194440e-4f), fma_(n, all(-0.693359375f), x));
-    Bits exponent = (Bits)shifted - 0x4B400000 + 127; /* the bits of `shift`, and the bias of exponents */
+    Words exponent = (Words)shifted - 0x4B400000 + 127; /* the bits of `shift`, and the bias of exponents */
     return (Vector)(exponent << 23);
 }
 
@@ -148,8 +149,8 @@ INLINE Vector v_sigmoid(Vector x) { return 1.0f / (1.0f + v_exp(-x)); }
 /* log for normal x > 0. With x = m·2ᵉ, √½ ≤ m < √2, and s = (m − 1)/(m + 1): e·ln 2 + 2·(s + s³/3 + s⁵/5 + s⁷/7 + s⁹/9).
  * Error 1.8e-7. */
 INLINE Vector v_log(Vector x) {
-    Bits exponent = ((Bits)x - 0x3F3504F3) >> 23; /* the bits of √½ */
-    Vector m = (Vector)((Bits)x - (exponent << 23)), e = __builtin_convertvector(exponent, Vector);
+    Bits exponent = (Bits)((Words)x - 0x3F3504F3) >> 23; /* the bits of √½ */
+    Vector m = (Vector)((Words)x - ((Words)exponent << 23)), e = __builtin_convertvector(exponent, Vector);
     Vector s = (m - 1.0f) / (m + 1.0f), t = s * s;
     Vector p = fma_(fma_(fma_(all(2.0f / 9), t, all(2.0f / 7)), t, all(2.0f / 5)), t, all(2.0f / 3));
     Vector result = fma_(e, all(0.693359375f), fma_(e, all(-2.12194440e-4f), fma_(p, s * t, s + s)));

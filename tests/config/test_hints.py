@@ -65,8 +65,7 @@ def test_all_foreign_flags_of_a_command_line_get_their_hints_in_one_line() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [("n_steps", "; use rollout_steps"), ("num_evns", " (did you mean num_envs?)"), ("xyzzy", "")],
+    ("name", "hint"), [("n_steps", "; use rollout_steps"), ("num_evns", " (did you mean num_envs?)"), ("xyzzy", "")]
 )
 def test_unknown_fields_of_python_get_hints_too(name: str, hint: str) -> None:
     assert field_hint(name, TrainConfig().fields()) == hint

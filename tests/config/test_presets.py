@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 from helpers import parse_config, slow_after
 
-import shmppo
 from docs.generate import preset_flags
 from shmppo.config.presets import PRESETS, preset, preset_fields
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
 
 DIGESTS = {
     "CartPole-v1": "820d67a5acb9",
@@ -91,21 +89,6 @@ def test_auto_takes_the_environment_of_a_file_or_of_a_script(tmp_path: Path) -> 
     (tmp_path / "file.json").write_text('{"env": "Ant-v5"}')
     assert parse_config(["--preset", "auto", "--config", str(tmp_path / "file.json")]) == preset("Ant-v5")
     assert parse_config(["--preset", "auto"], default=TrainConfig(env="Ant-v5")) == preset("Ant-v5")
-
-
-def test_an_unknown_preset_is_refused_with_the_names() -> None:
-    names = ", ".join(PRESETS)
-    messages = {
-        ("--preset", "HalfChetah-v5"): r"there is no --preset HalfChetah-v5 \(did you mean HalfCheetah-v5\?\); choose",
-        ("--preset", "auto", "--env", "Foo-v1"): "--preset auto knows no options for --env Foo-v1",
-        ("--preset", "auto"): "--preset auto chooses by --env, which is missing",
-    }
-    for arguments, message in messages.items():
-        with pytest.raises(ConfigError, match=message) as error:
-            parse_config(arguments)
-        assert names in str(error.value) or arguments == ("--preset", "auto")
-    with pytest.raises(ConfigError, match="there is no --preset Foo-v1"):
-        shmppo.preset("Foo-v1")
 
 
 def test_presets_do_not_import_torch() -> None:

@@ -35,10 +35,7 @@ REFUSED = [
         {"env": "agent_environments:Unequal"},
         "the agents walker_0 and walker_1 have different observation spaces, but one policy",
     ),
-    (
-        {"env": "agent_environments:Numbered"},
-        r"^--env \S+: possible_agents is \[0, 1\]; each name must be a string$",
-    ),
+    ({"env": "agent_environments:Numbered"}, r"^--env \S+: possible_agents is \[0, 1\]; each name must be a string$"),
     (
         {"eval_opponent": "agent_environments:take_one"},
         "^--eval-opponent needs --self-play; add --self-play, or --eval-opponent random$",
@@ -53,10 +50,7 @@ REFUSED = [
         r"the action masks have shape \(3,\), which does not fit the action space Discrete\(2\); it must be",
     ),
     ({"critic_state": True}, "^--critic-state needs a critic of its own; add --separate-critic all$"),
-    (
-        {"env_backend": "mujoco"},
-        r"has several agents \(possible_agents\); give an environment of PettingZoo",
-    ),
+    ({"env_backend": "mujoco"}, r"has several agents \(possible_agents\); give an environment of PettingZoo"),
     ({"env": "CartPole-v1", "self_play": ()}, r"^--self-play needs an environment with several agents .*leave it out$"),
     ({"env": "CartPole-v1", "agent_id": True}, r"^--agent-id needs an environment with several agents .*leave it out$"),
     (

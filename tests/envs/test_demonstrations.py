@@ -85,25 +85,6 @@ def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> 
         assert data_equivalence(one, other) or np.allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [(4,), (2, 3)])
-def test_an_environment_records_no_action_that_its_mask_forbids(sizes: tuple[int, ...], tmp_path: Path) -> None:
-    masked = dataclasses.replace(
-        SMALL, env="space_environments:Masked-v0", action_masks=True, env_kwargs={"sizes": list(sizes)}
-    )
-    with DemonstrationRecorder(masked, tmp_path / "a.npz") as env:
-        _, info = env.reset(seed=1)
-        for _ in range(5):
-            parts = [info["action_mask"]] if len(sizes) == 1 else info["action_mask"]
-            best = [int(np.argmax(part)) for part in parts]
-            for k, part in enumerate(parts):
-                for forbidden in np.flatnonzero(part == 0).tolist():
-                    wrong = [*best[:k], forbidden, *best[k + 1 :]]
-                    with pytest.raises(ConfigError, match=r"^action .* is forbidden by the action mask; choose"):
-                        env.step(wrong[0] if len(sizes) == 1 else np.array(wrong))
-            _, _, _, _, info = env.step(best[0] if len(sizes) == 1 else np.array(best))
-    assert arrays_of(tmp_path / "a.npz")["lengths"].tolist() == [5]
-
-
 def test_evaluate_records_its_episodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

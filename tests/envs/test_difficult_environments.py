@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import sampled
-from helpers import Saboteur
-from public_helpers import csv_rows
+from public_helpers import csv_rows, worker_processes
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -75,10 +74,13 @@ def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
     envs.close()
 
 
-def test_seeding_once_is_not_exact_after_a_worker_has_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Saboteur(monkeypatch, at_round=3, number=signal.SIGKILL, delay=0.0)
+def test_seeding_once_is_not_exact_after_a_worker_has_died(tmp_path: Path) -> None:
+    def kill_a_worker(row: dict[str, float]) -> None:
+        if row["iteration"] == 3:
+            worker_processes()[0].kill()
+
     config = dataclasses.replace(BASE, env="CartPole-v1", episode_seeding="once", workers=2)
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=kill_a_worker)
     assert summary["worker_restarts"] == 1
     assert not summary["exact"]
     assert summary["iterations"] == 6

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.info_keys import InfoKey, parse_info_keys
-from shmppo.envs.episode_info import MAX_PENDING, EpisodeInfo, info_row, number_of, numbers_of
+from shmppo.envs.episode_info import MAX_PENDING, EpisodeInfo, info_row, number_of
 from shmppo.errors import ConfigError
 
 
@@ -65,22 +65,6 @@ def test_numbers_of_one_environment() -> None:
         with pytest.raises(TypeError, match="is not a number"):
             number_of(info, key(name))
         assert math.isnan(number_of(info, key(name, named=False)))
-
-
-def test_numbers_of_a_vector_environment() -> None:
-    infos = {"a": np.array([1.0, 2.0]), "_a": np.array([False, True]), "b": {"c": np.array([True, False])}}
-    assert np.array_equal(numbers_of(infos, key("a"), 2), [np.nan, 2.0], equal_nan=True)
-    assert numbers_of(infos, key("b/c"), 2).tolist() == [1.0, 0.0]
-    assert np.isnan(numbers_of(infos, key("missing"), 2)).all()
-    objects = {"a": np.array([np.bool_(True), 2], object), "d": np.array([None, 2.5]), "_d": np.array([False, True])}
-    assert np.array_equal(numbers_of(objects, key("d"), 2), [np.nan, 2.5], equal_nan=True)
-    objects |= {"b": np.array([[0.5], [1.5]]), "c": 3}
-    assert [numbers_of(objects, key(name), 2).tolist() for name in "abc"] == [[1.0, 2.0], [0.5, 1.5], [3.0, 3.0]]
-    texts = {"a": np.array(["x", "y"]), "b": np.zeros((2, 3))}
-    for name, found in (("a", r"'x'\)?"), ("b", r"array\(\[0., 0., 0.\]\)")):
-        assert np.isnan(numbers_of(texts, key(name, named=False), 2)).all()
-        with pytest.raises(TypeError, match=f"{found} is not a number"):
-            numbers_of(texts, key(name), 2)
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "max"])

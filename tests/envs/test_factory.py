@@ -102,7 +102,7 @@ def test_gymnasiums_own_advice_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
         inspect_task(TrainConfig(env="LunarLander-v3"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="13 s")
 @pytest.mark.parametrize("source", slow_after(1, ["raise ImportError('broken')", ""]))
 def test_a_broken_mujoco_does_not_end_other_tasks(
     source: str, run_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -193,22 +193,6 @@ def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     assert len(evaluate(tmp_path / "run", episodes=3).returns) == 3
 
 
-def test_a_last_observation_that_is_not_finite_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = changed("SameStep", env_kwargs={"length": 1})
-    envs = UserVectorEnv(config, inspect_task(config), 0, 6)
-    envs.reset_all(0)
-    original = vector_environments.SameStep.step
-
-    def step(own: Any, actions: np.ndarray) -> Any:
-        *results, infos = original(own, actions)
-        infos["final_obs"][2][1] = np.nan
-        return *results, infos
-
-    monkeypatch.setattr(vector_environments.SameStep, "step", step)
-    with pytest.raises(EnvError, match=r"step returned an observation that is not finite: \[1\] is nan"):
-        envs.step([0] * 6, np.zeros(6), *np.zeros((2, 6), bool))
-
-
 def test_the_reward_of_a_step_that_only_resets_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     config = changed("NextStep", env_kwargs={"length": 2})
     envs = UserVectorEnv(config, inspect_task(config), 0, 6)

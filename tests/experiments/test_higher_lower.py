@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -28,19 +27,3 @@ def test_decks_have_all_cards() -> None:
     decks = deals(5, ranks=4, copies=3)
     assert np.array_equal(np.sort(decks, axis=1), np.tile(np.repeat(np.arange(4), 3), (5, 1)))
     assert not np.array_equal(decks[0], decks[1])
-
-
-def test_the_rewards_are_those_of_popgym() -> None:
-    pytest.importorskip("popgym")
-    env = gymnasium.make("popgym-HigherLowerEasy-v0").unwrapped
-    for seed in range(3):
-        card, _ = env.reset(seed=seed)
-        remaining = np.full(13, 4)
-        cards, total, ended = [card], 0.0, False
-        while not ended:
-            remaining[card] -= 1
-            higher = remaining[card + 1 :].sum() >= remaining[:card].sum()
-            card, reward, ended, _, _ = env.step(0 if higher else 1)
-            cards.append(card)
-            total += float(reward)
-        assert returns_of_counting(np.array([cards]))[0] == pytest.approx(total)

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import re
-import select
-import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -22,14 +14,12 @@ from public_helpers import NO_CHECK
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
 from shmppo.loggers.status import RunStatus
-from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 
 RUN = (
     "--workers", "2", "--num-envs", "4", "--rollout-steps", "16", "--minibatches", "2", "--seq-len", "8",
     "--hidden-size", "8", "--run-dir", "run",
 )  # fmt: skip
-SLOW = ("--env", "environments:SlowEnvironment2-v0", "--rollout-steps", "1024")  # an iteration takes at least 5 s
 
 
 def command(*flags: str) -> list[str]:
@@ -40,19 +30,6 @@ def environment(**changes: str) -> dict[str, str]:
     tests = str(Path(__file__).parents[1])
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return inherited | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
-
-
-def read_until(descriptor: int, pattern: str, deadline: float = 150.0) -> str:
-    """Read from a terminal until the pattern was found."""
-    text, end = "", time.monotonic() + deadline
-    while not re.search(pattern, text):
-        assert time.monotonic() < end, text
-        if select.select([descriptor], [], [], 1.0)[0]:
-            try:
-                text += os.read(descriptor, 65536).decode(errors="replace")  # it may end within a character
-            except OSError:  # nobody has the terminal open any more
-                pytest.fail(f"the command ended after:\n{text}")
-    return text
 
 
 def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path: Path) -> None:
@@ -72,34 +49,6 @@ def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path
     assert lines[2].startswith("iteration 2/2  steps 128/128  return ")
     assert lines[3] == "run            run"
     assert lines[-1].endswith("-m shmppo.train --resume run")
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_the_start_the_progress_and_the_stop(tmp_path: Path) -> None:
-    """The panel appears before the first iteration ends. It adapts to a resize, and names the stop at once."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    process = subprocess.Popen(
-        command(*SLOW), cwd=tmp_path, env=environment(TERM="xterm"), stdin=slave, stdout=slave, stderr=slave
-    )
-    os.close(slave)
-    try:
-        text = read_until(master, "starting 2 workers")
-        assert "importing torch" in text
-        read_until(master, r"sampling [1-9][\d,]* of 4,096 steps")
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 70, 0, 0))
-        read_until(master, "╭[^\n]{68}╮")
-        process.send_signal(signal.SIGINT)
-        read_until(master, r"stopping after this iteration \(press Ctrl-C again")
-        end = read_until(master, "--resume run")
-        panel, summary = end.split("run            run")
-        assert re.search(r"stopped after iteration \d of \d+", panel)
-        assert re.search(r"stopped        after iteration \d of \d+", summary)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
 
 
 def display_of(tmp_path: Path) -> ConsoleDisplay:
@@ -129,24 +78,3 @@ def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, monkeypatch: py
     display.show({"iteration": 1, "return_mean_100": 0.0}, [0.1], 0, last=True)
     display.close()
     display.close()
-
-
-def test_lines_show_progress_before_the_first_iteration_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ConsoleDisplay, "TICK_SECONDS", 60.0)
-    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control(), timer=PhaseTimer())
-    display = ConsoleDisplay(status)
-    display._next_progress = 0.0
-    for _ in range(2):
-        display._update(finished=False)  # the second one is too early
-    status.stop._on_signal(signal.SIGTERM, None)
-    status.notes.append("not exact: the environment differs")
-    for _ in range(2):
-        display._update(finished=False)
-    display.close()
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "iteration 1: sampling 0 of 512 steps",
-        "stopping after this iteration",
-        "warning: not exact: the environment differs",
-    ]

@@ -14,8 +14,7 @@ from rich.console import Console
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.loggers.panel import RunPanel
-from shmppo.loggers.status import RunStatus, evaluation_text
-from shmppo.loggers.views import row_line
+from shmppo.loggers.status import RunStatus
 from shmppo.utils.phase_timer import PHASES, PhaseTimer
 from shmppo.utils.signals import StopRequest
 
@@ -58,25 +57,6 @@ def test_everything_fits_the_width_of_the_terminal(row: dict[str, float], worker
     text = "\n".join(lines)
     assert [name for name in NAMES if name not in text] == []
     assert "nan" not in text
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_last_evaluation_is_shown(width: int) -> None:
-    status = status_of()
-    status.add(LARGE, [0.5, 0.5], 2**30)
-    assert "evaluation" not in "\n".join(lines_of(status, width))
-    assert "evaluation" not in row_line(status)
-    status.evaluation = {"iteration": 1200, "eval/return": 9.5, "eval/return_std": 1.25}
-    assert "evaluation     9.500 ± 1.250  at iteration 1,200 " in "\n".join(lines_of(status, width))
-    status.evaluation |= {"eval/info/far": 2.0, "eval/info/is_success": 0.8}
-    lines = lines_of(status, width)
-    assert {len(line) for line in lines} == {width}
-    text = "\n".join(lines)
-    assert "is_success 0.800  at" in text
-    assert "far" not in text, "success is what users look for"
-    assert "evaluation 9.500 ± 1.250  is_success 0.800  " in row_line(status)
-    del status.evaluation["eval/info/is_success"]
-    assert evaluation_text(status.evaluation) == "9.500 ± 1.250  far 2.000"
 
 
 def test_the_last_panel_of_a_stopped_run_says_where_it_stopped() -> None:

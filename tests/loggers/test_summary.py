@@ -93,26 +93,3 @@ def test_the_next_commands_can_be_pasted(
     commands = commands_of(summary_of(tmp_path / "my runs" / "a"))
     assert shlex.split(commands[0]) == [*program, "my runs/a"]
     assert [shlex.split(command)[2] for command in commands[1:]] == ["shmppo.plot", "shmppo.train"]
-
-
-def test_the_best_checkpoint_and_the_last_evaluation_are_shown(tmp_path: Path) -> None:
-    evaluation = {
-        "iteration": 35,
-        "eval/return": 1.5,
-        "eval/return_std": 0.5,
-        "eval/info/a": 3.0,
-        "eval/info/is_success": 0.9,
-    }
-    summary, config = (
-        summary_of(tmp_path / "a", evaluation=evaluation),
-        TrainConfig(workers=1, best_by="length_mean_100"),
-    )
-    assert lines_of(summary)["evaluation"] == "1.500 ± 0.500  is_success 0.900"
-    older = summary_of(tmp_path / "a", evaluation=evaluation | {"iteration": 30})
-    assert lines_of(older)["evaluation"] == "1.500 ± 0.500  is_success 0.900  (after iteration 30)"
-    assert commands_of(summary, config)[0].endswith("evaluate a --checkpoint best")
-    assert commands_of(summary)[0].endswith("evaluate a")
-    other = TrainConfig(workers=1, eval_every=1, eval_env_kwargs={"level": None, "name": "a b"})
-    assert commands_of(summary, other)[0].endswith("evaluate a --env-kwargs level=null 'name=\"a b\"'")
-    game = TrainConfig(workers=1, self_play=(), eval_opponent="games:perfect")
-    assert commands_of(summary, game)[0].endswith("evaluate a --opponent games:perfect")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +10,8 @@ import torch
 from helpers import (
     ACTION_SIZE,
     CORES,
-    DISTRIBUTION,
     KERNELS,
     OBS_SIZE,
-    OBSERVATION,
     learning_network,
     random_states,
     small_network,
@@ -27,7 +23,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import (
     ActorCritic,
     Trunk,
-    build_meta_model,
     build_model,
     move_parameters,
     parameter_offsets,
@@ -35,9 +30,7 @@ from shmppo.models.actor_critic import (
     parameter_views,
     weights_sha256,
 )
-from shmppo.models.encoders import network_input
 from shmppo.ppo.minibatches import cut_sequences, pack_steps
-from shmppo.spaces.observations import Leaf
 
 
 def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,28 +127,6 @@ def test_parameters_as_views_of_a_flat_vector() -> None:
     )
     flat[0] += 1
     assert weights_sha256(model.state_dict().values()) != before
-
-
-def test_an_environment_may_have_changed_the_default_type(request: pytest.FixtureRequest) -> None:
-    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
-    hashes: list[list[str]] = []
-    for dtype in (torch.float32, torch.float64):
-        torch.set_default_dtype(dtype)
-        config = TrainConfig(hidden_size=12, encoder_sizes=(9,), seq_len=6, attention_window=5)
-        changes: list[dict[str, Any]] = [{"core": core} for core, _ in CORES]
-        changes += [{"network": "networks:leaky"}, {"auxiliary": "networks:Predict"}]
-        models = []
-        for change in changes:
-            changed = dataclasses.replace(config, **change)
-            models.append(build_model(changed, OBSERVATION, DISTRIBUTION))
-            meta = build_meta_model(changed, OBSERVATION, DISTRIBUTION).state_dict().values()
-            assert [tensor.dtype for tensor in meta] == [tensor.dtype for tensor in models[-1].state_dict().values()]
-        assert {parameter.dtype for model in models for parameter in model.parameters()} == {torch.float32}
-        hashes.append([weights_sha256(model.state_dict().values()) for model in models])
-        assert torch.get_default_dtype() == dtype
-    assert hashes[0] == hashes[1]
-    leaf = Leaf((), "codes", (1,), (), "int32", (0,), (3,))
-    assert network_input(leaf, torch.zeros(2, 1, dtype=torch.int32)).dtype == torch.float32
 
 
 def test_every_parameter_has_a_gradient() -> None:

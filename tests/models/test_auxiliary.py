@@ -24,6 +24,7 @@ from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import build_model, network_weights
 from shmppo.parallel.columns import LossTerms
 from shmppo.policies.evaluation import evaluate
+from shmppo.policies.policy import load_trained
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.export_policy import export_policy
@@ -80,9 +81,9 @@ def test_a_trained_policy_does_not_need_the_module(run: Path, tmp_path: Path, mo
     monkeypatch.setattr("networks.Predict", None)
     weights = load_selected_checkpoint(run)["learner"]["model"]
     for directory in (run, export_policy(run, out=tmp_path / "policy")):
-        policy = load_policy(directory)
-        assert policy._trained.model.auxiliary is None
-        for name, value in policy._trained.model.state_dict().items():
+        policy, model = load_policy(directory), load_trained(directory).model
+        assert model.auxiliary is None
+        for name, value in model.state_dict().items():
             assert torch.equal(value, weights[name])
         action, _ = policy.act(np.zeros(4, np.float32))
         assert action in (0, 1)

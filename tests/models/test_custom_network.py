@@ -101,10 +101,7 @@ def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"network": "networks:absent"}, r"--network networks:absent: module networks has no absent"),
     ({"network": "networks"}, r"--network networks is not of the form module:attribute; name a class"),
-    (
-        {"network": "networks:nothing"},
-        r"--network networks:nothing must return an nn.Module with the attributes f",
-    ),
+    ({"network": "networks:nothing"}, r"--network networks:nothing must return an nn.Module with the attributes f"),
     ({"network": "networks:Modular"}, r"Modular must return .* attributes features and state_size, two integers$"),
     ({"network": "networks:Stateless"}, r"Stateless must return .* attributes features and state_size, two integers$"),
     (
@@ -116,10 +113,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"network": "subprocess:Popen"},
         r"--network subprocess:Popen is a class, but not a subclass of torch's Module; name such a",
     ),
-    (
-        {"network": "networks:Wide"},
-        r"--network networks:Wide returned features and state of shapes .*4.*; .* be .*5",
-    ),
+    ({"network": "networks:Wide"}, r"--network networks:Wide returned features and state of shapes .*4.*; .* be .*5"),
     ({"network": "networks:Normed"}, r"--network networks:Normed has buffers \(norm.num_batches_tracked, norm"),
     ({"network": "networks:double"}, r"--network networks:double has parameters that are not float32"),
     ({"network": "networks:frozen"}, r"networks:frozen has parameters that are not trained \(layer.bias\); make them"),

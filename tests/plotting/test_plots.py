@@ -15,7 +15,6 @@ from shmppo.loggers.metrics import GLOSSARY
 from shmppo.plot import main
 from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, read_run
 from shmppo.plotting.plots import plot_curves
-from shmppo.plotting.style import new_figure, save
 
 
 def texts(svg: Path) -> list[str]:
@@ -102,18 +101,6 @@ def test_seeds_with_other_numbers_of_workers_are_one_group_but_not_equal_runs(tm
     assert [len(members) for members in group_runs([*seeds, fork]).values()] == [2, 1]
 
 
-def test_a_fork_is_no_further_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    runs = [written_run(Path(name), seed=seed) for name, seed in (("s1", 1), ("s1-from-2", 1), ("s2", 2))]
-    groups = group_runs([read_run(run) for run in runs])
-    assert {label: [run.directory.name for run in members] for label, members in groups.items()} == {
-        "Some-v0": ["s1", "s2"],
-        "Some-v0, s1-from-2": ["s1-from-2"],
-    }
-    plot_curves([*runs[:1], *runs[:1]], tmp_path / "once.svg", metrics=("return_mean_100",))
-    assert "Some-v0" in texts(tmp_path / "once.svg")  # not "Some-v0 (2 seeds)"
-
-
 def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_group(tmp_path: Path) -> None:
     runs = [
         read_run(written_run(tmp_path / f"{core}{seed}", core=core, seed=seed))
@@ -123,19 +110,6 @@ def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_grou
     names = {tmp_path / "lstm1": "mine", tmp_path / "gru1": "one", tmp_path / "gru2": "two", tmp_path / "lmu2": "one"}
     groups = {label: [run.directory.name for run in members] for label, members in group_runs(runs, names).items()}
     assert groups == {"mine": ["lstm1", "lstm2"], "one": ["gru1", "lmu1", "lmu2"], "two": ["gru2"]}
-
-
-def test_metrics_of_info_and_of_evaluations_are_known_by_their_columns(tmp_path: Path) -> None:
-    run = written_run(tmp_path / "a")
-    lines = (run / "metrics.csv").read_text().splitlines()
-    (run / "metrics.csv").write_text("\n".join([f"{lines[0]},info/success", *(f"{line},0.5" for line in lines[1:])]))
-    (run / "eval.csv").write_text("iteration,env_steps,eval/info/success\n2,20,0.25\n4,40,0.5\n")
-    plot_curves((run,), tmp_path / "a.svg", metrics=("info/success", "eval/info/success"))
-    assert {"info/success", "eval/info/success"} <= set(texts(tmp_path / "a.svg"))
-    with pytest.raises(
-        ConfigError, match=r"--metric eval/info/sucess is not a metric \(did you mean eval/info/success"
-    ):
-        plot_curves((run,), tmp_path / "a.svg", metrics=("eval/info/sucess",))
 
 
 def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,17 +142,3 @@ def test_metrics_that_cannot_be_plotted_are_refused(tmp_path: Path) -> None:
     for run, shown in ((runs[0], False), (runs[1], True)):
         plot_curves([run], tmp_path / "a.svg")
         assert ("no values yet" in texts(tmp_path / "a.svg")) is shown, "b has one return"
-
-
-def test_png_files_and_refused_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = (written_run(tmp_path / "a"),)
-    plot_curves(runs, tmp_path / "new" / "one.png")
-    assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
-    for name in ("one.doc", "one.pgf"):  # pgf needs TeX
-        with pytest.raises(ConfigError, match=r"ending must be one of pdf, png, svg$"):
-            save(new_figure(1, 1)[0], tmp_path / name)
-    with pytest.raises(ConfigError, match="they hold metrics"):
-        read_run(tmp_path)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"shmppo\[plot\]"):
-        plot_curves(runs, tmp_path / "none.svg")

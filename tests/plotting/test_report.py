@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 from test_plots import written_run
 
-from shmppo.errors import ConfigError
-from shmppo.plot import main
 from shmppo.plotting.plots import plot_curves
 
 
@@ -89,29 +86,3 @@ def test_the_page_shows_the_runs_without_other_files(runs: list[Path], tmp_path:
     assert made["weights_sha256"] == "123abc"
     (video,) = (address for address in page.addresses if address.startswith("data:video"))
     assert b64decode(video.partition(",")[2]) == b"a video"
-
-
-def test_the_command_draws_chosen_metrics_with_labels(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "report.html"
-    words = [
-        "plot",
-        *map(str, runs[2:]),
-        "--out",
-        str(out),
-        "--metric",
-        "entropy",
-        "--label",
-        f"{runs[2]}=mine & yours",
-    ]
-    monkeypatch.setattr(sys, "argv", words)
-    assert main() == 0
-    page = Page(out)
-    assert page.tags.count("svg") == 2
-    assert "mine & yours (2 runs)" in page.text
-    assert "video" not in page.tags
-    with pytest.raises(ConfigError, match="--metric nothing is not a metric"):
-        plot_curves(runs, out, metrics=("nothing",))
-    with pytest.raises(ConfigError, match="cannot be written"):
-        plot_curves(runs, runs[0] / "metrics.csv" / "report.html")

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,11 +17,9 @@ import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.policies import video
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.opponents import round_robin_table
 from shmppo.policies.policy import trained_from
-from shmppo.policies.video import VideoRecorder
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.torch_utils import numeric_modes
@@ -183,30 +180,6 @@ def test_parts_that_only_the_critic_saw_are_needed(tmp_path: Path) -> None:
     state["config"] = json.dumps(json.loads(state["config"]) | {"wrappers": [split.format("")]})
     with pytest.raises(ConfigError, match=r"critic saw; where they are missing, call policy\.act in a loop"):
         trained_from(state)
-
-
-def test_videos_that_cannot_be_made_are_refused(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"--video .*a\.avi ends in neither \.mp4 nor \.gif; name a file that does"):
-        evaluate(run_dir, video=tmp_path / "a.avi")
-    with (
-        VideoRecorder(tmp_path / "a.gif") as recorder,
-        pytest.raises(ConfigError, match="returned str; it must return an rgb_array"),
-    ):
-        recorder.add("ascii", 30)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"--video .*a\.gif cannot be written: .*; name another file"):
-        evaluate(run_dir, episodes=1, video=tmp_path / "file" / "a.gif")
-    monkeypatch.setattr(gymnasium.Wrapper, "render", lambda env: 1 / 0)
-    with pytest.raises(
-        ConfigError, match=r"cannot be rendered here \(division by zero\); pip install 'shmppo\[video\]'"
-    ):
-        evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
-    monkeypatch.setattr(gymnasium.Wrapper, "render", gymnasium.Env.render)
-    with pytest.raises(ConfigError, match=r"rendered here \(NotImplementedError\(\)\); write its method render$"):
-        evaluate(run_dir, episodes=1, video=tmp_path / "a.gif")
-    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"--video: a\.mp4 needs imageio and imageio_ffmpeg; pip install 'shmppo\[v"):
-        evaluate(run_dir, video=tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize("name", ["record.npz", "video.gif", "video.mp4"])

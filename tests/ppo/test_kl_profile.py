@@ -19,13 +19,7 @@ from public_helpers import csv_rows
 from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.kl_profile import (
-    KLProfile,
-    KLRecorder,
-    probe_sequences,
-    read_profiles,
-    recorded_steps,
-)
+from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.runs.trainer import resume, train
 from shmppo.spaces.action_spaces import distribution_for
 

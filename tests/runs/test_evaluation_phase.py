@@ -19,11 +19,9 @@ from public_helpers import csv_rows
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.loggers.status import RunStatus
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.trainer import resume, train
-from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.phase_timer import PHASES
 
@@ -194,24 +192,6 @@ def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: P
     for row in seen:
         seconds = sum(row[f"{phase}_seconds"] for phase in PHASES if phase != "evaluation")
         assert row["steps_per_second"] * seconds == pytest.approx(4 * 32)
-
-
-def test_the_console_shows_that_an_evaluation_is_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made, shown, play = list[RunStatus](), set[str](), EvaluationShare.play
-
-    def make(*given: Any) -> RunStatus:
-        made.append(RunStatus(*given))
-        return made[0]
-
-    def watched(*given: Any) -> Any:
-        shown.add(made[0].activity)
-        return play(*given)
-
-    monkeypatch.setattr("shmppo.runs.outputs.RunStatus", make)
-    monkeypatch.setattr(EvaluationShare, "play", watched)
-    trained(tmp_path / "run")
-    assert shown == {"evaluating the weights in 7 episodes"}
-    assert made[0].activity == "finished"
 
 
 def test_a_video_of_each_evaluation(tmp_path: Path) -> None:

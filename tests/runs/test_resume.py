@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import BEST, kept_name, load_selected_checkpoint
-from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import MetricsFile
 
 BASE = TrainConfig(
@@ -95,20 +92,6 @@ def test_the_newest_checkpoint_can_also_continue_in_a_new_directory(tmp_path: Pa
     assert contents(run_dir) == before
     with pytest.raises(ConfigError, match="holds a run already"):
         resume(run_dir, new_run_dir=fork)
-
-
-@pytest.mark.parametrize(("best", "is_copied"), [(3, True), (4, True), (5, False), (None, False)])
-def test_a_best_checkpoint_is_copied_with_its_value_unless_it_is_newer(
-    best: int | None, is_copied: bool, tmp_path: Path
-) -> None:
-    source, target, checkpoint = tmp_path / "source", tmp_path / "target", {"iteration": 4, "best_value": 7.0}
-    source.mkdir()
-    target.mkdir()
-    if best is not None:
-        write_checkpoint(source / BEST, {"iteration": best})
-    copy_history(source, target, checkpoint)
-    assert [load_checkpoint(path)["iteration"] for path in target.iterdir()] == ([best] if is_copied else [])
-    assert checkpoint["best_value"] == (7.0 if is_copied else -math.inf)
 
 
 def test_a_checkpoint_of_another_run_is_refused(whole: Path, tmp_path: Path) -> None:

@@ -17,10 +17,7 @@ import psutil
 import pytest
 from public_helpers import csv_rows
 
-from shmppo import TrainConfig
-from shmppo.search.trial_run import RunResult, TrialRun
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 JOB = "--num-envs 4 --rollout-steps 32 --minibatches 2 --hidden-size 8 --encoder-sizes 8 --total-steps 1024"
 SPACE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "epochs": {"choices": [1, 2]}}
 
@@ -66,6 +63,7 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed: Path, tmp_path: Path) -> None:
     trials = table(undisturbed)
     assert sorted(trial["state"] for trial in trials) == ["finished", "stopped", "stopped"]
@@ -79,6 +77,7 @@ def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed
     assert summary["exact"] is not False  # None: the run may end before the check of the environment
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_a_search_that_is_killed_five_times_has_the_same_trials(undisturbed: Path, tmp_path: Path) -> None:
     draw = random.Random(7)
@@ -92,6 +91,7 @@ def test_a_search_that_is_killed_five_times_has_the_same_trials(undisturbed: Pat
     assert table(tmp_path / "search") == table(undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_ctrl_c_pauses_a_search(undisturbed: Path, tmp_path: Path) -> None:
     process = psutil.Popen(command(tmp_path / "search"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -105,43 +105,6 @@ def test_ctrl_c_pauses_a_search(undisturbed: Path, tmp_path: Path) -> None:
     assert "Traceback" not in stderr
     assert search(tmp_path / "search").returncode == 0
     assert table(tmp_path / "search") == table(undisturbed)
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_a_second_search_in_the_directory_is_refused(tmp_path: Path) -> None:
-    process = subprocess.Popen(command(tmp_path / "search"), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "search" / "trials").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGSTOP)  # it must not end first
-    done = search(tmp_path / "search")
-    process.kill()
-    process.wait()
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "is in use by the run with the process id" in done.stderr
-
-
-def test_a_run_that_is_killed_before_its_summary_has_its_result(tmp_path: Path) -> None:
-    config = TrainConfig(
-        num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, encoder_sizes=(8,), total_steps=1024
-    )
-
-    def run_to(iterations: int) -> RunResult:
-        run = TrialRun(0, config, iterations, tmp_path / "run", objective="last")
-        if run.result() is None:
-            run.start([min(os.sched_getaffinity(0))])
-            while not run.ended():
-                time.sleep(0.05)
-        result = run.result()
-        assert result is not None
-        assert not result.failure
-        return result
-
-    first = run_to(3)
-    (tmp_path / "run" / "summary.json").unlink()
-    assert run_to(3) == first
-    assert run_to(8).weights_hash != first.weights_hash
-    assert run_to(3) == first, "a result at an earlier rung stays"
 
 
 FAILING = """
@@ -173,6 +136,7 @@ def space(trial):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 def test_trials_that_fail_are_recorded_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
@@ -186,34 +150,3 @@ def test_trials_that_fail_are_recorded_and_skipped(tmp_path: Path, monkeypatch: 
     assert "SIGKILL" in reasons[2] or "signal 9" in reasons[2]
     assert "step raised RuntimeError('no luck')" in reasons[3]
     assert "1 finished, 3 failed" in done.stdout
-
-
-def test_bad_input_is_one_sentence(undisturbed: Path, tmp_path: Path) -> None:
-    unknown, contradictory, other = (tmp_path / f"{name}.json" for name in ("unknown", "contradictory", "other"))
-    unknown.write_text('{"learning_speed": {"low": 1, "high": 2}}')
-    contradictory.write_text('{"gamma": {"low": 0.99, "high": 0.9}}')
-    other.write_text('{"gamma": {"low": 0.9, "high": 0.99}}')
-    new = tmp_path / "new"
-    for directory, flags, job, message in (
-        (new, ("--space", str(unknown)), (), "there is no field learning_speed"),
-        (new, ("--space", str(contradictory)), (), "gamma: `low <= high` must hold"),
-        (new, (), ("--workers", "2"), "--workers after -- belongs to the search; leave it out"),
-        (new, (), ("--stop-when", "return_mean_100>=9"), "--stop-when would end trials before their rungs; leave"),
-        (new, (), ("--preempt-fraction", "0.5"), "--preempt-fraction makes trials inexact; leave it out"),
-        (new, (), ("--objective", "clone", "--demonstrations", "a.npz"), "--demonstrations gives each trial the same"),
-        (new, ("--trials", "0"), (), "--trials is 0; it must be at least 1"),
-        (undisturbed, ("--space", str(other)), (), "was begun with another space"),
-        (undisturbed, (), ("--gamma", "0.5"), "was begun with another value of --gamma"),
-        (new, (), ("--env", "NoSuchEnv-v0"), "NoSuchEnv"),
-        (tmp_path / "other.json", (), (), "cannot be written"),
-    ):
-        done = search(directory, *flags, job=job)
-        lines = done.stderr.splitlines()
-        assert (done.returncode, len(lines)) == (2, 1), done.stderr
-        assert lines[0].startswith("error: ")
-        assert message in lines[0]
-    assert not (new / "trials").exists()
-    (undisturbed / "study.log").rename(tmp_path / "study.log")
-    done = search(undisturbed, job=("--gamma", "0.5"))
-    (tmp_path / "study.log").rename(undisturbed / "study.log")
-    assert "has a run with another --gamma; name another directory" in done.stderr

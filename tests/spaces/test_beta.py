@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -135,3 +139,30 @@ def test_actions_at_a_bound_have_finite_densities_and_gradients() -> None:
     np.testing.assert_array_equal(actions, np.float32([[MARGIN, 1 - MARGIN]]))
     assert np.isfinite(distribution.log_prob(params, actions)).all()
     assert np.isfinite(distribution.log_prob_grad(params, actions, ones)).all()
+
+
+DIGEST = """
+import hashlib, numpy, gymnasium
+from shmppo.spaces import special_functions
+from shmppo.spaces.beta import Beta
+draw, distribution = numpy.random.default_rng(0), Beta(gymnasium.spaces.Box(-3, 0.7, (3,)), "a test")
+p, q = draw.normal(0, 3, (2, 1000, 6)).astype(numpy.float32)
+x = distribution.sample(p, draw.normal(0, 1, (1000, distribution.noise_size)).astype(numpy.float32))
+numbers = [
+    x, distribution.mode(p), distribution.log_prob(p, x), distribution.entropy(p), distribution.kl(p, q),
+    distribution.log_prob_grad(p, x, x), distribution.entropy_grad(p), distribution.kl_grad(p, q),
+]
+z = draw.uniform(1, 50, 10000)
+numbers += [getattr(special_functions, name)(z) for name in ("log", "log_gamma", "digamma", "trigamma")]
+print(*[hashlib.sha256(array.tobytes()).hexdigest() for array in numbers])
+"""
+
+
+@pytest.mark.slow(reason="5 s")
+def test_vector_instructions_of_numpy_change_no_bit() -> None:
+    found = set()
+    for disabled in ("", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"):
+        environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": disabled, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", DIGEST]
+        found.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert len(found) == 1

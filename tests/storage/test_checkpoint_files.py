@@ -235,3 +235,13 @@ def test_a_save_that_is_killed_hides_no_older_checkpoint(
             save_checkpoint(tmp_path, {"iteration": 5})
     newest = load_resumable_checkpoint(tmp_path)["iteration"]
     assert newest == (5 if steps >= 2 else 4)
+
+
+def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> None:
+    for iteration in (1, 2, 3):
+        save_checkpoint(tmp_path, {"iteration": iteration})
+    (tmp_path / NAME).unlink()
+    assert load_resumable_checkpoint(tmp_path)["iteration"] == 2
+    save_checkpoint(tmp_path, {"iteration": 4}, copies=[kept_name(4)])
+    (tmp_path / NAME).write_bytes(b"torn")
+    assert load_resumable_checkpoint(tmp_path)["iteration"] == 2

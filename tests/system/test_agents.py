@@ -43,7 +43,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="6 s")
 def test_the_check_of_determinism_finds_a_run_exact_and_verify_agrees(background_check: None, tmp_path: Path) -> None:
     config = dataclasses.replace(CASES["gtrxl-masks"], keep_every=2, run_dir=str(tmp_path / "run"))
     summary = train(config, callback=wait_for_the_check)

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import make_run_directory
+from helpers import make_run_directory, slow_after
 
 import shmppo
 from shmppo import cli
 from shmppo.config.command_line import field_texts
-from shmppo.config.flags import parse_resume, parse_start, read_config_file, subjects
+from shmppo.config.flags import parse_start, read_config_file, subjects
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.kernels import supported_variants
@@ -99,26 +99,6 @@ def test_values_without_a_meaning_are_refused_at_once(arguments: str, message: s
         parse(*arguments.split())
 
 
-REFUSED_ON_RESUME = {
-    "--learning-rate 3e-4": "--learning-rate 3e-4",
-    "--no-normalize-obs": "--no-normalize-obs",
-    "--gamma=0.9": "--gamma 0.9",
-    "--squash-actions --seed 3": "--seed 3 --squash-actions",
-    "--env_kwargs g=3 m=(2) --encoder-sizes 64 32": "--encoder-sizes 64 32 --env-kwargs g=3 'm=(2)'",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED_ON_RESUME)
-def test_resume_refuses_what_belongs_to_the_run_and_says_how_to_start_from_its_weights(arguments: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse_resume(["--resume", "runs/a", *arguments.split()])
-    message, flags = str(raised.value), REFUSED_ON_RESUME[arguments]
-    assert message.startswith(flags.split()[0])
-    assert "to the run and cannot change when the run is resumed, because the weights depend on it" in message
-    assert f"train --init-from runs/a {flags}; if the network" in message
-    assert message.endswith(f"train --config runs/a/config.json --init-from None {flags}")
-
-
 NOT_FLAGS = ("rank", "ranks", "agents", "convolutions")
 
 
@@ -163,7 +143,7 @@ def test_the_package_is_a_command() -> None:
     assert "error: shmppo has no command no-such-command" in result.stderr
 
 
-@pytest.mark.parametrize("name", [n if n == "train" else pytest.param(n, marks=pytest.mark.long) for n in cli.COMMANDS])
+@pytest.mark.parametrize("name", slow_after(1, cli.COMMANDS))
 def test_every_command_has_a_module_and_help(name: str) -> None:
     module = f"shmppo.{name.replace('-', '_')}"
     result = run_module(module, "--help")

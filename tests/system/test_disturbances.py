@@ -2,7 +2,7 @@
 
 Each case of `tests/cases.py` is trained once without a disturbance. A disturbed run must have the same metrics, hashes
 of the weights after each iteration, and evaluations. In the fast tests, each case has one run with all disturbances,
-and one case has each of them; the other pairs take about 8 minutes.
+and one case has each of them; the other pairs take 5 to 10 minutes.
 """
 
 from __future__ import annotations

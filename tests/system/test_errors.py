@@ -90,21 +90,6 @@ def test_all_messages_are_read_from_the_source() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), RuntimeError("could not create a primitive"), RuntimeError("[enforce] can't allocate memory")],
-)
-def test_a_lack_of_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> None:
-        raise error
-
-    assert run_command(command) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        f"error: there is not enough memory ({str(error) or 'MemoryError'}); free memory, or use smaller"
-    )
-
-
-@pytest.mark.parametrize(
-    "error",
     [
         EnvError(3, "a"),
         WorkerError("b"),

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import gc
 import logging
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import pytest
 import torch
 from public_helpers import no_error, raises, slow_after, summary_of
 
-from shmppo import TrainConfig, load_policy, resume, train
+from shmppo import ConfigError, TrainConfig, load_policy, resume, train
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),
@@ -93,11 +91,6 @@ def partial_files(run_dir: Path) -> list[Path]:
 
 
 # --- the directory of the run
-
-
-def empty(run_dir: Path) -> None:
-    for path in run_dir.iterdir():
-        path.unlink()
 
 
 def replace(run_dir: Path) -> None:
@@ -253,42 +246,25 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
 
 # --- limits of the machine and of the process
 
-COMMAND = "-m shmppo.train --env CartPole-v1 --num-envs 4 --rollout-steps 32 --minibatches 2 --total-steps 512"
-WORKS = None
-LIMITS = {
-    "files of 10 KiB": ("ulimit -f 20;", r"shared memory: .* MiB could not be allocated \(.*File too large"),
-    "64 open files": ("ulimit -n 64;", WORKS),
-    "missing TMPDIR": ("export TMPDIR=/missing;", WORKS),
-    "read-only shared memory": ("mount -t tmpfs -o ro x /dev/shm;", r"shared memory: .*Read-only file system"),
-    "no inodes": ("mount -t tmpfs -o nr_inodes=1 x /dev/shm;", r"shared memory: .* could not be allocated"),
-    "64 KiB of shared memory": ("mount -t tmpfs -o size=64k x /dev/shm;", r"shared memory: this run needs .* but /dev"),
-}
 
+def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_disturbed(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    messages: list[str] = []
 
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_run_with_a_limit_works_or_is_refused_in_one_sentence(limit: str, tmp_path: Path) -> None:
-    setup, expected = LIMITS[limit]
-    (tmp_path / "cwd").mkdir()
-    script = f"{setup} exec {sys.executable} {COMMAND} --workers 2"
-    isolated = ["unshare", "--mount"] if "mount" in setup else []
-    if isolated and (os.geteuid() != 0 or shutil.which("unshare") is None):
-        pytest.skip("mounting another /dev/shm needs root")
-    process = subprocess.Popen(
-        [*isolated, "sh", "-c", script],
-        cwd=tmp_path / "cwd",
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    _, errors = process.communicate(timeout=200)
-    if "unshare failed" in errors or "permission denied" in errors.lower():
-        pytest.skip(f"mounting is not permitted here: {errors.strip()}")
-    if expected is WORKS:
-        assert (process.returncode, errors) == (0, "")
-    else:
-        assert process.returncode == 2, errors
-        assert len(errors.splitlines()) == 1, errors
-        assert re.search(f"^error: {expected}", errors), errors
-        assert list((tmp_path / "cwd").rglob("*.json")) == [], "the directory of a run that has not started"
-    assert not list(Path("/dev/shm").glob(f"torch_{process.pid}_*"))
+    def second() -> None:
+        try:
+            train(dataclasses.replace(BASE, run_dir=str(tmp_path / "second")))
+        except ConfigError as error:
+            messages.append(str(error))
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+
+    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
+    assert train(config, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
+    assert not (tmp_path / "second").exists()
+    assert len(messages) == 2
+    assert messages[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")

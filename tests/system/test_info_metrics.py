@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from conftest import summary_of
 from environments import Reach
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from public_helpers import csv_rows
 
 from shmppo import train
@@ -21,7 +20,6 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.loggers.summary import summary_text
 from shmppo.plotting.plots import plot_curves
-from shmppo.policies.evaluation import evaluate
 from shmppo.tools.verify import verify_run
 
 KEYS = ("reward/distance:sum", "reward/control:mean", "far:max", "nothing")
@@ -135,31 +133,6 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     verdict = verify_run(other, from_iteration=5, iterations=5)
     assert not verdict.equal
     assert "differs: info/is_success is " in verdict.text
-
-
-def vector_of(num_envs: int, mode: str) -> SyncVectorEnv:
-    """Gymnasium's own vector environment of `Reach`, with one of its autoreset modes."""
-    return SyncVectorEnv([lambda: Reach(0.05)] * num_envs, autoreset_mode=AutoresetMode[mode])
-
-
-@pytest.mark.parametrize("mode", ["DISABLED", "SAME_STEP", "NEXT_STEP"])
-def test_vector_environments_have_the_same_metrics(mode: str, tmp_path: Path) -> None:
-    vector = dataclasses.replace(
-        RUN, env="test_info_metrics:vector_of", env_backend="vector", env_kwargs={"mode": mode}, stop_at_iteration=1,
-        rollout_steps=60,
-    )  # fmt: skip
-    train(dataclasses.replace(vector, run_dir=str(tmp_path / "vector")))
-    plain = {"env": RUN.env, "env_kwargs": RUN.env_kwargs, "env_backend": "gymnasium"}
-    train(dataclasses.replace(vector, **plain, run_dir=str(tmp_path / "plain")))
-    (row,), (expected,) = columns_of(tmp_path / "vector"), columns_of(tmp_path / "plain")
-    names = [name for name in expected if name.startswith("info/")]
-    if mode == "DISABLED":  # each episode is seeded, so it is the same
-        assert {name: row[name] for name in names} == {name: expected[name] for name in names}
-    assert 0 < float(row["info/is_success"]) < 1
-    assert -0.1 < float(row["info/reward/control"]) < 0
-    assert float(row["info/far"]) > 1
-    assert row["info/nothing"] == "nan"
-    assert evaluate(tmp_path / "vector", episodes=3, trust=["test_info_metrics"]).info["info/is_success"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

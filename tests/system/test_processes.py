@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -103,36 +102,6 @@ def test_a_worker_that_fails_ends_the_run_within_seconds(how: str, run_command: 
     assert bool(re.search(r'File "\S+faulty_environments.py", line \d+ in step\n', log)) is (how == "hang")
     assert not list((tmp_path / "cwd").iterdir()), "something was written outside the run directory"
     assert not remaining_processes()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["raise", "shape"])
-def test_a_failed_episode_can_be_replayed_to_the_step_that_failed(how: str, run_command: Run, tmp_path: Path) -> None:
-    from shmppo.utils.rng import episode_seed  # here, so that older versions can run the other tests
-
-    run = tmp_path / "run"
-    environment = f"faulty_environments:Faulty-{how}-v0"
-    failed = run_command("shmppo.train", "--env", environment, "--workers", 0, "--run-dir", run, *SMALL)
-    assert failed.stderr.count("--trust faulty_environments\n") == 2, "of --resume and replay"
-    episode = json.loads((run / "failed_episode.json").read_text())
-    # Episodes last 7 steps, and the 40th step in all fails: the 5th of the 6th episode.
-    assert (episode["episode"], len(episode["actions"])) == (5, 5)
-    assert episode["seed"] == episode_seed(1, episode["env_index"], 5)
-    # A new environment does not fail at its 5th step, and the replay says so.
-    result = run_command("shmppo.replay", run / "failed_episode.json", "--trust", "faulty_environments")
-    assert result.returncode == 0, result.stderr
-    assert "all 5 steps succeeded" in result.stdout
-    episode["actions"] *= 8
-    (run / "longer.json").write_text(json.dumps(episode))
-    result = run_command("shmppo.replay", run / "longer.json", "--trust", "faulty_environments")
-    expected = {"raise": "ValueError: the simulation exploded", "shape": "has shape (3,), but its space has shape (2,)"}
-    assert expected[how] in result.stderr
-    files = re.findall('File "(.*?)"', result.stderr)
-    assert [Path(file).name for file in files] == (["faulty_environments.py"] if how == "raise" else []), (
-        "only the user's frames"
-    )
-    assert result.stderr.splitlines()[-1].startswith("error: environment ")
-    assert result.returncode == 1
 
 
 def start_long_run(tmp_path: Path, *args: str, iterations: int = 3) -> psutil.Popen:

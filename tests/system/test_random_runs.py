@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import numbers_of
 from conftest import worker_processes
 from helpers import slow_after
-from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.runs.trainer import resume, train
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
@@ -79,14 +78,6 @@ def draw_run(draw: random.Random) -> TrainConfig:
         fields |= {"separate_critic": "all", "critic_state": fields["env"].endswith("Crowd")}
     steps = draw.randint(4, 9) * fields["num_envs"] * fields["rollout_steps"]
     return TrainConfig(**fields, total_steps=steps, eval_episodes=3, quiet=True, check_determinism=0)
-
-
-def numbers_of(run_dir: Path) -> list[dict[str, str]]:
-    """The rows of metrics.csv, without what depends on the clock or on replaced workers."""
-    others = (*TIMED_COLUMNS, "eval/seconds", "state_drift")
-    return [
-        {name: value for name, value in row.items() if name not in others} for row in csv_rows(run_dir / "metrics.csv")
-    ]
 
 
 @pytest.mark.parametrize("case", slow_after(3, range(40)))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +160,8 @@ def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -
     assert not (run_dir / "failed_episode.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_to_one_rank_saves_and_ends_all_ranks(number: int, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8)
@@ -232,19 +230,3 @@ def test_incomplete_variables_of_torchrun_are_refused(monkeypatch: pytest.Monkey
         connect(1),
     ):
         pass
-
-
-@pytest.mark.slow
-def test_two_ranks_solve_the_default_job_with_the_steps_of_one_rank(
-    tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    """The 16 environments and 200,000 steps of the default job are divided between two ranks."""
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
-    command += ["-m", "shmppo.train", "--num-envs", "8", "--workers", "0", "--quiet", "--run-dir", str(run_dir)]
-    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=280)
-    first, second = (summary_of(path) for path in directories(run_dir))
-    assert first["iterations"] == 98
-    assert first["weights_sha256"] == second["weights_sha256"]
-    result = run_command("shmppo.evaluate", run_dir, "--episodes", 20, "--seed", 1, "--json")
-    assert json.loads(result.stdout)["return_mean"] >= 475

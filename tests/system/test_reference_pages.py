@@ -59,11 +59,7 @@ def test_generated_parts_are_up_to_date() -> None:
 
 @pytest.mark.parametrize(
     ("file", "glossary"),
-    [
-        ("metrics.csv", metrics.GLOSSARY),
-        ("eval.csv", metrics.EVALUATION_GLOSSARY),
-        ("kl.csv", kl_profile.GLOSSARY),
-    ],
+    [("metrics.csv", metrics.GLOSSARY), ("eval.csv", metrics.EVALUATION_GLOSSARY), ("kl.csv", kl_profile.GLOSSARY)],
 )
 def test_each_glossary_is_the_header_of_its_file(run_dir: Path, file: str, glossary: dict[str, str]) -> None:
     assert (run_dir / file).read_text().splitlines()[0].split(",") == list(glossary)

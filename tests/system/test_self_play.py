@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import sampled
 from helpers import assert_refused
 from public_helpers import csv_rows, exit_code
@@ -20,11 +19,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.evaluate import EvaluateConfig, _round_robin, main
+from shmppo.evaluate import main
 from shmppo.lockstep.commands import Collect
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.opponents import load_opponent
-from shmppo.policies.policy import load_trained
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.trainer import resume, train
@@ -85,30 +82,6 @@ def record_turns(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
     monkeypatch.setattr(Opponents, "act", act)
     return turns
-
-
-def test_an_opponent_acts_with_the_weights_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first slot always takes one stick, the second one as many as it may."""
-    config = dataclasses.replace(RESOLVED, opponent_slots=2, workers=0)
-    buffers, learner, pool = sampled(config)
-    model = learner.model
-    for slot, action in enumerate((0, 2)):
-        chosen = dict(model.named_parameters())["policy_head.bias"]
-        before = chosen.detach().clone()
-        chosen.data[:] = 0.0
-        chosen.data[action] = 50.0
-        buffers.published.opponents[slot] = buffers.published.weights
-        chosen.data[:] = before
-    buffers.published.opponent_scale[:] = 1.0
-    turns = record_turns(monkeypatch)
-    pool.start(model)
-    pool.execute(Collect(0))
-    taken = buffers.rollout.joint_actions[:, :, 0]
-    of_slot = np.arange(config.rows) // 2 % 2
-    first, second = (taken[np.array(turns) & (of_slot == slot)] for slot in (0, 1))
-    assert len(first) > 30
-    assert not first.any()
-    assert np.mean(second == 2) > 0.5
 
 
 def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,24 +202,6 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
             evaluate(directory, episodes=1, trust=TRUST, **fields)
 
 
-TEAMS = {"env": "agent_environments:Crowd", "env_kwargs": {"count": 4}, "action_masks": False}
-
-
-@pytest.mark.parametrize("fields", [{"self_play": ("two",)}, {**TEAMS, "self_play": ("walker_1", "walker_3")}])
-def test_evaluate_repeats_an_evaluation_of_training_with_the_seats_of_the_policy(
-    fields: dict[str, Any], tmp_path: Path
-) -> None:
-    config = dataclasses.replace(BASE, eval_every=1, eval_episodes=9, total_steps=1, workers=0, **fields)
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    (row,) = csv_rows(tmp_path / "run" / "eval.csv")
-    again = evaluate(summary["run_dir"], opponent="random", episodes=9, seed=BASE.seed, trust=TRUST)
-    assert {name: float(row[f"eval/{name}"]) for name in again.info_means} == pytest.approx(again.info_means)
-    if "env" not in fields:  # the returns of a game of two are opposite
-        both = evaluate(summary["run_dir"], opponent="random", seat="any", episodes=9, trust=TRUST)
-        plays_one = [own == one for own, one in zip(both.returns, both.info["info/return/one"], strict=True)]
-        assert set(plays_one) == {True, False}
-
-
 def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     train(dataclasses.replace(BASE, hide_obs=(1,), stop_at_iteration=1, workers=0, run_dir=other))
@@ -264,43 +219,19 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
             train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
 
 
-def test_a_round_robin(
+def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
     run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = train(dataclasses.replace(BASE, seed=2, run_dir=str(tmp_path / "other"), total_steps=192))
-    arguments = [run["run_dir"], other["run_dir"], "--round-robin", "--episodes", "40", "--trust", "agent_environments"]
-    capsys.readouterr()
-    assert exit_code(main, arguments, monkeypatch) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert sum(float(line.split()[-1]) for line in lines[1:]) == pytest.approx(100, abs=0.2)
-
-
-def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
-    run: dict[str, Any], tmp_path: Path
-) -> None:
     """The seed gives one of the players the better seat more often."""
+    flags = ["--round-robin", "--episodes", "9", "--trust", *TRUST]
     runs = [train(dataclasses.replace(BASE, total_steps=192, run_dir=str(tmp_path / "other")))["run_dir"]]
     runs += [run["run_dir"], shutil.copytree(run["run_dir"], tmp_path / "copy")]
 
     def scores(*players: int) -> dict[int, list[str]]:
-        options = EvaluateConfig(run_dir=tuple(Path(runs[k]) for k in players), round_robin=True, trust=TRUST)
-        lines = _round_robin(options, {"episodes": 9, "trust": TRUST}).splitlines()[1:]
+        capsys.readouterr()
+        assert exit_code(main, [*(runs[k] for k in players), *flags], monkeypatch) == 0
+        lines = capsys.readouterr().out.splitlines()[1:]
         return {k: sorted(line.split()[2:]) for k, line in zip(players, lines, strict=True)}
 
     assert scores(1, 2) == {1: ["-", "50.0", "50.0"], 2: ["-", "50.0", "50.0"]}
     assert scores(0, 1, 2) == scores(2, 0, 1)
-
-
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_an_opponent_samples_its_actions_if_the_policy_does(stochastic: bool, run: dict[str, Any]) -> None:
-    trained = load_trained(Path(run["run_dir"]), trust=TRUST)
-    envs = AgentsVectorEnv(trained.config, trained.task, 0, trained.config.rows)
-    envs.reset_all(0)
-    opponent, played = load_opponent(run["run_dir"], trained, TRUST, {}, stochastic=stochastic), set()
-    for seed in range(9):
-        opponent.begin(envs, seed)
-        with torch.inference_mode():
-            played.add(tuple(opponent.act(range(trained.config.rows))))
-    assert (len(played) > 1) == stochastic
-    envs.close()

@@ -78,7 +78,7 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
     collector.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="4 s")
 def test_a_distilled_student_without_velocities_balances_the_pole(tmp_path: Path) -> None:
     config = TrainConfig(
         env="CartPole-v1", wrappers=(SPLIT,), separate_critic="all", actor_obs=("positions",),

@@ -86,9 +86,7 @@ def test_the_policy_for_tictactoe_never_loses(seat: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long if name in SHORT else pytest.mark.slow) for name in POLICIES]
-)
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.timeout(7200)
 def test_a_policy_is_trained_again(name: str) -> None:
     needs_modules(name)

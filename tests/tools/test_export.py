@@ -116,7 +116,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="14 s")
 @pytest.mark.parametrize("case", INPUTS)
 def test_the_inputs_of_an_exported_file_have_the_names_of_the_environment(case: str, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")

@@ -70,7 +70,7 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(
     assert float(rows[3][1]) == pytest.approx(sum(summary["return_mean_100"] for summary in alone) / 2, rel=1e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="5 s")
 def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -98,7 +98,7 @@ def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them
     assert [summary["stop_reason"] for summary in stopped] == ["signal", "signal"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="16 s")
 def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_path: Path) -> None:
     config = replace(SMALL, quiet=True, run_dir=str(tmp_path / "run"), stop_when=("iteration>=2",))
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_finished_runs_are_not_continued_and_a_longer_total_is_taken_over(tmp_pa
     assert summary_of(tmp_path / "run-s1")["iterations"] == 10
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="19 s")
 def test_a_run_without_a_checkpoint_begins_anew_unless_it_is_still_running(tmp_path: Path) -> None:
     config, run_dir = replace(SMALL, quiet=True, total_steps=256, run_dir=str(tmp_path / "run")), tmp_path / "run-s1"
     run_dir.mkdir()
@@ -122,7 +122,7 @@ def test_a_run_without_a_checkpoint_begins_anew_unless_it_is_still_running(tmp_p
     assert [row["iteration"] for row in csv_rows(run_dir / "metrics.csv")] == ["1", "2"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="8 s")
 def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,22 +140,7 @@ def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continu
     assert summary_of(tmp_path / "run-s1")["evaluation"]["iteration"] == 8
 
 
-@pytest.mark.slow
-def test_options_of_init_from_do_not_replace_those_of_the_runs_and_its_path_may_be_relative(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(replace(SMALL, gamma=0.9, quiet=True, workers=0, run_dir=str(tmp_path / "source")))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.chdir(tmp_path)
-    config = replace(SMALL, quiet=True, init_from="source", run_dir="run", total_steps=256, learning="sharded")
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # so the runs have no workers
-    train_seeds(config, (1,), 1)
-    train_seeds(replace(config, stop_at_iteration=4, total_steps=1024), (1,), 1)
-    assert summary_of(tmp_path / "run-s1")["iterations"] == 4
-    assert summary_of(tmp_path / "run-s1")["config"]["gamma"] == SMALL.gamma
-
-
-@pytest.mark.slow
+@pytest.mark.slow(reason="17 s")
 def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     teacher = train(
@@ -186,22 +171,6 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; make space there, or name another directory"):
         train_seeds(replace(config, run_dir=str(tmp_path / "file" / "run")), (1,), 1)
-
-
-@pytest.mark.slow
-def test_the_runs_of_a_script_import_its_environment_beside_a_run_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "my_script.py").write_text(
-        "import sys\nimport gymnasium\nfrom shmppo import TrainConfig\nfrom shmppo.train import main\n"
-        "def make():\n    return gymnasium.make('CartPole-v1')\n"
-        "if __name__ == '__main__':\n    sys.exit(main(TrainConfig(env='my_script:make', workers=0)))\n"
-    )
-    flags = "--run-dir run --quiet --stop-at-iteration 1"
-    words = [sys.executable, "scripts/my_script.py", *shlex.split(flags), *NO_CHECK]
-    for more in ((), ("--seeds", "1", "2")):
-        done = subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert all(summary_of(tmp_path / name)["iterations"] == 1 for name in ("run", "run-s1", "run-s2"))
 
 
 def test_wrong_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

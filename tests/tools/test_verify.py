@@ -263,23 +263,3 @@ def test_a_checkpoint_that_this_machine_does_not_reproduce_is_named(trained: Pat
     assert verdict.text == (
         f"{run_dir} does not match this machine: executed again, checkpoint.pt differs in obs_moments, carry"
     )
-
-
-def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
-
-    def other_weights(state: dict[str, Any]) -> None:
-        state["learner"]["model"]["policy_head.bias"] += 1
-
-    with_other_content(run_dir, other_weights)
-    code, _, errors = command(monkeypatch, capsys, run_dir)
-    assert (code, len(errors)) == (2, 1)
-    assert errors[0].startswith(f"error: {run_dir / NAME} has the weights ")
-    (run_dir / NAME).write_bytes(b"torn")
-    code, _, errors = command(monkeypatch, capsys, run_dir, "--iterations", 0)
-    assert (code, errors) == (
-        2,
-        [f"error: {run_dir / NAME} is damaged or not a checkpoint (its SHA-256 differs); remove it, or restore it"],
-    )

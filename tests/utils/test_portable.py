@@ -67,7 +67,7 @@ def test_a_run_says_on_which_processors_its_weights_are_the_same_also_after_a_re
     assert train(tmp_path / "portable-auxiliary", *auxiliary, "--portable") == PROCESSORS
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="10 s")
 def test_a_run_whose_numpy_was_imported_first_is_continued_with_the_same_numpy(tmp_path: Path) -> None:
     flags = [*FLAGS, "--stop-at-iteration", "1", "--run-dir", str(tmp_path)]
     code = f"import numpy, sys, shmppo.train; sys.argv[1:] = {flags!r}; sys.exit(shmppo.train.main())"
@@ -78,7 +78,7 @@ def test_a_run_whose_numpy_was_imported_first_is_continued_with_the_same_numpy(t
     assert resume(tmp_path) == before
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="15 s")
 def test_workers_have_the_numpy_of_a_program_that_imported_it_first(tmp_path: Path) -> None:
     code = (
         "import numpy, shmppo, sys\n"
