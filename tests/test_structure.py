@@ -14,8 +14,8 @@ PACKAGE = ROOT / "shmppo"
 FIGURES = ROOT / "figures"
 
 PACKAGES = {
-    "bench", "config", "envs", "kernels", "lockstep", "loggers", "models", "parallel", "plotting", "policies", "ppo", "runs",
-    "sampling", "search", "spaces", "storage", "tools", "train", "utils",
+    "bench", "config", "envs", "kernels", "lockstep", "loggers", "models", "parallel", "plotting", "policies", "ppo",
+    "runs", "sampling", "search", "spaces", "storage", "tools", "train", "utils",
 }  # fmt: skip
 COMMANDS = {"check_env", "evaluate", "export", "plot", "replay", "verify"}
 """Commands that are modules. `train` and `search` are packages, and `bench` has a `__main__`."""

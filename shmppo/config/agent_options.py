@@ -7,7 +7,9 @@ from typing import Annotated
 
 import tyro
 
+from shmppo.config.bounds import AT_LEAST_1, FRACTION
 from shmppo.config.checks import require
+from shmppo.config.option import option
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,13 @@ class AgentOptions:
     self_play: tuple[str, ...] | None = None
     """Agents that opponents with earlier weights play. Without names: all but one, which the seed chooses for each
     episode. Opponents give no training data. None: the policy plays all agents."""
-    opponent_slots: int = 4
+    opponent_slots: int = option(4, AT_LEAST_1)
     """Number of opponents at a time, each with its own weights. The environments are divided among them."""
-    opponent_every: int = 10
+    opponent_every: int = option(10, AT_LEAST_1)
     """Iterations after which the opponents get other weights, and the current weights join those to choose from."""
-    opponent_latest: float = 0.5
+    opponent_latest: float = option(0.5, FRACTION)
     """Share of the opponents that get the current weights. The others get any earlier ones."""
-    agents: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()
+    agents: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = option((), derived=True, inherited=False)
     """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
 
     def check_agents(self) -> None:

@@ -1,5 +1,7 @@
 """The command line: flags grouped by subject, and configuration files."""
 
+# ruff: noqa: RUF009 (option returns a dataclasses.field, which is what a dataclass needs)
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,53 +21,51 @@ from typing import Any
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import field_texts, given_fields, parse
 from shmppo.config.hints import refuse_foreign_flags
+from shmppo.config.option import fields_with, option
 from shmppo.config.presets import preset_fields
-from shmppo.config.resumable import DERIVED, RESUMABLE, refusal
+from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
 from shmppo.utils.files import is_run, refuse_links, user_path
 
-COMMON = (
-    "env", "env_kwargs", "preset", "total_steps", "num_envs", "seed", "workers", "core", "hidden_size",
-    "rollout_steps", "learning_rate", "gamma", "entropy_coef", "info_keys", "eval_every", "best_by", "stop_when",
-    "track", "run_dir", "seeds", "resume", "init_from", "teacher", "config",
-)  # fmt: skip
-"""Fields whose flags `train --help` shows first."""
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
 MOST_VALUES = 100_000
 """Largest number of values in a YAML file of options."""
-NOT_INHERITED = ("run_dir", "stop_at_iteration", "quiet", "rank", "ranks", *DERIVED)
-"""Fields that a new run does not copy from another run's config.json."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
     """Where the configuration comes from, and the seeds of several runs."""
 
-    config: Path | None = None
+    config: Path | None = option(None, common=True)
     """Configuration file: YAML or JSON with names and values of flags, or the config.json of a run. Flags on the
     command line override it. None: no file."""
-    preset: str | None = None
+    preset: str | None = option(None, common=True)
     """Tested options for a known environment: the name of a preset, or auto for the preset of --env. --config and flags
     override them. None: no preset."""
-    resume: Path | None = None
+    resume: Path | None = option(None, common=True, set_by_search=True)
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
     trust: Modules = ()
     """A module or package whose code may be imported even if only --init-from, --teacher, or the config.json of a run
     names it. Give the flag once per module."""
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = option((), common=True, set_by_search=True)
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. Needs --run-dir. The same command continues
     them."""
-    jobs: int = 1
+    jobs: int = option(1, set_by_search=True)
     """Runs of --seeds that train at the same time, each on cores of its own."""
 
 
 def subjects() -> dict[str, type]:
     """Return the option classes of a configuration by subject, in the order of the help text."""
     return {base.__name__.removesuffix("Options").lower(): base for base in reversed(TrainConfig.__bases__)}
+
+
+def common_fields() -> tuple[str, ...]:
+    """Return the fields whose flags `train --help` shows."""
+    return fields_with(TrainConfig, common=True) + fields_with(SourceOptions, common=True)
 
 
 def flags_type(default: Mapping[str, Any]) -> type:
@@ -115,7 +115,7 @@ def parse_start(
     text = "Train recurrent PPO. Without flags: CartPole-v1 with hidden velocities."
     parsed = parse(
         flags_type(base), arguments, script or program("train"), text if default is None else DEFAULTS_OF_SCRIPT,
-        example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=COMMON,
+        example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=common_fields(),
     )  # fmt: skip
     named = given_fields(arguments)
     require("seeds" not in named or bool(parsed.start.seeds), "--seeds has no values; name the seeds")
@@ -187,7 +187,7 @@ def read_config_file(path: Path, option: str) -> dict[str, Any]:
     """
     content = read_mapping(path, option)
     if _is_of_run(content):
-        content = {k: v for k, v in content["config"].items() if k not in NOT_INHERITED}
+        content = {k: v for k, v in content["config"].items() if k not in fields_with(TrainConfig, inherited=False)}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
         if content.get("teacher") is not None and (own := path.parent / "teacher").is_dir():

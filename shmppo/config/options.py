@@ -3,18 +3,33 @@
 The docstring after each field is also the help text of its flag. `run_options` defines where and how a run executes.
 """
 
+# ruff: noqa: RUF009 (option returns a dataclasses.field, which is what a dataclass needs)
+
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from shmppo.config.bounds import MAX_UNITS
+from shmppo.config.bounds import (
+    ABOVE_1,
+    AT_LEAST_1,
+    COEFFICIENT,
+    FRACTION,
+    LAYERS,
+    LOG_STD,
+    MAX_UNITS,
+    POSITIVE,
+    POSITIVE_NUMBER,
+    SEED,
+    UNITS,
+)
 from shmppo.config.checks import flag, flag_with_value, require, store_as_json
 from shmppo.config.info_keys import parse_info_keys
+from shmppo.config.option import fields_with, option
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
@@ -45,8 +60,6 @@ KeywordArguments = Annotated[
 ]
 """A mapping that the command line reads as key=value pairs. Each value is JSON or plain text."""
 
-NEED_GYMNASIUM = ("wrappers", "env_schedule", "prev_action", "prev_reward", "skip_bad_episodes", "demonstrations")
-"""Options that --env-backend envpool and vector refuse."""
 MINARI = "minari:"
 """What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 
@@ -55,17 +68,17 @@ MINARI = "minari:"
 class TaskOptions:
     """The task to learn, and how long to train."""
 
-    env: str | None = None
+    env: str | None = option(None, common=True)
     """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a function.
     None: CartPole-v1 with its velocities (indices 1 and 3) hidden, which is the default job."""
-    env_kwargs: KeywordArguments = field(default_factory=dict)
+    env_kwargs: KeywordArguments = option({}, common=True)
     """Arguments of the environment's constructor, for example frame_skip=4. They are added to those of --preset,
     --config, or --init-from; if --env names another environment, they replace them. Without values, the flag removes
     all."""
-    wrappers: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = option((), one_agent=True, gymnasium=True)
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
-    env_schedule: str | None = None
+    env_schedule: str | None = option(None, gymnasium=True)
     """`module:function` of a curriculum. function(iteration), function(iteration, metrics), or function(iteration,
     metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
     metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
@@ -79,26 +92,26 @@ class TaskOptions:
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
     they are 1 and 3."""
-    prev_action: bool = False
+    prev_action: bool = option(False, one_agent=True, gymnasium=True)
     """Add the previous action to the observation, as the environment received it. It is zero at an episode's start."""
-    prev_reward: bool = False
+    prev_reward: bool = option(False, one_agent=True, gymnasium=True)
     """Add the previous reward to the observation. It is zero at an episode's start."""
     episode_seeding: Literal["episode", "once"] = "episode"
     """The resets that get a seed. episode: all of them. once: only the first reset of each environment, for
     environments whose seeded reset is slow. Episodes then cannot be replayed, so they restart after a failure or a
     stop, and the run is no longer reproducible (exact: false)."""
-    skip_bad_episodes: bool = False
+    skip_bad_episodes: bool = option(False, resumable=True, one_agent=True, gymnasium=True)
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""
-    info_keys: tuple[str, ...] = ()
+    info_keys: tuple[str, ...] = option((), common=True, changes_curve=False)
     """Numbers in `info` that become metrics, as KEY or KEY:HOW, where HOW says which of an episode's values counts:
     last (the default), sum, mean, or max. Slashes separate nested keys. `is_success` and `success` are always used."""
-    num_envs: int = 16
+    num_envs: int = option(16, AT_LEAST_1, common=True)
     """N, number of environments."""
-    seed: int = 1
+    seed: int = option(1, SEED, common=True, searchable=False, changes_curve=False)
     """Seed of all random numbers: initial weights, environments, actions, and minibatches."""
-    total_steps: int = 200_000
+    total_steps: int = option(200_000, AT_LEAST_1, common=True, resumable=True, searchable=False)
     """Environment steps to train for, summed over all environments and rounded up to whole iterations."""
 
     def check_task(self) -> None:
@@ -107,29 +120,28 @@ class TaskOptions:
         require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
         store_as_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
-        if self.env_backend in ("envpool", "vector"):
-            for name in NEED_GYMNASIUM:
-                require(
-                    not getattr(self, name),
-                    f"{flag(name)} needs --env-backend gymnasium, but --env-backend is {self.env_backend}; leave one "
-                    "of them out",
-                )
+        for name in fields_with(type(self), gymnasium=True) if self.env_backend in ("envpool", "vector") else ():
+            require(
+                not getattr(self, name),
+                f"{flag(name)} needs --env-backend gymnasium, but --env-backend is {self.env_backend}; leave one of "
+                "them out",
+            )
 
 
 @dataclass(frozen=True)
 class NetworkOptions:
     """The networks of the actor and the critic."""
 
-    core: Literal["lstm", "gru", "lmu", "lru", "gtrxl", "none"] = "lstm"
+    core: Literal["lstm", "gru", "lmu", "lru", "gtrxl", "none"] = option("lstm", common=True)
     """Recurrent core. lmu: a linear memory of the last --seq-len steps. lru: linear memories that decay and rotate.
     gtrxl: a gated Transformer-XL, which attends to the last --attention-window steps. none: a feed-forward policy."""
-    hidden_size: int = 64
+    hidden_size: int = option(64, AT_LEAST_1, UNITS, common=True)
     """H, units of each recurrent layer. Unused with --core none."""
-    num_layers: int = 1
+    num_layers: int = option(1, AT_LEAST_1, LAYERS)
     """Number of recurrent layers. Unused with --core none."""
-    attention_window: int = 64
+    attention_window: int = option(64, AT_LEAST_1)
     """K, number of earlier steps to which each layer of --core gtrxl attends."""
-    attention_heads: int = 4
+    attention_heads: int = option(4, AT_LEAST_1)
     """Number of attention heads of --core gtrxl, a divisor of --hidden-size."""
     encoder_sizes: tuple[int, ...] = (64,)
     """Units of the linear layers before the core. They read all parts of the observation together, except images that
@@ -144,7 +156,7 @@ class NetworkOptions:
     network: str | None = None
     """`module:factory` of a custom network that replaces encoders and core (docs/tutorials/your-network.md).
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
-    init_from: str | None = None
+    init_from: str | None = option(None, common=True, path=True)
     """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
     line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters,
     random numbers, and the module of --auxiliary start anew. None: random initial weights."""
@@ -161,7 +173,7 @@ class NetworkOptions:
     """Distribution of Box actions. gaussian: actions are clipped to the bounds, or squashed by --squash-actions. beta:
     all actions lie between the bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no
     effect."""
-    log_std_init: float = 0.0
+    log_std_init: float = option(0.0, LOG_STD)
     """Initial log standard deviation of Box actions."""
     std: Literal["parameter", "state"] = "parameter"
     """Standard deviation of Box actions. parameter: a learned parameter, the same in all states. state: an output of
@@ -207,22 +219,22 @@ class NetworkOptions:
 class UpdateOptions:
     """The rollout, and how it is divided for the update."""
 
-    rollout_steps: int = 128
+    rollout_steps: int = option(128, AT_LEAST_1, common=True)
     """T, steps per environment and iteration."""
-    seq_len: int = 32
+    seq_len: int = option(32, AT_LEAST_1)
     """L, maximum length of a sequence for backpropagation through time, in steps."""
     burn_in: int = 0
     """Steps before each sequence that are run first to update its initial recurrent state. They belong to the same
     episode and rollout, and they do not contribute to the loss."""
-    refresh_states: bool = False
+    refresh_states: bool = option(False, one_agent=True)
     """Recompute the stored recurrent states with the current weights before each epoch except the first."""
-    epochs: int = 4
+    epochs: int = option(4, AT_LEAST_1)
     """K, passes over each rollout."""
-    minibatches: int = 8
+    minibatches: int = option(8, AT_LEAST_1)
     """M, minibatches per epoch. Each minibatch is one optimizer step."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, FRACTION, common=True)
     """γ, discount factor per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = option(0.95, FRACTION)
     """λ of generalized advantage estimation (arXiv 1506.02438)."""
     truncation_is_termination: bool = False
     """Treat a truncated episode as terminated: do not bootstrap from its final observation. For environments that
@@ -232,15 +244,15 @@ class UpdateOptions:
     rollouts of all ranks."""
     normalize_obs: bool = True
     """Normalize vector observations by their running mean and standard deviation, and clip them to ± 10."""
-    clip_reward: float | None = None
+    clip_reward: float | None = option(None, POSITIVE_NUMBER)
     """Clip each reward to ± this value for training, before normalization. Reported returns are not clipped. None: no
     clipping."""
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, and clip them to ± 10."""
-    env_block: int | None = None
+    env_block: int | None = option(None, AT_LEAST_1)
     """Environments per shuffling block. Each block contributes an equal share to each minibatch. None: one block of all
     N environments."""
-    grad_shards: int | None = None
+    grad_shards: int | None = option(None, AT_LEAST_1)
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
     None: one part per 64 steps, up to 16 parts; above 4,096 steps, on a GPU, and where torch computes a network without
     layers of type Conv2d, one part per 256 steps."""
@@ -261,49 +273,49 @@ class ObjectiveOptions:
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
     (arXiv 1707.06347). distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean
     log-probability of the actions in --demonstrations. With all of them, the critic learns from rewards."""
-    demonstrations: str | None = None
+    demonstrations: str | None = option(None, resumable=True, one_agent=True, gymnasium=True, path=True)
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
     `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). If the file has moved,
     give its new path when you resume the run. None: no demonstrations."""
     ratio: Literal["joint", "per-dimension"] = "joint"
     """The ratio that is clipped. joint: one ratio of the whole action. per-dimension: one of each action dimension
     (DISC, arXiv 1905.02363)."""
-    clip: float = 0.2
+    clip: float = option(0.2, POSITIVE_NUMBER)
     """ε of PPO-Clip: the ratio is clipped to 1 ± ε (arXiv 1707.06347)."""
     anneal_clip: bool = False
     """Lower the clip range linearly to 0 over --anneal-steps."""
-    dual_clip: float | None = None
+    dual_clip: float | None = option(None, ABOVE_1)
     """Lower bound of the objective, c > 1: where the advantage A is negative, the objective is at least c·A
     (arXiv 1912.09729). None: no bound."""
-    penalty_coef: float = 1.0
+    penalty_coef: float = option(1.0, POSITIVE_NUMBER)
     """Initial β of --objective penalty. It is halved or doubled after each update to keep the KL near --desired-kl."""
-    desired_kl: float = 0.01
+    desired_kl: float = option(0.01, POSITIVE_NUMBER)
     """Target of the KL divergence for --objective penalty and --lr-schedule kl-adaptive, in nats."""
-    target_kl: float | None = None
+    target_kl: float | None = option(None, POSITIVE)
     """End an update before the first optimizer step whose minibatch has a larger KL, in nats. None: no limit."""
     value_clip: bool = False
     """Also clip the change of the value estimate to ± --clip."""
-    value_coef: float = 0.5
+    value_coef: float = option(0.5, COEFFICIENT)
     """Weight of the value loss."""
-    entropy_coef: float = 0.0
+    entropy_coef: float = option(0.0, COEFFICIENT, common=True)
     """Weight of the entropy bonus."""
     anneal_entropy: bool = False
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
-    teacher: str | None = None
+    teacher: str | None = option(None, common=True, one_agent=True, path=True)
     """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
     contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). The teacher sees
     the parts of the observation that it was trained with, even those that the actor does not see. None: no teacher."""
-    teacher_coef: float = 1.0
+    teacher_coef: float = option(1.0, COEFFICIENT)
     """Weight of KL(teacher ‖ policy)."""
-    teacher_steps: int | None = None
+    teacher_steps: int | None = option(None, AT_LEAST_1)
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
-    critic_warmup_steps: int = 0
+    critic_warmup_steps: int = option(0, COEFFICIENT)
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
     --separate-critic all, and cannot be combined with --weight-decay or --auxiliary."""
     auxiliary: str | None = None
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
     (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
-    auxiliary_coef: float = 1.0
+    auxiliary_coef: float = option(1.0, COEFFICIENT)
     """Weight of the loss of --auxiliary."""
 
     def check_objective(self) -> None:
@@ -329,22 +341,22 @@ class OptimizerOptions:
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Optimizer of torch. sgd has no momentum."""
-    learning_rate: float = 1e-3
+    learning_rate: float = option(1e-3, POSITIVE_NUMBER, common=True)
     """Learning rate at the start."""
     lr_schedule: Literal["linear", "constant", "kl-adaptive"] = "linear"
     """linear: lower the learning rate to 0 over --anneal-steps. constant: keep it. kl-adaptive: after each update,
     divide it by 1.5 if the KL was above twice --desired-kl, and multiply it by 1.5 if the KL was below half of it. It
     stays within 1e-5 … 1e-2."""
-    warmup_steps: int = 0
+    warmup_steps: int = option(0, COEFFICIENT)
     """Environment steps over which the learning rate rises linearly to the value of --lr-schedule. 0: no warm-up."""
-    anneal_steps: int | None = None
+    anneal_steps: int | None = option(None, AT_LEAST_1, resumable=True, searchable=False)
     """Environment steps after which annealed values reach 0. None: --total-steps."""
-    adam_eps: float = 1e-5
+    adam_eps: float = option(1e-5, POSITIVE_NUMBER)
     """Epsilon of adam and adamw."""
-    weight_decay: float = 0.0
+    weight_decay: float = option(0.0, COEFFICIENT)
     """Weight decay of all parameters. adamw decouples it from the gradient; the other optimizers add it to the gradient
     (L2 penalty)."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: float = option(0.5, POSITIVE_NUMBER)
     """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""
     autocast: Literal["none", "bf16"] = "none"
     """bf16: in updates, round the inputs of the encoders' and the core's matrix products to bfloat16. Heads and

@@ -10,35 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag, flag_with_value, require
-from shmppo.config.run_options import EvaluationOptions, ReportOptions
+from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig, load_config, typed_fields
 from shmppo.config.trust import trust_of
 from shmppo.utils.commands import program
 from shmppo.utils.files import short_path
 
-RESUMABLE: tuple[str, ...] = (
-    "total_steps",
-    "anneal_steps",
-    "demonstrations",
-    "skip_bad_episodes",
-    "workers",
-    "learning",
-    "stop_at_iteration",
-    "worker_timeout",
-    "checkpoint_every",
-    "keep_every",
-    "rank_timeout",
-    *(field.name for group in (EvaluationOptions, ReportOptions) for field in dataclasses.fields(group)),
-)
-"""Fields of the configuration that `resume` may change. At a given iteration, the weights depend on only two of them:
-on anneal_steps, and on the content of the demonstrations.
-
-If a change of anneal_steps alters the schedule of finished iterations, or if the demonstrations have other content, no
-new run gives the same weights, so the run becomes inexact."""
-DERIVED = ("agents", "convolutions")
-"""Fields without flags that a run sets when it begins, because they follow from the environment and the network."""
-READ_BY_SCHEDULE = ("eval_every", "eval_episodes", "eval_sample", "eval_env_kwargs", "eval_opponent")
-"""Fields of RESUMABLE that cannot change with --env-schedule, because the schedule may read results of evaluations."""
+RESUMABLE = fields_with(TrainConfig, resumable=True)
+"""Fields of the configuration that `resume` may change (see `Traits`)."""
 
 
 def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Path) -> TrainConfig:
@@ -53,7 +32,7 @@ def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Pat
         ConfigError: if a change is not in RESUMABLE, or if the configuration cannot run.
     """
     changed = {name: value for name, value in typed_fields(changes).items() if value != getattr(stored, name)}
-    fixed = READ_BY_SCHEDULE if stored.env_schedule else ()
+    fixed = fields_with(TrainConfig, read_by_schedule=True) if stored.env_schedule else ()
     refused = [name for name in changed if name not in RESUMABLE or name in fixed]
     require(not refused, refusal(run_dir, [flag_with_value(name, changed[name]) for name in refused]))
     stop: dict[str, Any] = {"stop_at_iteration": changes.get("stop_at_iteration")}
@@ -93,8 +72,13 @@ def refuse_other_run(run_dir: Path, config: TrainConfig) -> None:
 def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:
     """Return flags of the options that differ between two configurations of the same run, which must be none.
 
-    RESUMABLE and DERIVED fields and the run directory may differ, and --kernel auto is no difference.
+    RESUMABLE and derived fields and the run directory may differ, and --kernel auto is no difference.
     """
-    ignored = {*RESUMABLE, *DERIVED, "run_dir", *(["kernel"] if "auto" in (first.kernel, second.kernel) else [])}
+    ignored = {
+        *RESUMABLE,
+        *fields_with(TrainConfig, derived=True),
+        "run_dir",
+        *(["kernel"] if "auto" in (first.kernel, second.kernel) else []),
+    }
     one, other = first.fields(), second.fields()
     return [flag(name) for name in one if name not in ignored and one[name] != other[name]]

@@ -3,14 +3,18 @@
 The docstring after each field is also the help text of its flag. `options` defines what is trained.
 """
 
+# ruff: noqa: RUF009 (option returns a dataclasses.field, which is what a dataclass needs)
+
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
 
+from shmppo.config.bounds import AT_LEAST_1, NOT_NEGATIVE, PROPER_FRACTION, SECONDS
 from shmppo.config.checks import flag, require, store_as_json
+from shmppo.config.option import option
 from shmppo.config.options import KeywordArguments
 
 
@@ -19,10 +23,10 @@ class ProcessOptions:
     """Processes, device, and files. Of these options, only --device, --kernel, and --portable change what an iteration
     computes."""
 
-    workers: int | None = None
+    workers: int | None = option(None, NOT_NEGATIVE, common=True, resumable=True, per_rank=True, set_by_search=True)
     """W, number of worker processes. 0: no workers, the learner samples in its own process. None: one per usable core,
     but at most N."""
-    learning: Literal["auto", "central", "sharded"] = "auto"
+    learning: Literal["auto", "central", "sharded"] = option("auto", resumable=True, per_rank=True, set_by_search=True)
     """Where gradients are computed. central: in the learner. sharded: in the learner and the workers. auto: sharded if
     both W and G are at least 2. Both give the same weights."""
     device: str = "cpu"
@@ -32,22 +36,26 @@ class ProcessOptions:
     """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
     kernels, but torch for convolutions, --network, a --device other than cpu, and installations without a C compiler.
     The weights depend on it."""
-    convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = False
+    convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = option(False, derived=True, inherited=False)
     """Whether the network has layers of type Conv2d. The run sets it at its start."""
     portable: bool = False
     """Let torch compute the same bits on each x86-64 processor with AVX2, which makes it slower. The kernels need no
     flag for this. In Python, call shmppo.portable() before torch is imported."""
-    run_dir: str | None = None
+    run_dir: str | None = option(
+        None, common=True, per_rank=True, inherited=False, set_by_search=True, changes_curve=False, path=True
+    )
     """Directory for all files of the run. None: runs/<env>-s<seed>-<time>."""
-    stop_at_iteration: int | None = None
+    stop_at_iteration: int | None = option(
+        None, AT_LEAST_1, resumable=True, inherited=False, set_by_search=True, changes_curve=False
+    )
     """Stop after this iteration. Annealing is not affected. None: stop after --total-steps."""
-    worker_timeout: float = 60.0
+    worker_timeout: float = option(60.0, SECONDS, resumable=True, changes_curve=False)
     """Seconds without a step or an acknowledgement after which a worker counts as stalled."""
-    checkpoint_every: int | None = None
+    checkpoint_every: int | None = option(None, AT_LEAST_1, resumable=True, set_by_search=True, changes_curve=False)
     """Iterations between checkpoints, of which the last two and the best one are kept. A run also writes one at its
     start, every ten minutes, at its end, after a stop signal, and with each new best value of --best-by. None: only at
     these times."""
-    keep_every: int | None = None
+    keep_every: int | None = option(None, AT_LEAST_1, resumable=True, changes_curve=False)
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
     def check_processes(self) -> None:
@@ -64,16 +72,16 @@ NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
 class RankOptions:
     """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
 
-    rank_timeout: float = 300.0
+    rank_timeout: float = option(300.0, SECONDS, resumable=True, changes_curve=False)
     """Seconds that a rank waits for the others before the run ends with an error that names the missing ranks. Writing
     a checkpoint and replacing a worker must take less time."""
-    preempt_fraction: float | None = None
+    preempt_fraction: float | None = option(None, PROPER_FRACTION, one_agent=True)
     """End the remaining rollouts early once this fraction of the ranks, or of a rank's workers, have finished theirs
     (DD-PPO: 0.6), but not before a quarter of --rollout-steps. This depends on timing, so the run is not reproducible
     (exact: false). None: wait for the slowest."""
-    ranks: NotAFlag = 1
+    ranks: NotAFlag = option(1, per_rank=True, inherited=False)
     """R, number of ranks that learn together."""
-    rank: NotAFlag = 0
+    rank: NotAFlag = option(0, per_rank=True, inherited=False)
     """Index of this rank."""
 
 
@@ -81,27 +89,29 @@ class RankOptions:
 class EvaluationOptions:
     """Evaluations during training, and what is decided from metrics."""
 
-    eval_every: int | None = None
+    eval_every: int | None = option(
+        None, AT_LEAST_1, common=True, resumable=True, read_by_schedule=True, changes_curve=False
+    )
     """Iterations between evaluations: all workers play whole episodes with the current weights, and eval.csv gets a
     row. The weights at the end are evaluated, too. None: no evaluations."""
-    eval_episodes: int = 10
+    eval_episodes: int = option(10, AT_LEAST_1, resumable=True, read_by_schedule=True, changes_curve=False)
     """Episodes per evaluation, over all ranks. They have the same seeds in every evaluation."""
-    eval_sample: bool = False
+    eval_sample: bool = option(False, resumable=True, read_by_schedule=True)
     """Sample the actions of evaluations from the policy. Otherwise it takes its most likely actions."""
-    eval_env_kwargs: KeywordArguments = field(default_factory=dict)
+    eval_env_kwargs: KeywordArguments = option({}, resumable=True, read_by_schedule=True)
     """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
-    eval_opponent: str = "random"
+    eval_opponent: str = option("random", resumable=True, read_by_schedule=True)
     """What plays the agents of --self-play in evaluations: random, or `module:function`, which gets (observation,
     action space, NumPy generator) and returns an action."""
-    eval_videos: bool = False
+    eval_videos: bool = option(False, resumable=True, one_agent=True, per_rank=True, changes_curve=False)
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
-    best_by: str = "return"
+    best_by: str = option("return", common=True, resumable=True, changes_curve=False)
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
     such as eval/return or info/is_success, except state_drift, weights_hash, and what depends on the clock. Metrics of
     training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
     evaluations after each one."""
-    stop_when: tuple[str, ...] = ()
+    stop_when: tuple[str, ...] = option((), common=True, resumable=True, changes_curve=False)
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""
 
@@ -119,14 +129,16 @@ class EvaluationOptions:
 class ReportOptions:
     """What a run displays and records."""
 
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    track: tuple[Literal["tensorboard", "wandb"], ...] = option(
+        (), common=True, resumable=True, per_rank=True, changes_curve=False
+    )
     """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'.
     Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
-    quiet: bool = False
+    quiet: bool = option(False, resumable=True, per_rank=True, inherited=False, set_by_search=True, changes_curve=False)
     """Print only errors."""
-    kl_profile_every: int | None = None
+    kl_profile_every: int | None = option(None, AT_LEAST_1, resumable=True, changes_curve=False)
     """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
     profiles."""
-    check_determinism: int = 500
+    check_determinism: int = option(500, NOT_NEGATIVE, resumable=True, changes_curve=False)
     """Steps for which two instances of the environment are compared, in other processes, in the background of the
     training. If they differ, the run is not reproducible (exact: false). 0: no check."""

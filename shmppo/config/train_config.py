@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.agent_options import AgentOptions
-from shmppo.config.bounds import check_bounds
 from shmppo.config.checks import flag, integer, require, shown
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
+from shmppo.config.option import check_bounds, fields_with
 from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError, printable
@@ -42,12 +42,6 @@ SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 c
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
 MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
-
-NEED_ONE_AGENT = (
-    "wrappers", "demonstrations", "teacher", "prev_action", "prev_reward", "skip_bad_episodes", "refresh_states",
-    "preempt_fraction", "eval_videos",
-)  # fmt: skip
-"""Options that environments with several agents refuse."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +273,7 @@ class TrainConfig(
         """Return a copy that names files and directories by absolute paths."""
         absolute: dict[str, Any] = {
             name: str(user_path(path, flag(name)))
-            for name in ("run_dir", "init_from", "teacher", "demonstrations")
+            for name in fields_with(type(self), path=True)
             if (path := getattr(self, name)) is not None and not path.startswith(MINARI)
         }
         return dataclasses.replace(self, **absolute)
@@ -447,7 +441,7 @@ def _check_minibatches(c: TrainConfig) -> None:
 
 
 def _check_agents(c: TrainConfig) -> None:
-    for name in NEED_ONE_AGENT if c.agents else ():
+    for name in fields_with(type(c), one_agent=True) if c.agents else ():
         require(not getattr(c, name), f"{flag(name)} does not support environments with several agents; leave it out")
     require(
         not c.critic_state or c.separate_critic == "all",

@@ -15,14 +15,13 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from shmppo.config.checks import flag
+from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.utils import machine
 from shmppo.utils.machine import integer_variable, usable_cores
 
-PER_RANK_FIELDS = ("rank", "ranks", "run_dir", "workers", "learning", "quiet", "track", "eval_videos")
-"""Fields of the configuration that may differ between ranks, because they do not change the weights."""
 _connections = itertools.count()  # number of the next connection of this process; it is the same on all ranks
 
 
@@ -93,7 +92,7 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     """Check that all ranks have the same configuration, and set the fields that belong to this rank.
 
     Args:
-        config: the user's configuration of this rank. Only PER_RANK_FIELDS may differ between ranks.
+        config: the user's configuration of this rank. Only options with the trait `per_rank` may differ between ranks.
 
     Returns:
         The configuration with `rank`, `ranks`, and `workers` of this rank. Outputs are disabled except on rank 0.
@@ -104,7 +103,8 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     if group.size == 1:
         return dataclasses.replace(config, rank=0, ranks=1)
     # Versions first: ranks of other versions may have other fields.
-    fields = {name: value for name, value in config.to_json().items() if name not in PER_RANK_FIELDS}
+    may_differ = fields_with(TrainConfig, per_rank=True)
+    fields = {name: value for name, value in config.to_json().items() if name not in may_differ}
     mine = machine.versions() | fields
     for rank, theirs in enumerate(group.gather_objects(mine)):
         for name, value in mine.items():

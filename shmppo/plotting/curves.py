@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.checks import require
+from shmppo.config.option import fields_with
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, printable
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.utils.files import complete_rows, read_object, refuse_links, short_path
@@ -22,11 +24,7 @@ RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
 NEEDED = ("iteration", "env_steps", "wall_seconds", "environment_seconds")
 """Columns of metrics.csv that every plot needs."""
-IGNORED_FIELDS = (
-    "seed", "run_dir", "quiet", "worker_timeout", "checkpoint_every", "keep_every", "stop_at_iteration",
-    "rank_timeout", "kl_profile_every", "track", "eval_every", "eval_episodes", "eval_videos", "best_by", "stop_when",
-    "info_keys", "check_determinism",
-)  # fmt: skip
+IGNORED_FIELDS = fields_with(TrainConfig, changes_curve=False)
 """Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 
 

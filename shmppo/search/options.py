@@ -10,17 +10,18 @@ from typing import Literal
 
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse
-from shmppo.config.flags import parse_start
+from shmppo.config.flags import SourceOptions, parse_start
+from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
 INTERRUPTED = "interrupted; continue the search with the same command"
-SET_BY_SEARCH = (
-    "run_dir", "resume", "seeds", "jobs", "stop_at_iteration", "workers", "learning", "checkpoint_every",
-    "quiet",
-)  # fmt: skip
+SET_BY_SEARCH = {
+    *fields_with(TrainConfig, set_by_search=True),
+    *fields_with(SourceOptions, set_by_search=True),
+}
 """Fields of the training configuration that the search sets itself."""
 
 
@@ -92,7 +93,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training = arguments[:end], arguments[end + 1 :]
     prog, known = program("search"), {field.name for field in dataclasses.fields(SearchOptions)}
-    misplaced = sorted(given_fields(own) & TrainConfig().fields().keys() - known - {*SET_BY_SEARCH})
+    misplaced = sorted(given_fields(own) & TrainConfig().fields().keys() - known - SET_BY_SEARCH)
     require(not misplaced, f"{', '.join(map(flag, misplaced))} of train must follow after --: {prog} … -- --env …")
     options: SearchOptions = parse(
         SearchOptions, own, prog,
@@ -101,7 +102,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
         example="--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2",
     )  # fmt: skip
     options.check()
-    taken = sorted(given_fields(training) & {*SET_BY_SEARCH})
+    taken = sorted(given_fields(training) & SET_BY_SEARCH)
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config, start = parse_start(training, script=f"{prog} --")
     require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out, or give it no values")

@@ -25,6 +25,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from shmppo.config.checks import flag, require, shown
 from shmppo.config.flags import read_mapping
+from shmppo.config.option import fields_with
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig, check_names, field_types, typed_fields
@@ -32,12 +33,10 @@ from shmppo.errors import ConfigError
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import as_config_error
 
-_FIXED = ("seed", "total_steps", "anneal_steps")
 SEARCHABLE = tuple(
-    field.name
+    name
     for group in (TaskOptions, NetworkOptions, UpdateOptions, ObjectiveOptions, OptimizerOptions)
-    for field in dataclasses.fields(group)
-    if field.name not in _FIXED
+    for name in fields_with(group, searchable=True)
 )
 """Options that a space can vary. The others do not define a configuration, or belong to the search."""
 DEFAULT_SPACE: dict[str, dict[str, Any]] = {

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from shmppo.config.checks import flags_with_values
-from shmppo.config.resumable import DERIVED, RESUMABLE, refuse_other_run
+from shmppo.config.option import fields_with
+from shmppo.config.resumable import RESUMABLE, refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.errors import ConfigError
@@ -131,8 +132,9 @@ class RunProcess:
             flags = flags_with_values({name: getattr(own, name) for name in kept})
             return ["--resume", str(self.run_dir), *trust_of(self.run_dir).split(), *flags]
         fields = self.config.fields() | {"run_dir": str(self.run_dir)}
+        unset = (*fields_with(TrainConfig, derived=True), "ranks", "rank")
         # All of them, because with --init-from the defaults are the options of that run.
-        return flags_with_values({name: fields[name] for name in fields if name not in (*DERIVED, "ranks", "rank")})
+        return flags_with_values({name: fields[name] for name in fields if name not in unset})
 
 
 Run = TypeVar("Run", bound=RunProcess)

@@ -1,0 +1,89 @@
+"""How an option is declared: what is known about it stands at its field, and everything else follows from there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shmppo.config.checks import flag, require
+
+
+class Bound(NamedTuple):
+    """A rule for the values of an option. None passes every rule."""
+
+    rule: str
+    """Completes the sentence "it must …"."""
+    holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known about an option besides its type, default, and help text."""
+
+    bounds: tuple[Bound, ...] = ()
+    common: bool = False
+    """Whether `--help` shows its flag. `--help-all` shows all flags."""
+    resumable: bool = False
+    """Whether `resume` may change it. At a given iteration, the weights depend on only two of these options: on
+    anneal_steps, and on the content of the demonstrations. If a change of anneal_steps alters the schedule of finished
+    iterations, or if the demonstrations have other content, no new run gives the same weights, so the run becomes
+    inexact."""
+    read_by_schedule: bool = False
+    """Whether it cannot change with --env-schedule, which may read results of evaluations."""
+    one_agent: bool = False
+    """Whether environments with several agents refuse it."""
+    gymnasium: bool = False
+    """Whether --env-backend envpool and vector refuse it."""
+    per_rank: bool = False
+    """Whether it may differ between ranks, because it does not change the weights."""
+    derived: bool = False
+    """Whether it has no flag, because a run sets it when it begins."""
+    inherited: bool = True
+    """Whether a new run copies it from the config.json of another run."""
+    searchable: bool = True
+    """Whether a search can vary it, if it defines what is trained."""
+    set_by_search: bool = False
+    """Whether a search sets it for its trials."""
+    changes_curve: bool = True
+    """Whether runs that differ in it are no repetitions of each other in a plot."""
+    path: bool = False
+    """Whether it names a file or directory."""
+
+
+def option(default: Any, *bounds: Bound, **traits: Any) -> Any:
+    """Declare an option. A mapping as the default is copied for each object.
+
+    Args:
+        default: its value if it is not given.
+        bounds: rules for its values.
+        traits: fields of `Traits`.
+    """
+    metadata = {"traits": Traits(bounds, **traits)}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def traits_of(field: dataclasses.Field[Any]) -> Traits:
+    """Return the traits of a field. Those of a field that is not declared by `option` are the defaults."""
+    traits: Traits = field.metadata.get("traits", Traits())
+    return traits
+
+
+def fields_with(kind: type, **traits: Any) -> tuple[str, ...]:
+    """Return the names of the fields of an option class that have all these traits, in their order."""
+    return tuple(
+        field.name
+        for field in dataclasses.fields(kind)
+        if all(getattr(traits_of(field), name) == value for name, value in traits.items())
+    )
+
+
+def check_bounds(options: Any) -> None:
+    """Raise ConfigError for the first option that is out of its bounds."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        for rule, holds in traits_of(field).bounds:
+            require(value is None or holds(value), f"{flag(field.name)} is {value}; it must {rule}")
