@@ -33,7 +33,8 @@ from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
-from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.ppo.layout import run_fields
 
 torch.set_num_threads(1)  # faster for small tensors
 trust.SAFE_MODULES += (

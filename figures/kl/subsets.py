@@ -26,8 +26,9 @@ from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.share import Part
-from shmppo.parallel.shared_buffers import SharedBuffers, allocate, run_fields
+from shmppo.parallel.shared_buffers import SharedBuffers, allocate
 from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.layout import run_fields
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.train_state import TrainState
 from shmppo.storage.checkpoint import load_selected_checkpoint

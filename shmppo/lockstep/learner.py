@@ -20,7 +20,6 @@ from shmppo.kernels.functions import norm as l2_norm
 from shmppo.lockstep.commands import ComputeGradients, ReduceGradients, RefreshStates, StepOptimizer
 from shmppo.lockstep.pool import Pool
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
-from shmppo.parallel.columns import LossCoefficients, LossTerms
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, generalized_advantages, merge_moments
@@ -29,6 +28,7 @@ from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
+from shmppo.ppo.terms import COEFFICIENTS, TERMS, by_metric
 from shmppo.spaces.normalization import RunningMoments
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
@@ -41,9 +41,9 @@ NOT_FINITE_ADVICE = "check the environment's observations and rewards, or lower 
 class UpdateStatistics:
     """Statistics of one update: the columns of metrics.csv that `loggers.metrics.GLOSSARY` explains."""
 
-    terms: LossTerms
+    terms: dict[str, float]
     """Means over the minibatches."""
-    coefficients: LossCoefficients
+    coefficients: dict[str, float]
     approx_kl_last_epoch: float
     gradient_norm: float
     first_log_ratio: float
@@ -54,7 +54,7 @@ class UpdateStatistics:
     def columns(self) -> dict[str, float]:
         """Return the columns by name."""
         plain = {name: value for name, value in vars(self).items() if isinstance(value, float)}
-        return {**self.terms._asdict(), **self.coefficients._asdict(), **plain}
+        return {**self.terms, **self.coefficients, **plain}
 
 
 class Learner:
@@ -80,7 +80,7 @@ class Learner:
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
         self._gradient = torch.from_numpy(buffers.shard_results.total)
-        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(LossTerms._fields))
+        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(TERMS))
         self.kl_profile: KLProfile | None = None
         self._kl_recorder: KLRecorder | None = None
         if config.kl_profile_every is not None:
@@ -161,7 +161,7 @@ class Learner:
         recorder = self._kl_recorder if every is not None and self._iteration % every == 0 else None
         if recorder is not None:
             recorder.begin(minibatches)
-        steps: list[LossTerms] = []
+        steps: list[dict[str, float]] = []
         norms: list[float] = []
         kls: list[float] = []
         drifts: list[float] = []
@@ -176,8 +176,8 @@ class Learner:
             terms, largest_log_ratio = self._results()
             self._check(terms, largest_log_ratio, epoch, minibatch)
             first_log_ratio = first_log_ratio if kls else largest_log_ratio
-            kls.append(terms.approx_kl)
-            if config.target_kl is not None and terms.approx_kl > config.target_kl:
+            kls.append(terms["approx_kl"])
+            if config.target_kl is not None and terms["approx_kl"] > config.target_kl:
                 break
             timer.switch("optimizer")
             norms.append(self._clip(epoch, minibatch))
@@ -191,10 +191,10 @@ class Learner:
         last_kl = float(np.mean(kls[-config.minibatches :]))
         if self.schedule.trains_actor(self._iteration):
             self.schedule.adapt(last_kl)
-        means = np.mean(steps, axis=0) if steps else np.full(len(LossTerms._fields), np.nan)
+        means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(TERMS), np.nan)
         return UpdateStatistics(
-            terms=LossTerms(*means.tolist()),
-            coefficients=LossCoefficients(*minibatches.coefficients.tolist()),
+            terms=by_metric(means, TERMS),
+            coefficients=by_metric(minibatches.coefficients, COEFFICIENTS),
             approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,
@@ -208,21 +208,22 @@ class Learner:
         if self.config.normalize_obs:
             merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
 
-    def _results(self) -> tuple[LossTerms, float]:
+    def _results(self) -> tuple[dict[str, float], float]:
         """All-reduce the gradient and the results of a minibatch.
 
         Returns:
-            (loss terms, largest |log ratio|) of the minibatch, over all shards and ranks.
+            (values of the terms by metric, largest |log ratio|) of the minibatch, over all shards and ranks.
         """
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
         terms, largest = self._all_reduce(self._gradient, terms, largest)
-        return LossTerms(*terms.tolist()), largest
+        return by_metric(terms, TERMS), largest
 
-    def _check(self, terms: LossTerms, largest_log_ratio: float, epoch: int, minibatch: int) -> None:
+    def _check(self, terms: dict[str, float], largest_log_ratio: float, epoch: int, minibatch: int) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
-        if not np.isfinite([terms.policy_loss, terms.value_loss]).all():
-            losses = f"policy {terms.policy_loss}, value {terms.value_loss}"
+        policy, value = terms["policy_loss"], terms["value_loss"]
+        if not np.isfinite([policy, value]).all():
+            losses = f"policy {policy}, value {value}"
             raise _invalid(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
         limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
         if epoch == minibatch == 0 and not largest_log_ratio <= limit:

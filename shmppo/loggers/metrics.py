@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shmppo.ppo.terms import COEFFICIENTS, TERMS
 from shmppo.utils.phase_timer import PHASES
 
 WEIGHTS_HASH = "weights_hash"
@@ -18,27 +19,15 @@ GLOSSARY: dict[str, str] = {
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
-    "policy_loss": "policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`",
-    "value_loss": "½(V − R)², mean over the minibatches of the update",
-    "entropy": "policy entropy in nats, mean over the minibatches of the update",
-    "approx_kl": "mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated "
-    "by ratio − 1 − log ratio (k3), or in closed form with objectives other than `clip`",
-    "approx_kl_last_epoch": "the same over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
-    "clip_fraction": "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
-    "teacher_kl": "mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step",
-    "auxiliary_loss": "loss of `--auxiliary` without its coefficient, mean over the minibatches of the update",
+    **{term.metric: term.meaning for term in TERMS},
+    "approx_kl_last_epoch": "`approx_kl` over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
     "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
     "state_drift": "root mean square change of stored recurrent states by a refresh, mean over the refreshes",
     "learning_rate": "learning rate of this iteration",
-    "clip_range": "clip range of this iteration",
-    "policy_coef": "weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's "
-    "warm-up",
-    "entropy_coef": "coefficient of the entropy bonus in this iteration",
-    "penalty_coef": "β of `--objective penalty` in this iteration",
-    "teacher_coef": "coefficient of `teacher_kl` in the loss in this iteration",
+    **{coefficient.metric: coefficient.meaning for coefficient in COEFFICIENTS},
     "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
     "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
@@ -70,14 +59,19 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 }
 """Every column of eval.csv, except `eval/info/KEY` (--info-keys)."""
 
+
+def _terms(group: str) -> list[str]:
+    return [term.metric for term in TERMS if term.group == group]
+
+
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "rollout": (
         "episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps", "agent_steps", "elo",
     ),
-    "losses": ("policy_loss", "value_loss", "entropy", "auxiliary_loss", "explained_variance", "gradient_norm"),
+    "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
-        "approx_kl", "approx_kl_last_epoch", "clip_fraction", "teacher_kl", "first_log_ratio", "optimizer_steps",
-        "state_drift", "learning_rate", "clip_range", "policy_coef", "entropy_coef", "penalty_coef", "teacher_coef",
+        *_terms("policy"), "approx_kl_last_epoch", "first_log_ratio", "optimizer_steps", "state_drift", "learning_rate",
+        *(coefficient.metric for coefficient in COEFFICIENTS),
     ),
     "time": (
         "wall_seconds", "steps_per_second", "sync_seconds", "collect_seconds", "allreduce_seconds", "straggler_wait",

@@ -27,21 +27,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shmppo.config.bounds import MAX_OPTION_BYTES
-from shmppo.config.train_config import TrainConfig
-from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.spaces.observations import Leaf
-from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.torch_utils import ALIGNMENT
-
-if TYPE_CHECKING:
-    from shmppo.envs.spec import Task
 
 LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the shard"
 PART_OWNER = "process, own part of the parameters"
@@ -163,7 +156,7 @@ class Minibatches:
     advantage_scale: np.ndarray = _shared(
         LEARNER, "PLAN", "f8", "K M 2", "mean and 1 / standard deviation of advantages"
     )
-    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "5", "coefficients of this update (`LossCoefficients`)")
+    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "coefficients", "coefficients of the loss in this update")
 
 
 @dataclass(frozen=True)
@@ -172,7 +165,7 @@ class ShardResults:
 
     gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
     total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "their sum, which the step scales")
-    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G 7", "the shard's part of `LossTerms`")
+    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G terms", "the shard's part of the terms of the loss")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 
 
@@ -276,37 +269,6 @@ class Field:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def _axis_sizes(config: TrainConfig, task: Task) -> dict[str, int]:
-    """Return the length of each axis of a run, by name."""
-    observation, distribution = task.observation, task.distribution
-    model = build_meta_model(config, observation, distribution)
-    _, parameters = parameter_offsets(model)
-    return {
-        "T": config.rollout_steps,
-        "N": config.rows,
-        "X": config.rows if config.agents else 0,
-        "F": config.slots,
-        "W": max(config.num_workers, 1),
-        "K": config.epochs,
-        "M": config.minibatches,
-        "G": config.shards,
-        "C": config.state_slots,
-        "I": len(config.reported_info),
-        "D": observation.normalized_size,
-        "A": distribution.action_size,
-        "P": parameters,
-        "S": model.state_size,
-        "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
-        "O": distribution.num_params if config.objective != "clip" else 0,
-        "E": len(config.own_eval_episodes),
-        "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
-        "snapshot": 0 if task.snapshot is None else task.snapshot.bytes,
-        "U": 0 if task.teacher is None else task.teacher.state_size,
-        "V": 0 if config.teacher is None else distribution.num_params,
-        "phases": len(PHASES),
-    }
-
-
 def _length(axis: str, sizes: dict[str, int]) -> int:
     """The length of an axis such as "T", "T*N", "G+1", or "2"."""
 
@@ -316,9 +278,13 @@ def _length(axis: str, sizes: dict[str, int]) -> int:
     return sum(math.prod(number(name) for name in term.split("*")) for term in axis.split("+"))
 
 
-def run_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
-    """Return the layout table of a run: all fields in the order of their memory."""
-    sizes, leaves = _axis_sizes(config, task), task.observation.leaves
+def layout(sizes: dict[str, int], leaves: tuple[Leaf, ...]) -> tuple[Field, ...]:
+    """Return the layout table of a run: all fields in the order of their memory.
+
+    Args:
+        sizes: length of each axis, by name.
+        leaves: of the observation.
+    """
     return tuple(field for group, view in GROUPS.items() for field in _group_fields(group, view, sizes, leaves))
 
 

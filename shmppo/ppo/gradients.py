@@ -22,17 +22,9 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import NativeNetwork, uses_kernels
-from shmppo.parallel.columns import LossCoefficients
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.losses import (
-    clipped_objective,
-    dimension_clipped_objective,
-    dual_clipped,
-    kl_estimate,
-    unclipped_objective,
-    value_loss,
-)
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
+from shmppo.ppo.terms import COEFFICIENTS, Steps, by_metric, compute_terms
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics
@@ -222,7 +214,7 @@ class ShardGradients:
     def _loss(
         self, params: np.ndarray, values: np.ndarray, index: np.ndarray, counted: np.ndarray, epoch: int, minibatch: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Compute the loss terms and the derivatives of the loss for each step.
+        """Compute the loss of each step.
 
         Args:
             params: [R, O], policy parameters.
@@ -231,75 +223,36 @@ class ShardGradients:
             counted: bool [R], false at burn-in steps.
 
         Returns:
-            (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], loss
-            terms [R, 7] in the order of `LossTerms`, without the auxiliary loss, |log ratio| [R]). All are 0 where a
-            step does not count.
+            (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values
+            of the terms [R, len(TERMS)] without the auxiliary loss, |log ratio| [R]). All are 0 where a step does not
+            count.
         """
-        config, distribution = self._config, self._distribution
-        coefficients = LossCoefficients(*self._minibatches.coefficients.tolist())
         mean, scale = self._minibatches.advantage_scale[epoch, minibatch].tolist()
         weights = counted.astype(np.float32)
         actions, targets = self._actions[index], self._minibatches.step_targets[index]
-        advantages = (targets[:, 0] - mean) * scale * weights
-        log_prob = distribution.log_prob(params, actions)
-        if config.ratio == "joint":
+        log_prob = self._distribution.log_prob(params, actions)
+        if self._config.ratio == "joint":
             log_prob = np.add.reduce(log_prob, 1, keepdims=True)
         # Set log ρ of burn-in steps to 0 before the exponential. Afterwards, 0 times an infinite ρ would be NaN.
         log_ratios = (log_prob - targets[:, 3:]) * weights[:, np.newaxis]
         ratios = exp(log_ratios)
         log_ratio = np.add.reduce(log_ratios, 1)
-        ratio = ratios[:, 0] if config.ratio == "joint" else exp(log_ratio)
-        if coefficients.policy_coef:
-            objective, by_log_prob = self._objective(log_prob, ratios, advantages, weights, coefficients.clip_range)
-            by_params = distribution.log_prob_grad(params, actions, -by_log_prob.reshape(len(params), -1))
-        else:
-            objective, by_params = np.zeros_like(log_ratio), np.zeros_like(params)
-        value_clip = coefficients.clip_range if config.value_clip else None
-        value_losses, by_values = value_loss(values, targets[:, 1], targets[:, 2], value_clip)
-        kl = kl_estimate(log_ratio, ratio)
-        teacher_kl = np.zeros_like(log_ratio)
-        added: list[tuple[float, np.ndarray]] = []  # further terms: coefficients and derivatives by params
-        if coefficients.entropy_coef:
-            added.append((-coefficients.entropy_coef, distribution.entropy_grad(params)))
-        if config.objective != "clip":
-            old_params = self._policy_params[index]
-            kl = distribution.kl(old_params, params) * weights
-        if config.objective == "penalty":
-            objective = objective - coefficients.penalty_coef * kl
-            added.append((coefficients.penalty_coef, distribution.kl_grad(old_params, params)))
-        if config.teacher is not None:
-            teacher_params = self._teacher_params[index]
-            teacher_kl = distribution.kl(teacher_params, params) * weights
-            added.append((coefficients.teacher_coef, distribution.kl_grad(teacher_params, params)))
-        for coefficient, gradient in added:
-            by_params += gradient * (weights * coefficient)[:, np.newaxis]
-        clipped = np.add.reduce(np.abs(ratios - 1) > coefficients.clip_range, 1) / ratios.shape[1]
-        entropy = distribution.entropy(params)
-        sums = [0 - objective, value_losses * weights, entropy * weights, kl, clipped, teacher_kl, np.zeros_like(kl)]
-        terms = np.stack(sums, 1)
-        return by_params, by_values * weights * config.value_coef, terms, np.abs(log_ratio)
-
-    def _objective(
-        self, log_prob: np.ndarray, ratios: np.ndarray, advantages: np.ndarray, weights: np.ndarray, clip: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the objective [R] per step, to be maximized, and its derivative with respect to log π, [R] or [R, Q].
-
-        Args:
-            log_prob: log π, [R, Q].
-            ratios: [R, Q].
-            advantages: [R], 0 at burn-in steps.
-            weights: [R], 0 at burn-in steps and 1 elsewhere.
-            clip: ε.
-        """
-        config = self._config
-        if config.objective == "clone":
-            return log_prob[:, 0] * weights, weights
-        if config.ratio == "per-dimension":
-            objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
-        elif config.objective == "clip":
-            objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
-        else:
-            objective, gradient = unclipped_objective(ratios[:, 0], advantages)
-        if config.dual_clip is not None:
-            objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
-        return objective, gradient
+        steps = Steps(
+            config=self._config,
+            distribution=self._distribution,
+            coefficients=by_metric(self._minibatches.coefficients, COEFFICIENTS),
+            weights=weights,
+            params=params,
+            values=values,
+            actions=actions,
+            old_params=self._policy_params[index],
+            teacher_params=self._teacher_params[index],
+            advantages=(targets[:, 0] - mean) * scale * weights,
+            targets=targets[:, 1],
+            old_values=targets[:, 2],
+            log_prob=log_prob,
+            ratios=ratios,
+            log_ratio=log_ratio,
+            ratio=ratios[:, 0] if self._config.ratio == "joint" else exp(log_ratio),
+        )
+        return *compute_terms(steps), np.abs(log_ratio)

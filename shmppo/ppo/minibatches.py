@@ -9,11 +9,12 @@ of the epoch and the minibatch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
-from shmppo.parallel.columns import LossCoefficients
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
 from shmppo.utils.rng import minibatch_generator
@@ -29,7 +30,7 @@ def build_minibatches(
     *,
     iteration: int,
     advantages: np.ndarray,
-    coefficients: LossCoefficients,
+    coefficients: Mapping[str, float],
     process_group: ProcessGroup,
 ) -> Minibatches:
     """Divide a rollout into K epochs of M minibatches of G shards.
@@ -37,13 +38,13 @@ def build_minibatches(
     Args:
         out: the arrays to write.
         advantages: float32 [T, N].
-        coefficients: the coefficients of the loss in this iteration.
+        coefficients: the coefficients of the loss in this iteration, in the order of `COEFFICIENTS`.
 
     Returns:
         `out`. Its step counts and advantage statistics are over all ranks.
     """
     _write_step_targets(rollout, out, advantages)
-    out.coefficients[:] = coefficients
+    out.coefficients[:] = list(coefficients.values())
     sequences = cut_sequences(rollout.first, config.sequence_steps, rollout.valid_steps)
     count = len(sequences)
     out.sequences[:count] = sequences

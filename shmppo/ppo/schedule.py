@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.parallel.columns import LossCoefficients
+from shmppo.ppo.terms import COEFFICIENTS, Progress
 
 PENALTY_FACTOR, PENALTY_BAND = 2.0, 1.5
 """β changes by PENALTY_FACTOR when the KL differs from the desired KL by more than PENALTY_BAND. All are factors."""
@@ -50,19 +50,17 @@ class Schedule:
             rate *= min(1.0, (iteration + 1) * config.batch_steps / config.warmup_steps)
         return rate
 
-    def coefficients(self, iteration: int) -> LossCoefficients:
-        """Return the coefficients of the loss in an iteration."""
-        config, remaining = self._config, self.remaining(iteration)
-        actor = float(self.trains_actor(iteration))
-        policy = 0.0 if config.objective == "distill" else actor
-        teacher = 0.0 if config.teacher is None else actor * config.teacher_coef
-        return LossCoefficients(
-            clip_range=config.clip * (remaining if config.anneal_clip else 1.0),
-            policy_coef=policy,
-            entropy_coef=policy * config.entropy_coef * (remaining if config.anneal_entropy else 1.0),
-            penalty_coef=actor * self.penalty_coef,
-            teacher_coef=teacher * (self.remaining(iteration, config.teacher_steps) if config.teacher_steps else 1.0),
+    def coefficients(self, iteration: int) -> dict[str, float]:
+        """Return the coefficients of the loss in an iteration, by metric."""
+        teacher_steps = self._config.teacher_steps
+        now = Progress(
+            config=self._config,
+            actor=float(self.trains_actor(iteration)),
+            remaining=self.remaining(iteration),
+            teacher_remaining=self.remaining(iteration, teacher_steps) if teacher_steps else 1.0,
+            penalty_coef=self.penalty_coef,
         )
+        return {coefficient.metric: coefficient.value(now) for coefficient in COEFFICIENTS}
 
     def adapt(self, approx_kl: float) -> None:
         """Adapt β and the learning rate to the KL of an update.

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from shmppo.lockstep.learner import Learner
-from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
 
 _START_FIELDS = {
@@ -91,7 +90,7 @@ class RecordingLearner(Learner):
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
         return minibatches
 
-    def _results(self) -> tuple[LossTerms, float]:
+    def _results(self) -> tuple[dict[str, float], float]:
         """Record the weights before a minibatch, and its gradient."""
         result = super()._results()
         if self._active:

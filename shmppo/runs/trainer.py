@@ -26,8 +26,9 @@ from shmppo.models.actor_critic import build_meta_model
 from shmppo.models.native import resolve_kernel
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
-from shmppo.parallel.shared_buffers import SharedBuffers, run_fields
+from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.device_gradients import check_device
+from shmppo.ppo.layout import run_fields
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.loop import train_iterations
 from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run

@@ -18,8 +18,9 @@ from shmppo.lockstep import mailbox
 from shmppo.lockstep.commands import Collect, Command, ComputeGradients, RefreshStates
 from shmppo.lockstep.mailbox import LearnerMailbox, PipeQueue, Stop, WakeUp, WorkerMailbox
 from shmppo.parallel import spin
-from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate, run_fields
+from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
 from shmppo.parallel.spin import SpinWait
+from shmppo.ppo.layout import run_fields
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 COMMANDS: list[Command] = [

@@ -9,7 +9,8 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, run_fields, total_bytes
+from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, total_bytes
+from shmppo.ppo.layout import run_fields
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,

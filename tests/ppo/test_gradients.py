@@ -19,10 +19,10 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
-from shmppo.parallel.columns import LossTerms
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.minibatches import cut_sequences
+from shmppo.ppo.terms import TERMS, by_metric
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -87,7 +87,7 @@ def plain_terms(
     sequences: list[list[int]],
     advantages: np.ndarray,
 ) -> Tensor:
-    """The `LossTerms`, summed over the steps of sequences, in float64, one sequence after the other, without padding.
+    """The terms, summed over the steps of sequences, in float64, one sequence after the other, without padding.
 
     models: in float64.
     """
@@ -95,7 +95,7 @@ def plain_terms(
     steps = [(t, n) for start, n, length, _ in sequences for t in range(start, start + length)]
     chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
     mean, std = chosen.mean(), chosen.std()
-    total = torch.zeros(len(LossTerms._fields), dtype=torch.float64)
+    total = torch.zeros(len(TERMS), dtype=torch.float64)
     for start, n, length, slot in sequences:
         span = slice(start, start + length)
         warm = config.burn_in if slot >= 0 and start > 0 else 0
@@ -151,7 +151,7 @@ def plain_terms(
 
 
 def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
-    """The loss, given the `LossTerms`."""
+    """The loss, given the terms."""
     policy, value, entropy, _, _, teacher_kl, auxiliary = terms
     actor = 0.0 if config.critic_warmup_steps else 1.0
     entropy_coef = 0.0 if config.objective == "distill" else config.entropy_coef
@@ -202,7 +202,9 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     if config.value_clip:
         unclipped = dataclasses.replace(config, value_clip=False)
         without = plain_terms(unclipped, buffers, model, old_model, sequences, advantages) / steps
-        assert LossTerms(*terms).value_loss > 1.001 * LossTerms(*without).value_loss, "the clip is reached"
+        assert by_metric(terms, TERMS)["value_loss"] > 1.001 * by_metric(without, TERMS)["value_loss"], (
+            "the clip is reached"
+        )
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)
 
@@ -234,7 +236,7 @@ def test_the_clip_range_of_values_is_annealed() -> None:
         buffers, learner, pool = sampled(dataclasses.replace(config, **changes))
         advantages = learner.advantages(buffers.rollout)
         learner.minibatches(buffers.rollout, advantages)
-        buffers.minibatches.coefficients[:] = learner.schedule.coefficients(iteration)
+        buffers.minibatches.coefficients[:] = list(learner.schedule.coefficients(iteration).values())
         learner.model.value_head.bias.data += 0.015
         pool.execute(ComputeGradients(0, 0))
         losses.append(float(buffers.shard_results.loss_terms[:, 1].sum()))

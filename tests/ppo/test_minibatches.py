@@ -165,4 +165,4 @@ def test_targets_of_every_step() -> None:
     np.testing.assert_array_equal(targets[..., 2], rollout.value)
     np.testing.assert_array_equal(targets[..., 3:], rollout.log_prob)
     coefficients = learner.schedule.coefficients(0)
-    np.testing.assert_array_equal(buffers.minibatches.coefficients, coefficients)
+    np.testing.assert_array_equal(buffers.minibatches.coefficients, list(coefficients.values()))

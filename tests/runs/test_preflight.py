@@ -11,7 +11,7 @@ import pytest
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.parallel.shared_buffers import run_fields
+from shmppo.ppo.layout import run_fields
 from shmppo.runs import preflight
 from shmppo.runs.preflight import allocate_shared, check_shared_memory
 

@@ -16,7 +16,6 @@ from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError
 from shmppo.lockstep.learner import Learner
-from shmppo.parallel.columns import LossTerms
 from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint
@@ -65,12 +64,12 @@ def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(monkeypatch: pyte
     run_dir, calls = tmp_path / "run", 0
     original = Learner._results
 
-    def poisoned(learner: Learner) -> tuple[LossTerms, float]:
+    def poisoned(learner: Learner) -> tuple[dict[str, float], float]:
         nonlocal calls
         calls += 1
         terms, largest = original(learner)
         if calls == 4 * 2 + 3:  # the third minibatch of iteration 2
-            terms = terms._replace(value_loss=float("nan"))
+            terms["value_loss"] = float("nan")
         return terms, largest
 
     config = dataclasses.replace(BASE, run_dir=str(run_dir))

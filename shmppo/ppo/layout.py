@@ -1,0 +1,49 @@
+"""The sizes of the shared arrays of a run, which follow from its configuration, its environment, and the loss."""
+
+from __future__ import annotations
+
+from shmppo.config.bounds import MAX_OPTION_BYTES
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
+from shmppo.models.actor_critic import build_meta_model, parameter_offsets
+from shmppo.parallel.shared_buffers import Field, layout
+from shmppo.ppo.terms import COEFFICIENTS, TERMS
+from shmppo.utils.phase_timer import PHASES
+
+
+def axis_sizes(config: TrainConfig, task: Task) -> dict[str, int]:
+    """Return the length of each axis of a run, by name."""
+    observation, distribution = task.observation, task.distribution
+    model = build_meta_model(config, observation, distribution)
+    _, parameters = parameter_offsets(model)
+    return {
+        "T": config.rollout_steps,
+        "N": config.rows,
+        "X": config.rows if config.agents else 0,
+        "F": config.slots,
+        "W": max(config.num_workers, 1),
+        "K": config.epochs,
+        "M": config.minibatches,
+        "G": config.shards,
+        "C": config.state_slots,
+        "I": len(config.reported_info),
+        "D": observation.normalized_size,
+        "A": distribution.action_size,
+        "P": parameters,
+        "S": model.state_size,
+        "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
+        "O": distribution.num_params if config.objective != "clip" else 0,
+        "E": len(config.own_eval_episodes),
+        "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
+        "snapshot": 0 if task.snapshot is None else task.snapshot.bytes,
+        "U": 0 if task.teacher is None else task.teacher.state_size,
+        "V": 0 if config.teacher is None else distribution.num_params,
+        "phases": len(PHASES),
+        "terms": len(TERMS),
+        "coefficients": len(COEFFICIENTS),
+    }
+
+
+def run_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
+    """Return the layout table of a run (see `layout`)."""
+    return layout(axis_sizes(config, task), task.observation.leaves)

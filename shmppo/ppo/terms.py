@@ -1,0 +1,282 @@
+"""The loss: a list of terms. What is known about a term stands at its place in `TERMS`, and everything else follows:
+the sizes of shared arrays, the loss that processes compute, and the columns of metrics.csv.
+
+To add a term, write a function like those below, append a `Term` to `TERMS`, and declare an option for its coefficient.
+
+Axes: R steps; A action dimensions, O policy parameters, Q log_probs (1, or A with --ratio per-dimension).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.losses import (
+    clipped_objective,
+    dimension_clipped_objective,
+    dual_clipped,
+    kl_estimate,
+    unclipped_objective,
+    value_loss,
+)
+
+if TYPE_CHECKING:
+    from shmppo.spaces.distributions import Distribution
+
+Result = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+"""Of a term per step: its value [R], without its coefficient, and the derivatives of the loss with respect to the
+policy parameters [R, O] and to the values [R], with its coefficient. None: it does not depend on them. All are 0 at
+burn-in steps."""
+
+
+@dataclass
+class Steps:
+    """The steps of some sequences, and what the network computes there."""
+
+    config: TrainConfig
+    distribution: Distribution
+    coefficients: dict[str, float]
+    """The coefficients of all terms in this update, by metric."""
+    weights: np.ndarray
+    """float32 [R], 0 at burn-in steps and 1 elsewhere."""
+    params: np.ndarray
+    """[R, O], policy parameters."""
+    values: np.ndarray
+    """[R]"""
+    actions: np.ndarray
+    """[R, A]"""
+    old_params: np.ndarray
+    """[R, O], of the policy that acted. [R, 0] with --objective clip."""
+    teacher_params: np.ndarray
+    """[R, O], of the teacher. [R, 0] without --teacher."""
+    advantages: np.ndarray
+    """[R], normalized; 0 at burn-in steps."""
+    targets: np.ndarray
+    """[R], value targets."""
+    old_values: np.ndarray
+    """[R], at the time of acting."""
+    log_prob: np.ndarray
+    """[R, Q], log π."""
+    ratios: np.ndarray
+    """[R, Q], ρ."""
+    log_ratio: np.ndarray
+    """[R], log ρ of the whole action."""
+    ratio: np.ndarray
+    """[R], ρ of the whole action."""
+
+    @cached_property
+    def kl(self) -> np.ndarray:
+        """KL(π_old ‖ π) in nats, [R]: an estimate with --objective clip, otherwise in closed form."""
+        if self.config.objective == "clip":
+            return kl_estimate(self.log_ratio, self.ratio)
+        divergence: np.ndarray = self.distribution.kl(self.old_params, self.params)
+        return divergence * self.weights
+
+    @property
+    def clip_range(self) -> float:
+        """ε."""
+        return self.coefficients["clip_range"]
+
+    def weighted(self, gradient: np.ndarray, coefficient: float) -> np.ndarray:
+        """Return the derivative of a term with a coefficient at the steps that count. gradient: [R, O]."""
+        return gradient * (self.weights * coefficient)[:, np.newaxis]
+
+
+def _objective(steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
+    config, ratios, advantages, clip = steps.config, steps.ratios, steps.advantages, steps.clip_range
+    if config.objective == "clone":
+        return steps.log_prob[:, 0] * steps.weights, steps.weights
+    if config.ratio == "per-dimension":
+        objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
+    elif config.objective == "clip":
+        objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
+    else:
+        objective, gradient = unclipped_objective(ratios[:, 0], advantages)
+    if config.dual_clip is not None:
+        objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
+    return objective, gradient
+
+
+def _policy_loss(steps: Steps, coefficient: float) -> Result:
+    objective, by_params = np.zeros_like(steps.log_ratio), np.zeros_like(steps.params)
+    if coefficient:
+        objective, by_log_prob = _objective(steps)
+        by_log_prob = -by_log_prob.reshape(len(steps.params), -1)
+        by_params = steps.distribution.log_prob_grad(steps.params, steps.actions, by_log_prob)
+    if steps.config.objective == "penalty":
+        objective = objective - steps.coefficients["penalty_coef"] * steps.kl
+    return 0 - objective, by_params, None
+
+
+def _value_loss(steps: Steps, _: float) -> Result:
+    clip = steps.clip_range if steps.config.value_clip else None
+    losses, by_values = value_loss(steps.values, steps.targets, steps.old_values, clip)
+    return losses * steps.weights, None, by_values * steps.weights * steps.config.value_coef
+
+
+def _entropy(steps: Steps, coefficient: float) -> Result:
+    gradient = steps.weighted(steps.distribution.entropy_grad(steps.params), -coefficient) if coefficient else None
+    return steps.distribution.entropy(steps.params) * steps.weights, gradient, None
+
+
+def _approx_kl(steps: Steps, coefficient: float) -> Result:
+    if steps.config.objective != "penalty":
+        return steps.kl, None, None
+    gradient = steps.distribution.kl_grad(steps.old_params, steps.params)
+    return steps.kl, steps.weighted(gradient, coefficient), None
+
+
+def _clip_fraction(steps: Steps, _: float) -> Result:
+    outside = np.add.reduce(np.abs(steps.ratios - 1) > steps.clip_range, 1)
+    return outside / steps.ratios.shape[1], None, None
+
+
+def _teacher_kl(steps: Steps, coefficient: float) -> Result:
+    if steps.config.teacher is None:
+        return np.zeros_like(steps.log_ratio), None, None
+    gradient = steps.distribution.kl_grad(steps.teacher_params, steps.params)
+    divergence = steps.distribution.kl(steps.teacher_params, steps.params)
+    return divergence * steps.weights, steps.weighted(gradient, coefficient), None
+
+
+def _auxiliary_loss(steps: Steps, _: float) -> Result:
+    return np.zeros_like(steps.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
+
+
+class Progress(NamedTuple):
+    """What coefficients depend on."""
+
+    config: TrainConfig
+    actor: float
+    """1, or 0 while only the critic is trained."""
+    remaining: float
+    """Fraction of --anneal-steps that remains at the start of the iteration, from 1 to 0."""
+    teacher_remaining: float
+    """The same of --teacher-steps."""
+    penalty_coef: float
+    """Current β."""
+
+    @property
+    def policy(self) -> float:
+        """Weight of the objective: 1, or 0 with --objective distill and during --critic-warmup-steps."""
+        return 0.0 if self.config.objective == "distill" else self.actor
+
+
+class Coefficient(NamedTuple):
+    """A number of the loss that may change from iteration to iteration. It is a metric."""
+
+    metric: str
+    meaning: str
+    value: Callable[[Progress], float]
+
+
+class Term(NamedTuple):
+    """A term of the loss, or a number that is measured like one. Its metric is the mean over the minibatches."""
+
+    metric: str
+    meaning: str
+    compute: Callable[[Steps, float], Result]
+    """Gets the steps and the coefficient, or 0 if it has none of its own."""
+    coefficient: Coefficient | None = None
+    group: str = "losses"
+    """Its group in trackers. Coefficients belong to the group policy."""
+
+
+TERMS = (
+    Term(
+        "policy_loss",
+        "policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`",
+        _policy_loss,
+        Coefficient(
+            "policy_coef",
+            "weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's warm-up",
+            lambda now: now.policy,
+        ),
+    ),
+    Term("value_loss", "½(V − R)², mean over the minibatches of the update", _value_loss),
+    Term(
+        "entropy",
+        "policy entropy in nats, mean over the minibatches of the update",
+        _entropy,
+        Coefficient(
+            "entropy_coef",
+            "coefficient of the entropy bonus in this iteration",
+            lambda now: now.policy * now.config.entropy_coef * (now.remaining if now.config.anneal_entropy else 1.0),
+        ),
+    ),
+    Term(
+        "approx_kl",
+        "mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated by ratio "
+        "− 1 − log ratio (k3), or in closed form with objectives other than `clip`",
+        _approx_kl,
+        Coefficient(
+            "penalty_coef",
+            "β of `--objective penalty` in this iteration",
+            lambda now: now.actor * now.penalty_coef,
+        ),
+        "policy",
+    ),
+    Term(
+        "clip_fraction",
+        "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
+        _clip_fraction,
+        Coefficient(
+            "clip_range",
+            "clip range of this iteration",
+            lambda now: now.config.clip * (now.remaining if now.config.anneal_clip else 1.0),
+        ),
+        "policy",
+    ),
+    Term(
+        "teacher_kl",
+        "mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step",
+        _teacher_kl,
+        Coefficient(
+            "teacher_coef",
+            "coefficient of `teacher_kl` in the loss in this iteration",
+            lambda now: (
+                (0.0 if now.config.teacher is None else now.actor * now.config.teacher_coef) * now.teacher_remaining
+            ),
+        ),
+        "policy",
+    ),
+    Term(
+        "auxiliary_loss",
+        "loss of `--auxiliary` without its coefficient, mean over the minibatches of the update",
+        _auxiliary_loss,
+    ),
+)
+COEFFICIENTS = tuple(term.coefficient for term in TERMS if term.coefficient is not None)
+
+
+def compute_terms(steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute the loss of each step.
+
+    Returns:
+        (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
+        the terms [R, len(TERMS)]).
+    """
+    values: list[np.ndarray] = []
+    totals: list[np.ndarray | None] = [None, None]
+    for term in TERMS:
+        coefficient = 0.0 if term.coefficient is None else steps.coefficients[term.coefficient.metric]
+        value, *derivatives = term.compute(steps, coefficient)
+        values.append(value)
+        for k, derivative in enumerate(derivatives):
+            total = totals[k]
+            totals[k] = derivative if total is None else total if derivative is None else total + derivative
+    by_params, by_values = totals
+    assert by_params is not None
+    assert by_values is not None
+    return by_params, by_values, np.stack(values, 1)
+
+
+def by_metric(values: np.ndarray, of: Sequence[Term | Coefficient]) -> dict[str, float]:
+    """Return an array with an element per term or coefficient as a mapping."""
+    return {one.metric: value for one, value in zip(of, values.tolist(), strict=True)}
