@@ -142,8 +142,7 @@ def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
     assert advantages[t - 1, n] == pytest.approx(before, abs=1e-5)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("workers", "named"), [(0, False), (2, True)])
 def test_a_constructor_that_changes_its_arguments_the_directory_and_signals_changes_nothing_else(
     workers: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
