@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import worker_processes
-from public_helpers import csv_rows
+from public_helpers import csv_rows, slow_after
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.evaluate import EvaluateConfig, as_text
@@ -95,7 +95,7 @@ CHANGES_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CHANGES_OPTIONS)
+@pytest.mark.parametrize("case", slow_after(1, CHANGES_OPTIONS))
 def test_an_environment_may_change_its_options(case: str, tmp_path: Path) -> None:
     hashes = set()
     for workers in (0, 2):

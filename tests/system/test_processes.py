@@ -173,6 +173,7 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert gone(learner)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped", slow_after(1, [True, False]))
 def test_nothing_is_left_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
     learner = start_long_run(tmp_path)
@@ -235,11 +236,3 @@ def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Pat
                 one.kill()
     process.communicate()
     assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
-
-
-def test_a_bad_configuration_is_one_sentence_and_exit_code_2(run_command: Run, tmp_path: Path) -> None:
-    result = run_command("shmppo.train", "--workers", 99, "--run-dir", tmp_path / "run")
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: --workers is 99 but --num-envs is 16")
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()

@@ -154,6 +154,7 @@ def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert summary_of(tmp_path / "run-s1")["iterations"] == 2
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_named_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
