@@ -67,7 +67,7 @@ UNRECORDED: dict[str, dict[str, Any]] = {
 CASES = RECORDED | UNRECORDED
 SEEDED_ONCE = ("seeded-once", "vector-that-resets-itself")
 """Their environments cannot be restored, so only the number of workers may vary."""
-LAST = 5
+LAST = 4
 """Iteration in which disturbed runs end."""
 
 
@@ -98,7 +98,7 @@ DISTURBANCES = {
     "sharded learning": Disturbance(3, {"learning": "sharded"}),
     "a killed worker": Disturbance(2, killed=2),
     "a stop": Disturbance(1, stop=3, resumed_workers=3),
-    "a stop without workers": Disturbance(0, stop=4, resumed_workers=0),
+    "a stop without workers": Disturbance(0, stop=2, resumed_workers=0),
     "several": Disturbance(3, {"learning": "sharded"}, killed=2, stop=3, resumed_workers=1),
     "all of them": Disturbance(1, {"learning": "sharded"}, killed=1, stop=2, resumed_workers=0),
 }

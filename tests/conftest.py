@@ -86,7 +86,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each process whole files, so that it trains the runs of their fixtures once."""
     from xdist.scheduler import LoadFileScheduling
 
+    config.option.loadscopereorder = False
     return LoadFileScheduling(config, log) if config.option.dist == "load" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with whole runs, which take longest, so that all processes end at about the same time."""
+    items.sort(key=lambda item: "system" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")

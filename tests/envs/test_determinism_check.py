@@ -140,7 +140,7 @@ def test_actions_of_the_checks_have_the_types_of_training(
 
 
 @pytest.mark.parametrize("backend", ["auto", "gymnasium"])
-@pytest.mark.parametrize("env", slow_after(2, MUJOCO))
+@pytest.mark.parametrize("env", slow_after(1, MUJOCO))
 def test_mujoco_raises_no_alarm(env: str, backend: str) -> None:
     assert check(env=env, env_backend=backend) == Finding(200)
 

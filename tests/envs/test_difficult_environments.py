@@ -97,8 +97,7 @@ def skipping(env: str, error: str, root: Path) -> tuple[dict[str, Any], dict[str
     return summary, csv_rows(root / "0" / "metrics.csv")[-1]
 
 
-@pytest.mark.parametrize("how", ["exit", "interrupt"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("how", "workers"), [("exit", 2), ("interrupt", 0)])
 def test_sys_exit_in_an_environment_is_a_failed_episode(how: str, workers: int, tmp_path: Path) -> None:
     config = configuration(
         f"faulty_environments:FailsSometimes-{how}-v0", tmp_path / "run", skip_bad_episodes=True, workers=workers
@@ -142,8 +141,7 @@ def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
     assert advantages[t - 1, n] == pytest.approx(before, abs=1e-5)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("workers", "named"), [(0, False), (2, True)])
 def test_a_constructor_that_changes_its_arguments_the_directory_and_signals_changes_nothing_else(
     workers: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

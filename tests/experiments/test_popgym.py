@@ -33,6 +33,7 @@ def test_returns_are_means_of_blocks_of_the_published_batch() -> None:
     assert measure.block_means(rows) == {block: 0.5, 2 * block: 0.5}  # the last block is not whole
 
 
+@pytest.mark.long
 def test_a_case_that_is_stopped_or_killed_is_resumed_and_gives_the_same_row(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def environment(**changes: str) -> dict[str, str]:
     return inherited | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
 
 
+@pytest.mark.long
 def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path: Path) -> None:
     result = subprocess.run(
         command("--stop-at-iteration", "2", *NO_CHECK),

@@ -48,11 +48,9 @@ def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> 
 
 
 @KERNELS
-@pytest.mark.parametrize("separate", ["none", "core", "all"])
+@pytest.mark.parametrize("separate", ["none", "all"])
 @pytest.mark.parametrize(("core", "layers"), CORES)
 def test_sequences_agree_with_the_step_loop(core: str, layers: int, separate: str, kernel: str) -> None:
-    if (core, separate) == ("none", "core"):
-        pytest.skip("there is no core")
     config, model = small_network(core, layers, separate)
     T, N = 15, 3
     generator = torch.Generator().manual_seed(1)

@@ -34,6 +34,7 @@ with connect(60) as group:
 """
 
 
+@pytest.mark.long
 def test_a_sum_has_the_same_bits_on_one_machine_and_on_several() -> None:
     env = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     ranks = [

@@ -59,6 +59,7 @@ def runs(tmp_path: Path) -> list[Path]:
     return runs
 
 
+@pytest.mark.long
 def test_the_page_shows_the_runs_without_other_files(runs: list[Path], tmp_path: Path) -> None:
     plot_curves(runs, tmp_path / "page" / "report.html")
     page = Page(tmp_path / "page" / "report.html")

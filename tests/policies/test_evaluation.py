@@ -62,6 +62,7 @@ def test_arguments_of_the_environment_replace_those_of_the_run(
         evaluate(tmp_path / "run", env_kwargs={"size": 3}, trust=("environments",))
 
 
+@pytest.mark.long
 def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> None:
     plain = evaluate(run_dir, episodes=3)
     file = tmp_path / "new" / "a.gif"

@@ -45,7 +45,7 @@ def stacked(observations: list[Any]) -> Any:
 
 
 def test_a_batch_gives_the_same_as_one_policy_for_each_observation(run: Path) -> None:
-    n = 19  # more than one inference batch, and not a multiple of its rows
+    n = 9  # more than one inference batch, and not a multiple of its rows
     policies: list[Policy] = [load_policy(run) for _ in range(n + 1)]
     policy = policies.pop()
     envs = [make_environment(policy.config) for _ in range(n)]

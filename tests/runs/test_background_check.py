@@ -35,6 +35,7 @@ def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> 
     assert not checking()
 
 
+@pytest.mark.long
 def test_a_check_that_has_passed_counts_after_a_resume(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, check_determinism=50, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
     assert train(config, callback=wait_for_the_check)["environment_check"] == "passed"

@@ -28,10 +28,8 @@ IMAGES: dict[str, Any] = {"env": "space_environments:Shaped", "env_kwargs": {"sp
     [
         ({}, "native", 4),
         ({"kernel": "torch"}, "torch", 1),
-        ({"network": "networks:leaky"}, "torch", 1),
         (IMAGES, "torch", 4),
         (IMAGES | {"encoder": "mlp"}, "native", 4),
-        (IMAGES | {"grad_shards": 3}, "torch", 3),
         ({"env": "agent_environments:Crowd", "core": "gru"}, "native", 8),
     ],
     ids=str,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import worker_processes
-from public_helpers import csv_rows
+from public_helpers import csv_rows, slow_after
 
 from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.evaluate import EvaluateConfig, as_text
@@ -31,7 +31,7 @@ def kill_a_worker(row: dict[str, float]) -> None:
         worker_processes()[0].kill()
 
 
-@pytest.mark.parametrize("stop", [3, 4, 5])
+@pytest.mark.parametrize("stop", [3, 5])
 def test_a_resume_keeps_the_options_of_iterations_in_which_no_episode_began(stop: int, tmp_path: Path) -> None:
     config = dataclasses.replace(
         BASE, env_schedule="schedules:rising", rollout_steps=4, seq_len=4, total_steps=4 * 4 * 9
@@ -95,7 +95,7 @@ CHANGES_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CHANGES_OPTIONS)
+@pytest.mark.parametrize("case", slow_after(1, CHANGES_OPTIONS))
 def test_an_environment_may_change_its_options(case: str, tmp_path: Path) -> None:
     hashes = set()
     for workers in (0, 2):

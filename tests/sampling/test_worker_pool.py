@@ -102,6 +102,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
         pool.execute(Collect(0))
 
 
+@pytest.mark.long
 def test_the_first_evaluation_may_take_as_long_as_a_start(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, env="faulty_environments:SlowToMake", workers=1, worker_timeout=1.0, eval_every=10, eval_episodes=4,

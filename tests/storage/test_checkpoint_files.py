@@ -57,11 +57,9 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     [
         ({}, None, 41),
         ({"stop_when": ("iteration>=16",)}, None, 16),
-        ({}, lambda row: row["iteration"] == 16, 16),
         ({"stop_at_iteration": 16}, None, 15),
         ({}, lambda row: row["iteration"] == 16 and os.kill(os.getpid(), signal.SIGTERM), 15),
         ({"best_by": "eval/episodes", "eval_every": 15}, lambda row: row["iteration"] == 16, 16),
-        ({"best_by": "eval/episodes", "eval_every": 15, "stop_at_iteration": 16}, None, 15),
     ],
 )
 def test_the_end_of_a_run_is_compared_but_not_a_pause(

@@ -44,6 +44,7 @@ def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeyp
     assert summary["best_checkpoint"] is None, "the returns of the demonstrations say nothing about the policy"
 
 
+@pytest.mark.long
 def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(tmp_path: Path) -> None:
     file, clone = tmp_path / "a.npz", tmp_path / "clone"
     evaluate(TRAINED / "cartpole", episodes=20, record=file)

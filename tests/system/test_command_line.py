@@ -186,6 +186,7 @@ def test_the_console_script_does_not_import_torch() -> None:
     assert not {"torch", "gymnasium", "numpy"} & set(result.stdout.split())
 
 
+@pytest.mark.long
 def test_completion_knows_commands_and_flags(tmp_path: Path) -> None:
     completions = tmp_path / "completions"
     assert script("--tyro-write-completion", "bash", str(completions)).returncode == 0

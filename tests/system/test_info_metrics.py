@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import summary_of
 from environments import Reach
-from public_helpers import csv_rows
+from public_helpers import csv_rows, slow_after
 
 from shmppo import train
 from shmppo.config.train_config import TrainConfig
@@ -119,6 +119,7 @@ def test_the_summary_has_the_last_means_and_names_what_is_missing(trained: Path)
     assert "reward/distance -" in text
 
 
+@pytest.mark.long
 def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None:
     plot_curves([trained], tmp_path / "curves.svg", metrics=["info/is_success", "eval/info/reward/distance"])
     assert "info/is_success" in (tmp_path / "curves.svg").read_text()
@@ -135,7 +136,7 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     assert "differs: info/is_success is " in verdict.text
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", slow_after(1, [0, 2]))
 def test_a_value_that_is_not_a_number_is_refused(workers: int, tmp_path: Path) -> None:
     config = dataclasses.replace(
         RUN, env_kwargs={"wrong": "left"}, info_keys=("wrong",), workers=workers, run_dir=str(tmp_path / "run")

@@ -112,7 +112,7 @@ def outcome(fields: dict[str, Any]) -> str:
         return "trained"
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(SEVERAL)
 def test_a_random_configuration_trains_or_is_refused(fields: dict[str, Any]) -> None:
     assert outcome(fields) in ("trained", "refused", "ended")

@@ -166,6 +166,7 @@ def test_another_build_makes_a_resumed_run_inexact(tmp_path: Path) -> None:
     assert summary["inexact_reasons"] == [f"resumed with torch {metadata.version('torch')}, started with 1.0"]
 
 
+@pytest.mark.long
 def test_other_vector_instructions_make_a_resumed_run_inexact_if_torch_computes(tmp_path: Path) -> None:
     """Virtual machines may hide instructions of the same processor. torch then computes other bits."""
     start = "from shmppo import TrainConfig, train"

@@ -42,6 +42,7 @@ def running(tmp_path: Path) -> Iterator[psutil.Popen]:
             process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill", slow_after(1, [True, False]))
 def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: bool, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"

@@ -102,7 +102,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", slow_after(4, USES))
 def test_a_run_imports_only_code_that_is_trusted(use: str, own: Path, marker: Path) -> None:
     with refused(r"names code to import: --env own_counter:Own; .* add --trust own_counter"):
         USES[use](own)
@@ -124,7 +124,7 @@ COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", slow_after(4, COMMANDS))
 def test_a_command_refuses_code_that_is_not_trusted_in_one_line(
     name: str, own: Path, marker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

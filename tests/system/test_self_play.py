@@ -24,7 +24,7 @@ from shmppo.lockstep.commands import Collect
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.trainer import train
 from shmppo.sampling.opponents import Opponents
 
 BASE = TrainConfig(
@@ -60,15 +60,6 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
     assert [own for own, _ in found] == pytest.approx([handle for _, handle in found])
     result = evaluate(tmp_path / "run", opponent=opponent, episodes=10, seed=BASE.seed, trust=TRUST)
     assert fmean(result.returns) == pytest.approx(found[-1][0])
-
-
-def test_a_run_resumes_between_two_choices_of_opponents(run: dict[str, Any], tmp_path: Path) -> None:
-    train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), stop_at_iteration=5))
-    forked = resume(tmp_path / "run", new_run_dir=tmp_path / "fork", workers=3, stop_at_iteration=None, trust=TRUST)
-    assert forked["weights_sha256"] == run["weights_sha256"]
-    (tmp_path / "run" / "opponents" / "000003.float32").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"000003\.float32 is missing or damaged; restore it from a copy$"):
-        resume(tmp_path / "run", stop_at_iteration=None, trust=TRUST)
 
 
 def record_turns(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:

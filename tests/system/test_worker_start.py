@@ -79,12 +79,12 @@ def test_a_worker_that_is_killed_before_it_runs_is_replaced(
 
 
 REASONS = {
-    "stop": r"^worker \d \(pid \d+\) has made no progress for 1 s; ",
     "exit": r"^worker \d died while it started: exit code 3$",
+    "stop": r"^worker \d \(pid \d+\) has made no progress for 1 s; ",
 }
 
 
-@pytest.mark.parametrize("how", REASONS)
+@pytest.mark.parametrize("how", slow_after(1, REASONS))
 def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ WARNINGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default:no GPU")
 @pytest.mark.parametrize("env", slow_after(1, WARNINGS))
 def test_warnings_are_printed(env: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

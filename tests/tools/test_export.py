@@ -153,6 +153,7 @@ def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.S
     np.testing.assert_allclose(tensor.reshape(5, -1).numpy(), np.stack(given), atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_network_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     train(dataclasses.replace(SMALL, network="networks:Branching", run_dir=str(tmp_path / "run")))

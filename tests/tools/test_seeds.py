@@ -154,6 +154,7 @@ def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert summary_of(tmp_path / "run-s1")["iterations"] == 2
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_named_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,12 +163,12 @@ def test_a_run_that_fails_is_named_and_the_others_are_trained(
     config = replace(
         SMALL, env="faulty_environments:FaultyStream-v0", num_envs=5, workers=0, run_dir=str(tmp_path / "run")
     )
-    with pytest.raises(ShmppoError, match=r"^1 of 3 runs failed: .*run-s1: .*the simulation exploded") as raised:
-        train_seeds(config, (1, 2, 3), 2)
+    with pytest.raises(ShmppoError, match=r"^1 of 2 runs failed: .*run-s1: .*the simulation exploded") as raised:
+        train_seeds(config, (1, 2), 2)
     assert "\n" not in str(raised.value)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()[:1] in {"1", "2", "3"}]
-    assert [row[-1] == "failed" for row in rows] == [True, False, False]
-    assert [row[1] for row in rows[1:]] == ["7/7", "7/7"]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()[:1] in {"1", "2"}]
+    assert [row[-1] == "failed" for row in rows] == [True, False]
+    assert [row[1] for row in rows[1:]] == ["7/7"]
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; make space there, or name another directory"):
         train_seeds(replace(config, run_dir=str(tmp_path / "file" / "run")), (1,), 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import clone_of_recording
+from helpers import clone_of_recording, slow_after
 
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
@@ -207,7 +207,7 @@ class Planted:
         monkeypatch.setattr(LocalPool, "execute", changed_compute)
 
 
-@pytest.mark.parametrize("seed", [1, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 27))])
+@pytest.mark.parametrize("seed", slow_after(2, [1, 6, 7, *range(10, 27)]))
 def test_a_planted_difference_is_found(
     seed: int, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_portable_is_refused_after_torch_was_imported() -> None:
             call()
 
 
+@pytest.mark.long
 def test_importing_shmppo_pins_numpy_but_keeps_what_the_user_has_set() -> None:
     names = tuple(NUMPY)
     code = f"import os, shmppo; print([os.environ.get(name) for name in {names}])"
