@@ -28,7 +28,7 @@ from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
-from shmppo.ppo.terms import COEFFICIENTS, TERMS, by_metric
+from shmppo.ppo.terms import COEFFICIENTS, TERMS, by_metric, terms_by_metric
 from shmppo.spaces.normalization import RunningMoments
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
@@ -193,7 +193,7 @@ class Learner:
             self.schedule.adapt(last_kl)
         means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(TERMS), np.nan)
         return UpdateStatistics(
-            terms=by_metric(means, TERMS),
+            terms=terms_by_metric(means),
             coefficients=by_metric(minibatches.coefficients, COEFFICIENTS),
             approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
@@ -217,7 +217,7 @@ class Learner:
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
         terms, largest = self._all_reduce(self._gradient, terms, largest)
-        return by_metric(terms, TERMS), largest
+        return terms_by_metric(terms), largest
 
     def _check(self, terms: dict[str, float], largest_log_ratio: float, epoch: int, minibatch: int) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmppo.ppo.terms import COEFFICIENTS, TERMS
+from shmppo.ppo.terms import COEFFICIENTS, TERMS, meanings
 from shmppo.utils.phase_timer import PHASES
 
 WEIGHTS_HASH = "weights_hash"
@@ -19,7 +19,7 @@ GLOSSARY: dict[str, str] = {
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
-    **{term.metric: term.meaning for term in TERMS},
+    **meanings(term.compute for term in TERMS),
     "approx_kl_last_epoch": "`approx_kl` over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
@@ -27,7 +27,7 @@ GLOSSARY: dict[str, str] = {
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
     "state_drift": "root mean square change of stored recurrent states by a refresh, mean over the refreshes",
     "learning_rate": "learning rate of this iteration",
-    **{coefficient.metric: coefficient.meaning for coefficient in COEFFICIENTS},
+    **meanings(COEFFICIENTS),
     "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
     "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
@@ -61,7 +61,7 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 
 
 def _terms(group: str) -> list[str]:
-    return [term.metric for term in TERMS if term.group == group]
+    return [term.compute.__name__ for term in TERMS if term.group == group]
 
 
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
@@ -71,7 +71,7 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
         *_terms("policy"), "approx_kl_last_epoch", "first_log_ratio", "optimizer_steps", "state_drift", "learning_rate",
-        *(coefficient.metric for coefficient in COEFFICIENTS),
+        *(coefficient.__name__ for coefficient in COEFFICIENTS),
     ),
     "time": (
         "wall_seconds", "steps_per_second", "sync_seconds", "collect_seconds", "allreduce_seconds", "straggler_wait",

@@ -60,7 +60,7 @@ class Schedule:
             teacher_remaining=self.remaining(iteration, teacher_steps) if teacher_steps else 1.0,
             penalty_coef=self.penalty_coef,
         )
-        return {coefficient.metric: coefficient.value(now) for coefficient in COEFFICIENTS}
+        return {coefficient.__name__: coefficient(now) for coefficient in COEFFICIENTS}
 
     def adapt(self, approx_kl: float) -> None:
         """Adapt β and the learning rate to the KL of an update.

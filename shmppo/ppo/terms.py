@@ -1,29 +1,24 @@
 """The loss: a list of terms. What is known about a term stands at its place in `TERMS`, and everything else follows:
 the sizes of shared arrays, the loss that processes compute, and the columns of metrics.csv.
 
-To add a term, write a function like those below, append a `Term` to `TERMS`, and declare an option for its coefficient.
+To add a term, write a function like `entropy`, append a `Term` to `TERMS`, and declare an option for its coefficient.
+The name of the function is that of the metric, and its docstring is the meaning of the metric in the documentation.
 
 Axes: R steps; A action dimensions, O policy parameters, Q log_probs (1, or A with --ratio per-dimension).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.losses import (
-    clipped_objective,
-    dimension_clipped_objective,
-    dual_clipped,
-    kl_estimate,
-    unclipped_objective,
-    value_loss,
-)
+from shmppo.ppo import losses
 
 if TYPE_CHECKING:
     from shmppo.spaces.distributions import Distribution
@@ -73,14 +68,9 @@ class Steps:
     def kl(self) -> np.ndarray:
         """KL(π_old ‖ π) in nats, [R]: an estimate with --objective clip, otherwise in closed form."""
         if self.config.objective == "clip":
-            return kl_estimate(self.log_ratio, self.ratio)
+            return losses.kl_estimate(self.log_ratio, self.ratio)
         divergence: np.ndarray = self.distribution.kl(self.old_params, self.params)
         return divergence * self.weights
-
-    @property
-    def clip_range(self) -> float:
-        """ε."""
-        return self.coefficients["clip_range"]
 
     def weighted(self, gradient: np.ndarray, coefficient: float) -> np.ndarray:
         """Return the derivative of a term with a coefficient at the steps that count. gradient: [R, O]."""
@@ -89,21 +79,22 @@ class Steps:
 
 def _objective(steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
-    config, ratios, advantages, clip = steps.config, steps.ratios, steps.advantages, steps.clip_range
+    config, ratios, advantages, clip = steps.config, steps.ratios, steps.advantages, steps.coefficients["clip_range"]
     if config.objective == "clone":
         return steps.log_prob[:, 0] * steps.weights, steps.weights
     if config.ratio == "per-dimension":
-        objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
+        objective, gradient = losses.dimension_clipped_objective(ratios, advantages, clip)
     elif config.objective == "clip":
-        objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
+        objective, gradient = losses.clipped_objective(ratios[:, 0], advantages, clip)
     else:
-        objective, gradient = unclipped_objective(ratios[:, 0], advantages)
+        objective, gradient = losses.unclipped_objective(ratios[:, 0], advantages)
     if config.dual_clip is not None:
-        objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
+        objective, gradient = losses.dual_clipped(objective, gradient, advantages, config.dual_clip)
     return objective, gradient
 
 
-def _policy_loss(steps: Steps, coefficient: float) -> Result:
+def policy_loss(steps: Steps, coefficient: float) -> Result:
+    """policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`"""
     objective, by_params = np.zeros_like(steps.log_ratio), np.zeros_like(steps.params)
     if coefficient:
         objective, by_log_prob = _objective(steps)
@@ -114,30 +105,35 @@ def _policy_loss(steps: Steps, coefficient: float) -> Result:
     return 0 - objective, by_params, None
 
 
-def _value_loss(steps: Steps, _: float) -> Result:
-    clip = steps.clip_range if steps.config.value_clip else None
-    losses, by_values = value_loss(steps.values, steps.targets, steps.old_values, clip)
-    return losses * steps.weights, None, by_values * steps.weights * steps.config.value_coef
+def value_loss(steps: Steps, _: float) -> Result:
+    """½(V − R)², mean over the minibatches of the update"""
+    clip = steps.coefficients["clip_range"] if steps.config.value_clip else None
+    value, by_values = losses.value_loss(steps.values, steps.targets, steps.old_values, clip)
+    return value * steps.weights, None, by_values * steps.weights * steps.config.value_coef
 
 
-def _entropy(steps: Steps, coefficient: float) -> Result:
+def entropy(steps: Steps, coefficient: float) -> Result:
+    """policy entropy in nats, mean over the minibatches of the update"""
     gradient = steps.weighted(steps.distribution.entropy_grad(steps.params), -coefficient) if coefficient else None
     return steps.distribution.entropy(steps.params) * steps.weights, gradient, None
 
 
-def _approx_kl(steps: Steps, coefficient: float) -> Result:
+def approx_kl(steps: Steps, coefficient: float) -> Result:
+    """mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated by ratio − 1
+    − log ratio (k3), or in closed form with objectives other than `clip`"""
     if steps.config.objective != "penalty":
         return steps.kl, None, None
     gradient = steps.distribution.kl_grad(steps.old_params, steps.params)
     return steps.kl, steps.weighted(gradient, coefficient), None
 
 
-def _clip_fraction(steps: Steps, _: float) -> Result:
-    outside = np.add.reduce(np.abs(steps.ratios - 1) > steps.clip_range, 1)
-    return outside / steps.ratios.shape[1], None, None
+def clip_fraction(steps: Steps, clip: float) -> Result:
+    """fraction of ratios outside 1 ± clip range, mean over the minibatches of the update"""
+    return np.add.reduce(np.abs(steps.ratios - 1) > clip, 1) / steps.ratios.shape[1], None, None
 
 
-def _teacher_kl(steps: Steps, coefficient: float) -> Result:
+def teacher_kl(steps: Steps, coefficient: float) -> Result:
+    """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
     if steps.config.teacher is None:
         return np.zeros_like(steps.log_ratio), None, None
     gradient = steps.distribution.kl_grad(steps.teacher_params, steps.params)
@@ -145,7 +141,8 @@ def _teacher_kl(steps: Steps, coefficient: float) -> Result:
     return divergence * steps.weights, steps.weighted(gradient, coefficient), None
 
 
-def _auxiliary_loss(steps: Steps, _: float) -> Result:
+def auxiliary_loss(steps: Steps, _: float) -> Result:
+    """loss of `--auxiliary` without its coefficient, mean over the minibatches of the update"""
     return np.zeros_like(steps.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
 
 
@@ -162,95 +159,51 @@ class Progress(NamedTuple):
     penalty_coef: float
     """Current β."""
 
-    @property
-    def policy(self) -> float:
-        """Weight of the objective: 1, or 0 with --objective distill and during --critic-warmup-steps."""
-        return 0.0 if self.config.objective == "distill" else self.actor
+
+def policy_coef(now: Progress) -> float:
+    """weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's warm-up"""
+    return 0.0 if now.config.objective == "distill" else now.actor
 
 
-class Coefficient(NamedTuple):
-    """A number of the loss that may change from iteration to iteration. It is a metric."""
+def entropy_coef(now: Progress) -> float:
+    """coefficient of the entropy bonus in this iteration"""
+    return policy_coef(now) * now.config.entropy_coef * (now.remaining if now.config.anneal_entropy else 1.0)
 
-    metric: str
-    meaning: str
-    value: Callable[[Progress], float]
+
+def penalty_coef(now: Progress) -> float:
+    """β of `--objective penalty` in this iteration"""
+    return now.actor * now.penalty_coef
+
+
+def clip_range(now: Progress) -> float:
+    """clip range of this iteration"""
+    return now.config.clip * (now.remaining if now.config.anneal_clip else 1.0)
+
+
+def teacher_coef(now: Progress) -> float:
+    """coefficient of `teacher_kl` in the loss in this iteration"""
+    return (0.0 if now.config.teacher is None else now.actor * now.config.teacher_coef) * now.teacher_remaining
 
 
 class Term(NamedTuple):
-    """A term of the loss, or a number that is measured like one. Its metric is the mean over the minibatches."""
+    """A term of the loss, or a number that is measured like one."""
 
-    metric: str
-    meaning: str
     compute: Callable[[Steps, float], Result]
-    """Gets the steps and the coefficient, or 0 if it has none of its own."""
-    coefficient: Coefficient | None = None
+    """Gets the steps, and the coefficient or 0. Its metric is the mean over the minibatches."""
+    coefficient: Callable[[Progress], float] | None = None
+    """Returns a number of the loss that may change from iteration to iteration. It is a metric, too."""
     group: str = "losses"
-    """Its group in trackers. Coefficients belong to the group policy."""
+    """Group of its metric in trackers. Coefficients belong to the group policy."""
 
 
 TERMS = (
-    Term(
-        "policy_loss",
-        "policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`",
-        _policy_loss,
-        Coefficient(
-            "policy_coef",
-            "weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's warm-up",
-            lambda now: now.policy,
-        ),
-    ),
-    Term("value_loss", "½(V − R)², mean over the minibatches of the update", _value_loss),
-    Term(
-        "entropy",
-        "policy entropy in nats, mean over the minibatches of the update",
-        _entropy,
-        Coefficient(
-            "entropy_coef",
-            "coefficient of the entropy bonus in this iteration",
-            lambda now: now.policy * now.config.entropy_coef * (now.remaining if now.config.anneal_entropy else 1.0),
-        ),
-    ),
-    Term(
-        "approx_kl",
-        "mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated by ratio "
-        "− 1 − log ratio (k3), or in closed form with objectives other than `clip`",
-        _approx_kl,
-        Coefficient(
-            "penalty_coef",
-            "β of `--objective penalty` in this iteration",
-            lambda now: now.actor * now.penalty_coef,
-        ),
-        "policy",
-    ),
-    Term(
-        "clip_fraction",
-        "fraction of ratios outside 1 ± clip range, mean over the minibatches of the update",
-        _clip_fraction,
-        Coefficient(
-            "clip_range",
-            "clip range of this iteration",
-            lambda now: now.config.clip * (now.remaining if now.config.anneal_clip else 1.0),
-        ),
-        "policy",
-    ),
-    Term(
-        "teacher_kl",
-        "mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step",
-        _teacher_kl,
-        Coefficient(
-            "teacher_coef",
-            "coefficient of `teacher_kl` in the loss in this iteration",
-            lambda now: (
-                (0.0 if now.config.teacher is None else now.actor * now.config.teacher_coef) * now.teacher_remaining
-            ),
-        ),
-        "policy",
-    ),
-    Term(
-        "auxiliary_loss",
-        "loss of `--auxiliary` without its coefficient, mean over the minibatches of the update",
-        _auxiliary_loss,
-    ),
+    Term(policy_loss, policy_coef),
+    Term(value_loss),
+    Term(entropy, entropy_coef),
+    Term(approx_kl, penalty_coef, "policy"),
+    Term(clip_fraction, clip_range, "policy"),
+    Term(teacher_kl, teacher_coef, "policy"),
+    Term(auxiliary_loss),
 )
 COEFFICIENTS = tuple(term.coefficient for term in TERMS if term.coefficient is not None)
 
@@ -262,21 +215,29 @@ def compute_terms(steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
         the terms [R, len(TERMS)]).
     """
-    values: list[np.ndarray] = []
-    totals: list[np.ndarray | None] = [None, None]
-    for term in TERMS:
-        coefficient = 0.0 if term.coefficient is None else steps.coefficients[term.coefficient.metric]
-        value, *derivatives = term.compute(steps, coefficient)
-        values.append(value)
-        for k, derivative in enumerate(derivatives):
-            total = totals[k]
-            totals[k] = derivative if total is None else total if derivative is None else total + derivative
-    by_params, by_values = totals
-    assert by_params is not None
-    assert by_values is not None
-    return by_params, by_values, np.stack(values, 1)
+    results = [
+        term.compute(steps, steps.coefficients[term.coefficient.__name__] if term.coefficient else 0.0)
+        for term in TERMS
+    ]
+    values, by_params, by_values = zip(*results, strict=True)
+    return _sum(by_params), _sum(by_values), np.stack(values, 1)
 
 
-def by_metric(values: np.ndarray, of: Sequence[Term | Coefficient]) -> dict[str, float]:
+def _sum(derivatives: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Add derivatives in order."""
+    return functools.reduce(np.add, [one for one in derivatives if one is not None])
+
+
+def meanings(functions: Iterable[Callable[..., Any]]) -> dict[str, str]:
+    """Return the meaning of the metric of each term or coefficient, by metric."""
+    return {one.__name__: " ".join((one.__doc__ or "").split()) for one in functions}
+
+
+def by_metric(values: np.ndarray, functions: Iterable[Callable[..., Any]]) -> dict[str, float]:
     """Return an array with an element per term or coefficient as a mapping."""
-    return {one.metric: value for one, value in zip(of, values.tolist(), strict=True)}
+    return {one.__name__: value for one, value in zip(functions, values.tolist(), strict=True)}
+
+
+def terms_by_metric(values: np.ndarray) -> dict[str, float]:
+    """Return an array with an element per term as a mapping."""
+    return by_metric(values, [term.compute for term in TERMS])
