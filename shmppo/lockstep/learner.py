@@ -28,7 +28,7 @@ from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
-from shmppo.ppo.terms import COEFFICIENTS, TERMS, by_metric, terms_by_metric
+from shmppo.ppo.terms import COEFFICIENT_METRICS, METRICS, by_metric
 from shmppo.spaces.normalization import RunningMoments
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
@@ -80,7 +80,7 @@ class Learner:
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
         self._gradient = torch.from_numpy(buffers.shard_results.total)
-        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(TERMS))
+        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(METRICS))
         self.kl_profile: KLProfile | None = None
         self._kl_recorder: KLRecorder | None = None
         if config.kl_profile_every is not None:
@@ -191,10 +191,10 @@ class Learner:
         last_kl = float(np.mean(kls[-config.minibatches :]))
         if self.schedule.trains_actor(self._iteration):
             self.schedule.adapt(last_kl)
-        means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(TERMS), np.nan)
+        means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(METRICS), np.nan)
         return UpdateStatistics(
-            terms=terms_by_metric(means),
-            coefficients=by_metric(minibatches.coefficients, COEFFICIENTS),
+            terms=by_metric(means, METRICS),
+            coefficients=by_metric(minibatches.coefficients, COEFFICIENT_METRICS),
             approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,
@@ -217,7 +217,7 @@ class Learner:
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
         terms, largest = self._all_reduce(self._gradient, terms, largest)
-        return terms_by_metric(terms), largest
+        return by_metric(terms, METRICS), largest
 
     def _check(self, terms: dict[str, float], largest_log_ratio: float, epoch: int, minibatch: int) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""

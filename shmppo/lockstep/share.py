@@ -30,7 +30,7 @@ from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.torch_utils import numeric_modes
+from shmppo.utils.torch_utils import set_numeric_modes
 
 PHASE_OF: dict[type[Command], str] = {
     Collect: "inference",
@@ -126,13 +126,13 @@ class Share:
         Raises:
             EnvError: if an environment raises.
         """
-        with numeric_modes():
-            if not self._part.columns:
-                return ()
-            if episodes is not None:
-                return self._collector.restore(iteration, episodes)
-            self._collector.start()
+        set_numeric_modes()
+        if not self._part.columns:
             return ()
+        if episodes is not None:
+            return self._collector.restore(iteration, episodes)
+        self._collector.start()
+        return ()
 
     def execute(self, command: Command) -> tuple[float, float]:
         """Carry out a command, with one thread and in full precision.
@@ -145,21 +145,22 @@ class Share:
             ShmppoError: if an environment raises in an evaluation.
         """
         began = self.timer.switch(PHASE_OF[type(command)])
-        with numeric_modes():  # the code of an environment or a callback may have changed them
-            match command:
-                case Collect(iteration):
-                    self._collector.collect(iteration, self.timer)
-                case RefreshStates():
-                    self._collector.refresh_states()
-                case Evaluate(iteration):
-                    self._evaluation.play(iteration)
-                case ComputeGradients(epoch, minibatch):
-                    if self._gradients is not None:
-                        self._gradients.compute(epoch, minibatch, self._part.shards)
-                case ReduceGradients():
-                    self._sum.add_gradients()
-                case StepOptimizer():
-                    self._step.step()
+        set_numeric_modes()  # the code of an environment or a callback may have changed them
+        match command:
+            case ComputeGradients(epoch, minibatch):
+                if self._gradients is not None:
+                    self._gradients.compute(epoch, minibatch, self._part.shards)
+            case ReduceGradients():
+                self._sum.add_gradients()
+            case StepOptimizer():
+                self._step.step()
+            case Collect(iteration):
+                self._collector.collect(iteration, self.timer)
+            case RefreshStates():
+                self._collector.refresh_states()
+            case Evaluate(iteration):
+                self._evaluation.play(iteration)
+        set_numeric_modes()
         return began, self.timer.switch("other")
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmppo.ppo.terms import COEFFICIENTS, TERMS, meanings
+from shmppo.ppo.terms import COEFFICIENT_METRICS, COEFFICIENTS, TERMS, meanings
 from shmppo.utils.phase_timer import PHASES
 
 WEIGHTS_HASH = "weights_hash"
@@ -71,7 +71,7 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
         *_terms("policy"), "approx_kl_last_epoch", "first_log_ratio", "optimizer_steps", "state_drift", "learning_rate",
-        *(coefficient.__name__ for coefficient in COEFFICIENTS),
+        *COEFFICIENT_METRICS,
     ),
     "time": (
         "wall_seconds", "steps_per_second", "sync_seconds", "collect_seconds", "allreduce_seconds", "straggler_wait",

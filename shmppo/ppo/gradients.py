@@ -24,7 +24,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
-from shmppo.ppo.terms import COEFFICIENTS, Steps, by_metric, compute_terms
+from shmppo.ppo.terms import COEFFICIENT_METRICS, Steps, by_metric, compute_terms
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics
@@ -240,13 +240,14 @@ class ShardGradients:
         steps = Steps(
             config=self._config,
             distribution=self._distribution,
-            coefficients=by_metric(self._minibatches.coefficients, COEFFICIENTS),
+            coefficients=by_metric(self._minibatches.coefficients, COEFFICIENT_METRICS),
             weights=weights,
             params=params,
             values=values,
             actions=actions,
-            old_params=self._policy_params[index],
-            teacher_params=self._teacher_params[index],
+            index=index,
+            policy_params=self._policy_params,
+            teacher_params=self._teacher_params,
             advantages=(targets[:, 0] - mean) * scale * weights,
             targets=targets[:, 1],
             old_values=targets[:, 2],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.terms import COEFFICIENTS, Progress
+from shmppo.ppo.terms import COEFFICIENT_METRICS, COEFFICIENTS, Progress
 
 PENALTY_FACTOR, PENALTY_BAND = 2.0, 1.5
 """β changes by PENALTY_FACTOR when the KL differs from the desired KL by more than PENALTY_BAND. All are factors."""
@@ -60,7 +60,7 @@ class Schedule:
             teacher_remaining=self.remaining(iteration, teacher_steps) if teacher_steps else 1.0,
             penalty_coef=self.penalty_coef,
         )
-        return {coefficient.__name__: coefficient(now) for coefficient in COEFFICIENTS}
+        return {name: coefficient(now) for name, coefficient in zip(COEFFICIENT_METRICS, COEFFICIENTS, strict=True)}
 
     def adapt(self, approx_kl: float) -> None:
         """Adapt β and the learning rate to the KL of an update.

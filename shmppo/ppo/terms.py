@@ -45,10 +45,12 @@ class Steps:
     """[R]"""
     actions: np.ndarray
     """[R, A]"""
-    old_params: np.ndarray
-    """[R, O], of the policy that acted. [R, 0] with --objective clip."""
+    index: np.ndarray
+    """[R], index of each step in the arrays of the rollout."""
+    policy_params: np.ndarray
+    """[T·N, O], of the policy that acted. [T·N, 0] with --objective clip."""
     teacher_params: np.ndarray
-    """[R, O], of the teacher. [R, 0] without --teacher."""
+    """[T·N, O], of the teacher. [T·N, 0] without --teacher."""
     advantages: np.ndarray
     """[R], normalized; 0 at burn-in steps."""
     targets: np.ndarray
@@ -69,7 +71,7 @@ class Steps:
         """KL(π_old ‖ π) in nats, [R]: an estimate with --objective clip, otherwise in closed form."""
         if self.config.objective == "clip":
             return losses.kl_estimate(self.log_ratio, self.ratio)
-        divergence: np.ndarray = self.distribution.kl(self.old_params, self.params)
+        divergence: np.ndarray = self.distribution.kl(self.policy_params[self.index], self.params)
         return divergence * self.weights
 
     def weighted(self, gradient: np.ndarray, coefficient: float) -> np.ndarray:
@@ -95,11 +97,12 @@ def _objective(steps: Steps) -> tuple[np.ndarray, np.ndarray]:
 
 def policy_loss(steps: Steps, coefficient: float) -> Result:
     """policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`"""
-    objective, by_params = np.zeros_like(steps.log_ratio), np.zeros_like(steps.params)
     if coefficient:
         objective, by_log_prob = _objective(steps)
         by_log_prob = -by_log_prob.reshape(len(steps.params), -1)
         by_params = steps.distribution.log_prob_grad(steps.params, steps.actions, by_log_prob)
+    else:
+        objective, by_params = np.zeros_like(steps.log_ratio), np.zeros_like(steps.params)
     if steps.config.objective == "penalty":
         objective = objective - steps.coefficients["penalty_coef"] * steps.kl
     return 0 - objective, by_params, None
@@ -123,7 +126,7 @@ def approx_kl(steps: Steps, coefficient: float) -> Result:
     − log ratio (k3), or in closed form with objectives other than `clip`"""
     if steps.config.objective != "penalty":
         return steps.kl, None, None
-    gradient = steps.distribution.kl_grad(steps.old_params, steps.params)
+    gradient = steps.distribution.kl_grad(steps.policy_params[steps.index], steps.params)
     return steps.kl, steps.weighted(gradient, coefficient), None
 
 
@@ -136,8 +139,9 @@ def teacher_kl(steps: Steps, coefficient: float) -> Result:
     """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
     if steps.config.teacher is None:
         return np.zeros_like(steps.log_ratio), None, None
-    gradient = steps.distribution.kl_grad(steps.teacher_params, steps.params)
-    divergence = steps.distribution.kl(steps.teacher_params, steps.params)
+    teacher_params = steps.teacher_params[steps.index]
+    gradient = steps.distribution.kl_grad(teacher_params, steps.params)
+    divergence = steps.distribution.kl(teacher_params, steps.params)
     return divergence * steps.weights, steps.weighted(gradient, coefficient), None
 
 
@@ -208,6 +212,12 @@ TERMS = (
 COEFFICIENTS = tuple(term.coefficient for term in TERMS if term.coefficient is not None)
 
 
+METRICS = tuple(term.compute.__name__ for term in TERMS)
+"""The metric of each term."""
+COEFFICIENT_METRICS = tuple(coefficient.__name__ for coefficient in COEFFICIENTS)
+_COEFFICIENT_OF = tuple(term.coefficient and term.coefficient.__name__ for term in TERMS)
+
+
 def compute_terms(steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the loss of each step.
 
@@ -215,11 +225,13 @@ def compute_terms(steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
         the terms [R, len(TERMS)]).
     """
-    results = [
-        term.compute(steps, steps.coefficients[term.coefficient.__name__] if term.coefficient else 0.0)
-        for term in TERMS
-    ]
-    values, by_params, by_values = zip(*results, strict=True)
+    values, by_params, by_values = zip(
+        *(
+            term.compute(steps, steps.coefficients[name] if name else 0.0)
+            for term, name in zip(TERMS, _COEFFICIENT_OF, strict=True)
+        ),
+        strict=True,
+    )
     return _sum(by_params), _sum(by_values), np.stack(values, 1)
 
 
@@ -233,11 +245,6 @@ def meanings(functions: Iterable[Callable[..., Any]]) -> dict[str, str]:
     return {one.__name__: " ".join((one.__doc__ or "").split()) for one in functions}
 
 
-def by_metric(values: np.ndarray, functions: Iterable[Callable[..., Any]]) -> dict[str, float]:
+def by_metric(values: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
     """Return an array with an element per term or coefficient as a mapping."""
-    return {one.__name__: value for one, value in zip(functions, values.tolist(), strict=True)}
-
-
-def terms_by_metric(values: np.ndarray) -> dict[str, float]:
-    """Return an array with an element per term as a mapping."""
-    return by_metric(values, [term.compute for term in TERMS])
+    return dict(zip(metrics, values.tolist(), strict=True))

@@ -22,7 +22,7 @@ from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.minibatches import cut_sequences
-from shmppo.ppo.terms import TERMS
+from shmppo.ppo.terms import METRICS
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -95,7 +95,7 @@ def plain_terms(
     steps = [(t, n) for start, n, length, _ in sequences for t in range(start, start + length)]
     chosen = np.array([advantages[t, n] for t, n in steps], np.float64)
     mean, std = chosen.mean(), chosen.std()
-    total = torch.zeros(len(TERMS), dtype=torch.float64)
+    total = torch.zeros(len(METRICS), dtype=torch.float64)
     for start, n, length, slot in sequences:
         span = slice(start, start + length)
         warm = config.burn_in if slot >= 0 and start > 0 else 0
@@ -202,7 +202,7 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     if config.value_clip:
         unclipped = dataclasses.replace(config, value_clip=False)
         without = plain_terms(unclipped, buffers, model, old_model, sequences, advantages) / steps
-        value_loss = [term.compute.__name__ for term in TERMS].index("value_loss")
+        value_loss = METRICS.index("value_loss")
         assert terms[value_loss] > 1.001 * without[value_loss], "the clip is reached"
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)

@@ -17,7 +17,7 @@ from shmppo.envs.user_vector_env import RESET_STEP
 from shmppo.errors import TrainingError
 from shmppo.lockstep.commands import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
-from shmppo.ppo.terms import terms_by_metric
+from shmppo.ppo.terms import METRICS, by_metric
 from shmppo.runs.trainer import train
 from shmppo.utils.phase_timer import PHASES
 
@@ -104,7 +104,7 @@ def test_the_kl_of_the_last_epoch_is_the_mean_over_its_minibatches() -> None:
     def recorded(command: Command) -> None:
         execute(command)
         if isinstance(command, ComputeGradients):
-            kls.append(terms_by_metric(buffers.shard_results.loss_terms.sum(0))["approx_kl"])
+            kls.append(by_metric(buffers.shard_results.loss_terms.sum(0), METRICS)["approx_kl"])
 
     pool.execute = recorded  # type: ignore[method-assign]
     assert learner.update(buffers.minibatches, pool).approx_kl_last_epoch == pytest.approx(np.mean(kls[3:]))
