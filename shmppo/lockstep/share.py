@@ -154,13 +154,14 @@ class Share:
                 self._sum.add_gradients()
             case StepOptimizer():
                 self._step.step()
-            case Collect(iteration):
-                self._collector.collect(iteration, self.timer)
             case RefreshStates():
                 self._collector.refresh_states()
+            case Collect(iteration):
+                self._collector.collect(iteration, self.timer)
+                set_numeric_modes()  # for the learner without workers
             case Evaluate(iteration):
                 self._evaluation.play(iteration)
-        set_numeric_modes()
+                set_numeric_modes()
         return began, self.timer.switch("other")
 
     def close(self) -> None:
