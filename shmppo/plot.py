@@ -57,7 +57,8 @@ def _plot() -> None:
     prog = program("plot") + (" kl" if profiles else "")
     example = f"runs/pendulum-s1 runs/pendulum-s2 --out {'kl' if profiles else 'curves'}.png"
     options = parse(kind, arguments[profiles:], prog, inspect.getdoc(kind) or "", example=example)
-    from shmppo.plotting.plots import plot_curves, plot_profiles
+    from shmppo.plotting.plot_curves import plot_curves
+    from shmppo.plotting.plots import plot_profiles
 
     if not options.run_dirs:
         raise ConfigError("no run directory is given; name the directories of one or more runs")

@@ -24,10 +24,13 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
-from shmppo.ppo.terms import COEFFICIENT_METRICS, Steps, by_metric, compute_terms
+from shmppo.ppo.terms import COEFFICIENT_METRICS, METRICS, Steps, by_metric, compute_terms
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics
+
+AUXILIARY = METRICS.index("auxiliary_loss")
+"""The term that is computed here, because it depends on the features of the network."""
 
 
 class GradientNetwork(Protocol):
@@ -180,7 +183,7 @@ class ShardGradients:
             for s, rows in zip(shards, parts, strict=True):
                 rows = rows[counted[rows]]
                 at = index[rows]
-                terms[rows, -1], by_features[0][rows] = self._auxiliary.compute(
+                terms[rows, AUXILIARY], by_features[0][rows] = self._auxiliary.compute(
                     s, features[0][rows], at, self._actions[at], minibatches.step_targets[at, 1], steps
                 )
         self._network.backward(shards, order, bounds, by_params / steps, by_values / steps, *by_features)

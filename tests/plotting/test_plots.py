@@ -14,7 +14,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.plot import main
 from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, read_run
-from shmppo.plotting.plots import plot_curves
+from shmppo.plotting.plot_curves import plot_curves
 
 
 def texts(svg: Path) -> list[str]:

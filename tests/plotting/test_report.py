@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_plots import written_run
 
-from shmppo.plotting.plots import plot_curves
+from shmppo.plotting.plot_curves import plot_curves
 
 
 class Page(HTMLParser):

@@ -19,7 +19,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError
 from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.loggers.summary import summary_text
-from shmppo.plotting.plots import plot_curves
+from shmppo.plotting.plot_curves import plot_curves
 from shmppo.tools.verify import verify_run
 
 KEYS = ("reward/distance:sum", "reward/control:mean", "far:max", "nothing")
