@@ -6,32 +6,32 @@ from typing import NamedTuple
 
 
 class Collect(NamedTuple):
-    """Collect one rollout of the own environments."""
+    """Collect one rollout of the environments of this process."""
 
     iteration: int
 
 
 class ComputeGradients(NamedTuple):
-    """Compute the gradients of the own shards of a minibatch."""
+    """Compute the gradients of a minibatch for the shards of this process."""
 
     epoch: int
     minibatch: int
 
 
 class ReduceGradients(NamedTuple):
-    """Add the gradients of all shards, for the own part of the parameters."""
+    """Add the gradients of all shards, for the parameters of this process."""
 
 
 class StepOptimizer(NamedTuple):
-    """Step the optimizer, for the own part of the parameters. It cannot be repeated."""
+    """Step the optimizer, for the parameters of this process. It cannot be repeated."""
 
 
 class RefreshStates(NamedTuple):
-    """Recompute the stored recurrent states of the own environments with the current weights."""
+    """Recompute the stored recurrent states of the environments of this process with the current weights."""
 
 
 class Evaluate(NamedTuple):
-    """Play the own episodes of an evaluation with the current weights."""
+    """Play the episodes of this process in an evaluation with the current weights."""
 
     iteration: int
     """Number of finished iterations."""

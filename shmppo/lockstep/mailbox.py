@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shmppo.errors import EnvError, OriginalError, ShmppoError, WorkerError
+from shmppo.errors import ConfigError, EnvError, OriginalError, ShmppoError, WorkerError
 from shmppo.lockstep.commands import Command, ComputeGradients, ReduceGradients, StepOptimizer
 from shmppo.parallel.shared_buffers import Control
 from shmppo.parallel.spin import SpinWait, fence
@@ -97,8 +97,8 @@ class Ready:
 class Failed:
     """Message of a worker: it raised an exception, and ends after this message."""
 
-    kind: Literal["environment", "shmppo", "other"]
-    """Whether it raised an EnvError, another error of this package, or anything else."""
+    kind: Literal["environment", "config", "shmppo", "other"]
+    """Whether it raised an EnvError, a ConfigError, another error of this package, or anything else."""
     message: str
     """What happened, in one line of at most MAX_MESSAGE bytes."""
     details: str
@@ -112,7 +112,8 @@ class Failed:
         if isinstance(error, EnvError):
             return cls("environment", *_shortened(error.message, error.details), error.env_index)
         if isinstance(error, ShmppoError):
-            return cls("shmppo", *_shortened(str(error), error.details))
+            kind = "config" if isinstance(error, ConfigError) else "shmppo"
+            return cls(kind, *_shortened(str(error), error.details))
         return cls("other", *_shortened(describe_error(error), user_traceback(error)))
 
     def error(self, worker: int) -> ShmppoError:
@@ -120,10 +121,10 @@ class Failed:
         error: ShmppoError
         if self.kind == "environment":
             error = EnvError(self.env_index, self.message, details=self.details)
-        elif self.kind == "shmppo":
-            error = ShmppoError(self.message, details=self.details)
-        else:
+        elif self.kind == "other":
             error = WorkerError(f"worker {worker} failed: {self.message}", details=self.details)
+        else:
+            error = (ConfigError if self.kind == "config" else ShmppoError)(self.message, details=self.details)
         if self.details:
             error.__cause__ = OriginalError(f"\n{self.details}")
         return error

@@ -56,7 +56,7 @@ class Pool(Protocol):
         Raises:
             EnvError: if an environment raises while its rollout is collected.
             ShmppoError: if an environment raises in an evaluation.
-            WorkerError: if a worker has been replaced too often, or fails in an optimizer step.
+            WorkerError: if a worker has been replaced too often, fails in an optimizer step, or raises anything else.
         """
 
     def take_times(self) -> Times:

@@ -24,7 +24,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
-from shmppo.ppo.terms import COEFFICIENT_METRICS, METRICS, Steps, by_metric, compute_terms
+from shmppo.ppo.terms import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_terms
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics
@@ -240,7 +240,7 @@ class ShardGradients:
         log_ratios = (log_prob - targets[:, 3:]) * weights[:, np.newaxis]
         ratios = exp(log_ratios)
         log_ratio = np.add.reduce(log_ratios, 1)
-        steps = Steps(
+        inputs = LossInputs(
             config=self._config,
             distribution=self._distribution,
             coefficients=by_metric(self._minibatches.coefficients, COEFFICIENT_METRICS),
@@ -259,4 +259,4 @@ class ShardGradients:
             log_ratio=log_ratio,
             ratio=ratios[:, 0] if self._config.ratio == "joint" else exp(log_ratio),
         )
-        return *compute_terms(steps), np.abs(log_ratio)
+        return *compute_terms(inputs), np.abs(log_ratio)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.terms import COEFFICIENT_METRICS, COEFFICIENTS, Progress
+from shmppo.ppo.terms import COEFFICIENT_METRICS, COEFFICIENTS, ScheduleState
 
 PENALTY_FACTOR, PENALTY_BAND = 2.0, 1.5
 """β changes by PENALTY_FACTOR when the KL differs from the desired KL by more than PENALTY_BAND. All are factors."""
@@ -53,7 +53,7 @@ class Schedule:
     def coefficients(self, iteration: int) -> dict[str, float]:
         """Return the coefficients of the loss in an iteration, by metric."""
         teacher_steps = self._config.teacher_steps
-        now = Progress(
+        now = ScheduleState(
             config=self._config,
             actor=float(self.trains_actor(iteration)),
             remaining=self.remaining(iteration),

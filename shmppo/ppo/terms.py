@@ -23,14 +23,14 @@ from shmppo.ppo import losses
 if TYPE_CHECKING:
     from shmppo.spaces.distributions import Distribution
 
-Result = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+TermResult = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 """Of a term per step: its value [R], without its coefficient, and the derivatives of the loss with respect to the
 policy parameters [R, O] and to the values [R], with its coefficient. None: it does not depend on them. All are 0 at
-burn-in steps."""
+burn-in inputs."""
 
 
 @dataclass
-class Steps:
+class LossInputs:
     """The steps of some sequences, and what the network computes there."""
 
     config: TrainConfig
@@ -52,7 +52,7 @@ class Steps:
     teacher_params: np.ndarray
     """[T·N, O], of the teacher. [T·N, 0] without --teacher."""
     advantages: np.ndarray
-    """[R], normalized; 0 at burn-in steps."""
+    """[R], normalized; 0 at burn-in inputs."""
     targets: np.ndarray
     """[R], value targets."""
     old_values: np.ndarray
@@ -79,11 +79,16 @@ class Steps:
         return gradient * (self.weights * coefficient)[:, np.newaxis]
 
 
-def _objective(steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+def _objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
     """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
-    config, ratios, advantages, clip = steps.config, steps.ratios, steps.advantages, steps.coefficients["clip_range"]
+    config, ratios, advantages, clip = (
+        inputs.config,
+        inputs.ratios,
+        inputs.advantages,
+        inputs.coefficients["clip_range"],
+    )
     if config.objective == "clone":
-        return steps.log_prob[:, 0] * steps.weights, steps.weights
+        return inputs.log_prob[:, 0] * inputs.weights, inputs.weights
     if config.ratio == "per-dimension":
         objective, gradient = losses.dimension_clipped_objective(ratios, advantages, clip)
     elif config.objective == "clip":
@@ -95,62 +100,62 @@ def _objective(steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     return objective, gradient
 
 
-def policy_loss(steps: Steps, coefficient: float) -> Result:
+def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
     """policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`"""
     if coefficient:
-        objective, by_log_prob = _objective(steps)
-        by_log_prob = -by_log_prob.reshape(len(steps.params), -1)
-        by_params = steps.distribution.log_prob_grad(steps.params, steps.actions, by_log_prob)
+        objective, by_log_prob = _objective(inputs)
+        by_log_prob = -by_log_prob.reshape(len(inputs.params), -1)
+        by_params = inputs.distribution.log_prob_grad(inputs.params, inputs.actions, by_log_prob)
     else:
-        objective, by_params = np.zeros_like(steps.log_ratio), np.zeros_like(steps.params)
-    if steps.config.objective == "penalty":
-        objective = objective - steps.coefficients["penalty_coef"] * steps.kl
+        objective, by_params = np.zeros_like(inputs.log_ratio), np.zeros_like(inputs.params)
+    if inputs.config.objective == "penalty":
+        objective = objective - inputs.coefficients["penalty_coef"] * inputs.kl
     return 0 - objective, by_params, None
 
 
-def value_loss(steps: Steps, _: float) -> Result:
+def value_loss(inputs: LossInputs, _: float) -> TermResult:
     """½(V − R)², mean over the minibatches of the update"""
-    clip = steps.coefficients["clip_range"] if steps.config.value_clip else None
-    value, by_values = losses.value_loss(steps.values, steps.targets, steps.old_values, clip)
-    return value * steps.weights, None, by_values * steps.weights * steps.config.value_coef
+    clip = inputs.coefficients["clip_range"] if inputs.config.value_clip else None
+    value, by_values = losses.value_loss(inputs.values, inputs.targets, inputs.old_values, clip)
+    return value * inputs.weights, None, by_values * inputs.weights * inputs.config.value_coef
 
 
-def entropy(steps: Steps, coefficient: float) -> Result:
+def entropy(inputs: LossInputs, coefficient: float) -> TermResult:
     """policy entropy in nats, mean over the minibatches of the update"""
-    gradient = steps.weighted(steps.distribution.entropy_grad(steps.params), -coefficient) if coefficient else None
-    return steps.distribution.entropy(steps.params) * steps.weights, gradient, None
+    gradient = inputs.weighted(inputs.distribution.entropy_grad(inputs.params), -coefficient) if coefficient else None
+    return inputs.distribution.entropy(inputs.params) * inputs.weights, gradient, None
 
 
-def approx_kl(steps: Steps, coefficient: float) -> Result:
+def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
     """mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated by ratio − 1
     − log ratio (k3), or in closed form with objectives other than `clip`"""
-    if steps.config.objective != "penalty":
-        return steps.kl, None, None
-    gradient = steps.distribution.kl_grad(steps.policy_params[steps.index], steps.params)
-    return steps.kl, steps.weighted(gradient, coefficient), None
+    if inputs.config.objective != "penalty":
+        return inputs.kl, None, None
+    gradient = inputs.distribution.kl_grad(inputs.policy_params[inputs.index], inputs.params)
+    return inputs.kl, inputs.weighted(gradient, coefficient), None
 
 
-def clip_fraction(steps: Steps, clip: float) -> Result:
+def clip_fraction(inputs: LossInputs, clip: float) -> TermResult:
     """fraction of ratios outside 1 ± clip range, mean over the minibatches of the update"""
-    return np.add.reduce(np.abs(steps.ratios - 1) > clip, 1) / steps.ratios.shape[1], None, None
+    return np.add.reduce(np.abs(inputs.ratios - 1) > clip, 1) / inputs.ratios.shape[1], None, None
 
 
-def teacher_kl(steps: Steps, coefficient: float) -> Result:
+def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
     """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
-    if steps.config.teacher is None:
-        return np.zeros_like(steps.log_ratio), None, None
-    teacher_params = steps.teacher_params[steps.index]
-    gradient = steps.distribution.kl_grad(teacher_params, steps.params)
-    divergence = steps.distribution.kl(teacher_params, steps.params)
-    return divergence * steps.weights, steps.weighted(gradient, coefficient), None
+    if inputs.config.teacher is None:
+        return np.zeros_like(inputs.log_ratio), None, None
+    teacher_params = inputs.teacher_params[inputs.index]
+    gradient = inputs.distribution.kl_grad(teacher_params, inputs.params)
+    divergence = inputs.distribution.kl(teacher_params, inputs.params)
+    return divergence * inputs.weights, inputs.weighted(gradient, coefficient), None
 
 
-def auxiliary_loss(steps: Steps, _: float) -> Result:
+def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
     """loss of `--auxiliary` without its coefficient, mean over the minibatches of the update"""
-    return np.zeros_like(steps.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
+    return np.zeros_like(inputs.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
 
 
-class Progress(NamedTuple):
+class ScheduleState(NamedTuple):
     """What coefficients depend on."""
 
     config: TrainConfig
@@ -159,32 +164,32 @@ class Progress(NamedTuple):
     remaining: float
     """Fraction of --anneal-steps that remains at the start of the iteration, from 1 to 0."""
     teacher_remaining: float
-    """The same of --teacher-steps."""
+    """The same of --teacher-inputs."""
     penalty_coef: float
     """Current β."""
 
 
-def policy_coef(now: Progress) -> float:
+def policy_coef(now: ScheduleState) -> float:
     """weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's warm-up"""
     return 0.0 if now.config.objective == "distill" else now.actor
 
 
-def entropy_coef(now: Progress) -> float:
+def entropy_coef(now: ScheduleState) -> float:
     """coefficient of the entropy bonus in this iteration"""
     return policy_coef(now) * now.config.entropy_coef * (now.remaining if now.config.anneal_entropy else 1.0)
 
 
-def penalty_coef(now: Progress) -> float:
+def penalty_coef(now: ScheduleState) -> float:
     """β of `--objective penalty` in this iteration"""
     return now.actor * now.penalty_coef
 
 
-def clip_range(now: Progress) -> float:
+def clip_range(now: ScheduleState) -> float:
     """clip range of this iteration"""
     return now.config.clip * (now.remaining if now.config.anneal_clip else 1.0)
 
 
-def teacher_coef(now: Progress) -> float:
+def teacher_coef(now: ScheduleState) -> float:
     """coefficient of `teacher_kl` in the loss in this iteration"""
     return (0.0 if now.config.teacher is None else now.actor * now.config.teacher_coef) * now.teacher_remaining
 
@@ -192,9 +197,9 @@ def teacher_coef(now: Progress) -> float:
 class Term(NamedTuple):
     """A term of the loss, or a number that is measured like one."""
 
-    compute: Callable[[Steps, float], Result]
+    compute: Callable[[LossInputs, float], TermResult]
     """Gets the steps, and the coefficient or 0. Its metric is the mean over the minibatches."""
-    coefficient: Callable[[Progress], float] | None = None
+    coefficient: Callable[[ScheduleState], float] | None = None
     """Returns a number of the loss that may change from iteration to iteration. It is a metric, too."""
     group: str = "losses"
     """Group of its metric in trackers. Coefficients belong to the group policy."""
@@ -218,7 +223,7 @@ COEFFICIENT_METRICS = tuple(coefficient.__name__ for coefficient in COEFFICIENTS
 _COEFFICIENT_OF = tuple(term.coefficient and term.coefficient.__name__ for term in TERMS)
 
 
-def compute_terms(steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def compute_terms(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the loss of each step.
 
     Returns:
@@ -227,7 +232,7 @@ def compute_terms(steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     values, by_params, by_values = zip(
         *(
-            term.compute(steps, steps.coefficients[name] if name else 0.0)
+            term.compute(inputs, inputs.coefficients[name] if name else 0.0)
             for term, name in zip(TERMS, _COEFFICIENT_OF, strict=True)
         ),
         strict=True,

@@ -18,9 +18,9 @@ def train_iterations(session: Session) -> None:
     timer, rollout, run = pool.timer, session.buffers.rollout, RunHandle(session)
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
-        with numeric_modes():  # the callback may have changed them
-            timer.switch("publish")
-            state.publish_options()
+        timer.switch("publish")
+        state.publish_options()
+        with numeric_modes():  # the callback or the schedule of options may have changed them
             learner.begin(iteration)
             if state.opponents is not None:
                 with saving(session.run_dir):

@@ -41,6 +41,7 @@ from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, OPPONENTS, s
 from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
+from shmppo.utils.torch_utils import set_numeric_modes
 from shmppo.utils.user_code import describe_error
 
 log = logging.getLogger(__name__)
@@ -150,6 +151,7 @@ class Session:
 
     def _mark_inexact_options(self, task: Task) -> None:
         """Record which options make this run inexact, and whether the processor does."""
+        set_numeric_modes()  # the code of --network may have changed them
         config = self.config
         if config.device != "cpu":
             self.state.mark_inexact(f"--device {config.device} adds numbers in another order")
@@ -193,9 +195,9 @@ class Session:
         """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""
         state, buffers = self.state, self.buffers
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
+        _hint_at_skipping(error, self.config)
         if not state.updating and self.process_group.size == 1:
             self.save()
-        _hint_at_skipping(error, self.config)
         error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
         if isinstance(error, EnvError):
             steps = self._steps_begun(error.env_index)
@@ -235,7 +237,8 @@ class Session:
             self.stop.make(reason)
         due = self._agree()
         last = self.state.iteration == self.config.last_iteration or self.stopping
-        # `finish` saves the last checkpoint after the last evaluation. Killed before, a resumed run has the evaluation.
+        # `finish` saves the last checkpoint after the last evaluation. If the run is killed before it, the resumed run
+        # repeats the evaluation.
         if due and not last and self.checkpoints.saved_at != self.state.iteration:
             self.save()
         self.outputs.show(row, times.workers.tolist(), self.pool.pids, last=last)
@@ -274,7 +277,7 @@ class Session:
         stop_reason = min(reasons, key=lambda reason: (reason == "finished", reason == "signal"))
         if stop_reason == "signal" and state.iteration == config.last_iteration:
             stop_reason = "finished"  # it came too late to stop anything
-        # After a signal, the run ends without delay. Continued, it has the evaluations of a run without a pause.
+        # After a signal, the run ends without delay. A continued run has the same evaluations as one that never paused.
         evaluation: Row = {}
         missing = config.eval_every is not None and self.evaluations.evaluated_at != state.iteration
         if missing and stop_reason != "signal":

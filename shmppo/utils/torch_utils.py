@@ -1,4 +1,4 @@
-"""Helpers for torch: number of threads, and aligned memory."""
+"""Helpers for torch: the modes in which a run computes, and aligned memory."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import TESTS
 
-from shmppo.config.bounds import BOUNDS
+from shmppo.config import bounds
+from shmppo.config.option import Bound
 from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, WorkerError, run_command
 from shmppo.lockstep.learner import _invalid
 
@@ -51,7 +52,11 @@ def messages_of(path: Path) -> Iterator[str]:
         name, arguments = node.func.id, node.args
         if name == "require_fields":
             rule = template(arguments[3])
-            rules = [rule] if rule is not None else [rule for rule, _, _ in BOUNDS]
+            rules = (
+                [rule]
+                if rule is not None
+                else [bound.rule for bound in vars(bounds).values() if isinstance(bound, Bound)]
+            )
             yield from (f"{{…}} is {{…}}; it must {rule}" for rule in rules)
         elif name == "require" or name in RAISED:
             texts = [text for text in map(template, arguments) if text is not None]
