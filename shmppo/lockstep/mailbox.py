@@ -112,8 +112,8 @@ class Failed:
         if isinstance(error, EnvError):
             return cls("environment", *_shortened(error.message, error.details), error.env_index)
         if isinstance(error, ShmppoError):
-            kind = "config" if isinstance(error, ConfigError) else "shmppo"
-            return cls(kind, *_shortened(str(error), error.details))
+            texts = _shortened(str(error), error.details)
+            return cls("config", *texts) if isinstance(error, ConfigError) else cls("shmppo", *texts)
         return cls("other", *_shortened(describe_error(error), user_traceback(error)))
 
     def error(self, worker: int) -> ShmppoError:

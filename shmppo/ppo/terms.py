@@ -81,12 +81,8 @@ class LossInputs:
 
 def _objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
     """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
-    config, ratios, advantages, clip = (
-        inputs.config,
-        inputs.ratios,
-        inputs.advantages,
-        inputs.coefficients["clip_range"],
-    )
+    config, clip = inputs.config, inputs.coefficients["clip_range"]
+    ratios, advantages = inputs.ratios, inputs.advantages
     if config.objective == "clone":
         return inputs.log_prob[:, 0] * inputs.weights, inputs.weights
     if config.ratio == "per-dimension":

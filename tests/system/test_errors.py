@@ -25,6 +25,7 @@ WAYS_OUT = re.compile(
     r"; |\b(must|use|name|lower|raise|choose|install|correct|wrap|supported|give)\b"
     r"|\b(continue|resume|see|put|add|check|write|leave)\b"
 )
+RULES = [bound.rule for bound in vars(bounds).values() if isinstance(bound, Bound)]
 BY_NATURE = (
     "worker {…} died", "worker {…} failed", "worker {…} answered", "could not be made: {…}", "(episode {…}, after {…} ",
 )  # fmt: skip
@@ -52,11 +53,7 @@ def messages_of(path: Path) -> Iterator[str]:
         name, arguments = node.func.id, node.args
         if name == "require_fields":
             rule = template(arguments[3])
-            rules = (
-                [rule]
-                if rule is not None
-                else [bound.rule for bound in vars(bounds).values() if isinstance(bound, Bound)]
-            )
+            rules = [rule] if rule is not None else RULES
             yield from (f"{{…}} is {{…}}; it must {rule}" for rule in rules)
         elif name == "require" or name in RAISED:
             texts = [text for text in map(template, arguments) if text is not None]
