@@ -7,9 +7,16 @@ import logging
 import numpy as np
 
 from shmppo.envs.schedule import Options
+from shmppo.parallel.shared_buffers import Rollout
 from shmppo.sampling.collector import EpisodeInProgress
 
 log = logging.getLogger(__name__)
+
+
+def episode_ends(rollout: Rollout) -> np.ndarray:
+    """Return whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
+    ended: np.ndarray = rollout.joint_end if rollout.joint_end.size else rollout.terminated | rollout.truncated
+    return ended
 
 
 class ActionLog:

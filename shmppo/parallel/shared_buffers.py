@@ -111,12 +111,6 @@ class Rollout:
         OWN_ENVS, "COLLECT", "f8", "N 2 D", "mean and sum of squared deviations of the observations"
     )
 
-    @property
-    def episode_ends(self) -> np.ndarray:
-        """Whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
-        ended: np.ndarray = self.joint_end if self.joint_end.size else self.terminated | self.truncated
-        return ended
-
 
 @dataclass(frozen=True)
 class Carry:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shmppo.lockstep.action_log import episode_ends
 from shmppo.lockstep.learner import Learner
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
 
@@ -82,7 +83,7 @@ class RecordingLearner(Learner):
         if self._active:
             valid = np.arange(len(rollout.reward))[:, None] < rollout.valid_steps
             # Other elements of these fields are not written, and contain data of earlier rollouts.
-            written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), rollout.episode_ends)
+            written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), episode_ends(rollout))
             names = [leaf.field for leaf in self.model.observation.leaves]
             arrays = dict(zip(names, rollout.obs, strict=True))
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}

@@ -18,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
-from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Times
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
@@ -72,7 +72,7 @@ class EpisodeStatistics:
             first_row: global index of this rank's first row.
             process_group: the ranks.
         """
-        t, n = np.nonzero(rollout.episode_ends)
+        t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
         own = np.column_stack([t, first_row + n, *numbers])
         ended = np.concatenate(process_group.gather_rows(own))
@@ -206,9 +206,9 @@ class TrainState:
         """Commit a complete rollout: environments are restored to its end from now on."""
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
         if self._config.agents:
-            self.actions.commit(rollout.joint_actions, rollout.episode_ends, numbers)
+            self.actions.commit(rollout.joint_actions, episode_ends(rollout), numbers)
         else:
-            self.actions.commit(rollout.actions, rollout.episode_ends, numbers, rollout.valid_steps)
+            self.actions.commit(rollout.actions, episode_ends(rollout), numbers, rollout.valid_steps)
 
     def finish_iteration(
         self,

@@ -23,6 +23,17 @@ def test_an_iteration_executes_few_files(tmp_path: Path) -> None:
     lines, files = result.stdout.splitlines()[-1].split(" in ")
     assert int(files.split()[0]) <= 27, result.stdout
     assert int(lines) <= 3650, result.stdout
-    story = {"training", "worker_pool", "mailbox", "worker", "collector", "actor", "minibatches", "losses", "learner"}
+    story = {
+        "loop",
+        "share",
+        "worker_pool",
+        "mailbox",
+        "worker",
+        "collector",
+        "actor",
+        "minibatches",
+        "losses",
+        "learner",
+    }
     traced = {Path(line.split()[-1]).stem for line in result.stdout.splitlines()[:-1]}
     assert story <= traced
