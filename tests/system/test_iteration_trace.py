@@ -21,8 +21,8 @@ def test_an_iteration_executes_few_files(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     lines, files = result.stdout.splitlines()[-1].split(" in ")
-    assert int(files.split()[0]) <= 27, result.stdout
-    assert int(lines) <= 3650, result.stdout
+    assert int(files.split()[0]) <= 33, result.stdout
+    assert int(lines) <= 3800, result.stdout
     story = {
         "loop",
         "share",
@@ -32,7 +32,7 @@ def test_an_iteration_executes_few_files(tmp_path: Path) -> None:
         "collector",
         "actor",
         "minibatches",
-        "losses",
+        "terms",
         "learner",
     }
     traced = {Path(line.split()[-1]).stem for line in result.stdout.splitlines()[:-1]}
