@@ -82,10 +82,10 @@ def shared_mappings(pid: int) -> int:
 
 
 FAILURES = {
-    "raise": r"worker \d failed: environment \d: step raised ValueError\('the simulation exploded'\) at ",
+    "raise": r"error: environment \d: step raised ValueError\('the simulation exploded'\) at ",
     "hang": r"worker \d \(pid \d+\) has made no progress for 2 s",
     "exit": r"worker \d died: exit code 3",
-    "shape": r"worker \d failed: environment \d: .*has shape \(3,\), but its space has shape \(2,\)",
+    "shape": r"error: environment \d: .*has shape \(3,\), but its space has shape \(2,\)",
 }
 
 
