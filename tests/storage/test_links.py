@@ -169,7 +169,13 @@ def check(command: str, kind: str, name: str, original: Path, top: Path, monkeyp
 
 def refuses(capsys: pytest.CaptureFixture[str]) -> bool:
     lines = capsys.readouterr().err.splitlines()
-    causes = ("must not lead elsewhere", "holds a run already", "contains no config.json", "does not exist")
+    causes = (
+        "must not lead elsewhere",
+        "holds a run already",
+        "contains no config.json",
+        "does not exist",
+        "is not a directory",
+    )
     return len(lines) == 1 and lines[0].startswith("error: ") and any(cause in lines[0] for cause in causes)
 
 
