@@ -159,7 +159,7 @@ def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path 
         return "--config", None if file is None else user_path(file, "--config")
     path = user_path(source, "--init-from")
     run_dir = path.parent if path.is_file() else path
-    if is_run(run_dir):
+    if not path.is_file() or is_run(run_dir):  # a file may also be beside other files of the user
         refuse_links(run_dir)
     config = run_dir / "config.json"
     return "--init-from", config if config.is_file() and not config.is_symlink() else None
@@ -187,7 +187,8 @@ def read_config_file(path: Path, option: str) -> dict[str, Any]:
     """
     content = read_mapping(path, option)
     if _is_of_run(content):
-        content = {k: v for k, v in content["config"].items() if k not in fields_with(TrainConfig, inherited=False)}
+        own_fields = fields_with(TrainConfig, inherited=False)
+        content = {k: v for k, v in content["config"].items() if k not in own_fields}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
         if content.get("teacher") is not None and (own := path.parent / "teacher").is_dir():

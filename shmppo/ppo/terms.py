@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from shmppo.spaces.distributions import Distribution
 
 TermResult = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
-"""Of a term per step: its value [R], without its coefficient, and the derivatives of the loss with respect to the
-policy parameters [R, O] and to the values [R], with its coefficient. None: it does not depend on them. All are 0 at
-burn-in inputs."""
+"""A term at each step: its value [R], without its coefficient, and the derivatives of the loss with respect to the
+policy parameters [R, O] and to the values [R], with its coefficient. None: the term does not depend on them. All are 0
+at burn-in steps."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class LossInputs:
     teacher_params: np.ndarray
     """[T·N, O], of the teacher. [T·N, 0] without --teacher."""
     advantages: np.ndarray
-    """[R], normalized; 0 at burn-in inputs."""
+    """[R], normalized; 0 at burn-in steps."""
     targets: np.ndarray
     """[R], value targets."""
     old_values: np.ndarray
@@ -160,7 +160,7 @@ class ScheduleState(NamedTuple):
     remaining: float
     """Fraction of --anneal-steps that remains at the start of the iteration, from 1 to 0."""
     teacher_remaining: float
-    """The same of --teacher-inputs."""
+    """The same fraction of --teacher-steps."""
     penalty_coef: float
     """Current β."""
 

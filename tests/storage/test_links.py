@@ -221,6 +221,19 @@ def test_the_run_directory_may_be_reached_through_a_link_and_contain_links_of_wa
     assert load_policy(tmp_path / "link").iteration == 2
 
 
+def test_init_from_checks_a_directory_without_metrics_before_it_reads_the_options(
+    original: Path, opened_paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(original, run)
+    (run / "metrics.csv").unlink()
+    os.link(run / "config.json", tmp_path / "other name")
+    opened_paths.clear()
+    words = ["--init-from", run, "--run-dir", tmp_path / "new", *FLAGS.split()]
+    assert exit_code(train_main, words, monkeypatch) == 2
+    assert str(run / "config.json") not in opened_paths
+
+
 def test_names_of_a_file_inside_the_run_are_no_links_to_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.pt").write_bytes(b"")
     os.link(tmp_path / "checkpoint.pt", tmp_path / "checkpoint-1.pt")
