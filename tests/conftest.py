@@ -33,8 +33,11 @@ from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
+from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.layout import run_fields
+from shmppo.ppo.minibatches import build_minibatches
 
 torch.set_num_threads(1)  # faster for small tensors
 trust.SAFE_MODULES += (
@@ -75,9 +78,10 @@ def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Lear
 
 
 def planned(buffers: SharedBuffers, learner: Learner) -> np.ndarray:
-    """Build the minibatches of an update from the rollout in the buffers; returns the advantages [T, N]."""
-    advantages = learner.advantages(buffers.rollout)
-    learner.minibatches(buffers.rollout, advantages)
+    """Build the minibatches of iteration 0 from the rollout in the buffers; returns the advantages [T, N]."""
+    config, rollout, group = learner.config, buffers.rollout, SINGLE_PROCESS
+    advantages = compute_advantages(config, rollout, learner.reward_normalizer, group)
+    build_minibatches(config, rollout, buffers.minibatches, iteration=0, advantages=advantages, process_group=group)
     return advantages
 
 

@@ -21,14 +21,13 @@ from shmppo.lockstep.commands import ComputeGradients, ReduceGradients, RefreshS
 from shmppo.lockstep.pool import Pool
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
-from shmppo.parallel.shared_buffers import Minibatches, Rollout, SharedBuffers
-from shmppo.ppo.gae import RewardNormalizer, generalized_advantages, merge_moments
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
+from shmppo.ppo.gae import RewardNormalizer, merge_moments
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder
-from shmppo.ppo.minibatches import build_minibatches
+from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, by_metric, coefficients
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
-from shmppo.ppo.terms import COEFFICIENT_METRICS, METRICS, by_metric
 from shmppo.spaces.normalization import RunningMoments
 
 MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
@@ -92,66 +91,24 @@ class Learner:
         return weights_sha256(self.model.state_dict().values())
 
     def begin(self, iteration: int) -> None:
-        """Begin an iteration: publish the statistics that normalize its observations, and set its learning rate."""
+        """Begin an iteration: publish what normalizes its observations, its learning rate, and its coefficients."""
         self._iteration = iteration
         self.publish_statistics()
         if self.schedule.trains_actor(iteration) > self.schedule.trains_actor(iteration - 1):
             self._buffers.optimizer.steps[0] = 0  # otherwise the first steps of the actor would be too large
         self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
+        self._buffers.minibatches.coefficients[:] = list(coefficients(self.schedule, iteration).values())
 
     def publish_statistics(self) -> None:
         """Copy the statistics that normalize observations to shared memory. The model's parameters are there."""
         self._buffers.published.obs_mean[:] = self.obs_moments.mean
         self._buffers.published.obs_scale[:] = 1 / self.obs_moments.std
 
-    def advantages(self, rollout: Rollout) -> np.ndarray:
-        """Clip and scale the rewards of a rollout as configured, and compute its advantages, float32 [T, N].
-
-        This also updates the statistics that scale rewards.
-        """
-        config = self.config
-        rewards, terminated, truncated = rollout.reward, rollout.terminated, rollout.truncated
-        ended, valid_steps = terminated | truncated, rollout.valid_steps
-        if config.clip_reward is not None:
-            rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
-        # The result of a failed step (length 0) is unknown, and a reset step (RESET_STEP) has none: δ must be 0.
-        failed = ended & (rollout.ended_length <= 0) & (not config.agents)
-        if config.normalize_reward:
-            counted = (np.arange(len(rewards))[:, np.newaxis] < valid_steps) & ~failed
-            rewards = self.reward_normalizer.normalize(
-                rewards, rollout.first, valid_steps, counted, self._process_group
-            )
-        rewards, terminated = np.where(failed, rollout.value, rewards), terminated | failed
-        if config.truncation_is_termination:
-            terminated = ended
-        return generalized_advantages(
-            rewards=rewards,
-            values=rollout.value,
-            bootstraps=rollout.bootstrap,
-            terminated=terminated,
-            truncated=truncated | (np.arange(1, len(rewards) + 1)[:, np.newaxis] == valid_steps),
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-        )
-
-    def minibatches(self, rollout: Rollout, advantages: np.ndarray) -> Minibatches:
-        """Divide a rollout with its advantages [T, N] into the minibatches of this iteration, in shared memory."""
-        return build_minibatches(
-            self.config,
-            rollout,
-            self._buffers.minibatches,
-            iteration=self._iteration,
-            advantages=advantages,
-            coefficients=self.schedule.coefficients(self._iteration),
-            process_group=self._process_group,
-        )
-
-    def update(self, minibatches: Minibatches, pool: Pool) -> UpdateStatistics:
+    def update(self, pool: Pool) -> UpdateStatistics:
         """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
 
-        Args:
-            minibatches: of this iteration, in shared memory.
-            pool: computes their gradients, and steps the optimizer. Its timer measures the phases.
+        pool: computes the gradients of the minibatches in shared memory, and steps the optimizer. Its timer measures
+            the phases.
 
         Raises:
             TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
@@ -160,7 +117,7 @@ class Learner:
         config, timer, every = self.config, pool.timer, self.config.kl_profile_every
         recorder = self._kl_recorder if every is not None and self._iteration % every == 0 else None
         if recorder is not None:
-            recorder.begin(minibatches)
+            recorder.begin(self._buffers.minibatches)
         steps: list[dict[str, float]] = []
         norms: list[float] = []
         kls: list[float] = []
@@ -194,7 +151,7 @@ class Learner:
         means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(METRICS), np.nan)
         return UpdateStatistics(
             terms=by_metric(means, METRICS),
-            coefficients=by_metric(minibatches.coefficients, COEFFICIENT_METRICS),
+            coefficients=by_metric(self._buffers.minibatches.coefficients, COEFFICIENT_METRICS),
             approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,

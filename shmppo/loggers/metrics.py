@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmppo.ppo.terms import COEFFICIENT_METRICS, COEFFICIENTS, TERMS, meanings
+from shmppo.ppo.loss import COEFFICIENT_METRICS, COEFFICIENTS, TERMS, meanings
 from shmppo.utils.phase_timer import PHASES
 
 WEIGHTS_HASH = "weights_hash"

@@ -150,7 +150,9 @@ class Minibatches:
     advantage_scale: np.ndarray = _shared(
         LEARNER, "PLAN", "f8", "K M 2", "mean and 1 / standard deviation of advantages"
     )
-    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "coefficients", "coefficients of the loss in this update")
+    coefficients: np.ndarray = _shared(
+        LEARNER, "PUBLISH", "f8", "coefficients", "coefficients of the loss in this update"
+    )
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,40 @@ from __future__ import annotations
 
 import numpy as np
 
+from shmppo.config.train_config import TrainConfig
 from shmppo.parallel.process_group import ProcessGroup
+from shmppo.parallel.shared_buffers import Rollout
 from shmppo.spaces.normalization import CLIP, RunningMoments, column_moments
+
+
+def compute_advantages(
+    config: TrainConfig, rollout: Rollout, normalizer: RewardNormalizer, group: ProcessGroup
+) -> np.ndarray:
+    """Clip and scale the rewards of a rollout as configured, and compute its advantages, float32 [T, N].
+
+    normalizer: scales rewards with --normalize-reward. The rollout is added to its statistics.
+    """
+    rewards, terminated, truncated = rollout.reward, rollout.terminated, rollout.truncated
+    ended, valid_steps = terminated | truncated, rollout.valid_steps
+    if config.clip_reward is not None:
+        rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
+    # The result of a failed step (length 0) is unknown, and a reset step (RESET_STEP) has none: δ must be 0.
+    failed = ended & (rollout.ended_length <= 0) & (not config.agents)
+    if config.normalize_reward:
+        counted = (np.arange(len(rewards))[:, np.newaxis] < valid_steps) & ~failed
+        rewards = normalizer.normalize(rewards, rollout.first, valid_steps, counted, group)
+    rewards, terminated = np.where(failed, rollout.value, rewards), terminated | failed
+    if config.truncation_is_termination:
+        terminated = ended
+    return generalized_advantages(
+        rewards=rewards,
+        values=rollout.value,
+        bootstraps=rollout.bootstrap,
+        terminated=terminated,
+        truncated=truncated | (np.arange(1, len(rewards) + 1)[:, np.newaxis] == valid_steps),
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+    )
 
 
 def generalized_advantages(

@@ -19,12 +19,11 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.kernels.functions import exp
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_loss
 from shmppo.ppo.minibatches import burn_in_steps, pack_steps
-from shmppo.ppo.terms import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_terms
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics
@@ -172,7 +171,20 @@ class ShardGradients:
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
         index, active, counted, member = self._pack(sequences)
         params, values, *features = self._network.forward(active, index, self._initial_states(sequences))
-        by_params, by_values, terms, log_ratios = self._loss(params, values, index, counted, epoch, minibatch)
+        inputs = LossInputs(
+            config=self._config,
+            distribution=self._distribution,
+            coefficients=by_metric(minibatches.coefficients, COEFFICIENT_METRICS),
+            counted=counted,
+            params=params,
+            values=values,
+            actions=self._actions[index],
+            step_targets=minibatches.step_targets[index],
+            advantage_scale=minibatches.advantage_scale[epoch, minibatch],
+            policy_params=self._policy_params[index],
+            teacher_params=self._teacher_params[index],
+        )
+        by_params, by_values, terms, log_ratios = compute_loss(inputs)
         shard = np.searchsorted(cuts - cuts[0], member, side="right") - 1  # of each row
         order = np.argsort(shard, kind="stable")
         bounds = np.searchsorted(shard[order], np.arange(len(shards) + 1))
@@ -212,51 +224,3 @@ class ShardGradients:
         states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.rows + sequences[:, 1]]
         states[sequences[:, 3] < 0] = 0.0
         return states
-
-    @np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
-    def _loss(
-        self, params: np.ndarray, values: np.ndarray, index: np.ndarray, counted: np.ndarray, epoch: int, minibatch: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Compute the loss of each step.
-
-        Args:
-            params: [R, O], policy parameters.
-            values: [R].
-            index: [R], of the steps.
-            counted: bool [R], false at burn-in steps.
-
-        Returns:
-            (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values
-            of the terms [R, len(TERMS)] without the auxiliary loss, |log ratio| [R]). All are 0 where a step does not
-            count.
-        """
-        mean, scale = self._minibatches.advantage_scale[epoch, minibatch].tolist()
-        weights = counted.astype(np.float32)
-        actions, targets = self._actions[index], self._minibatches.step_targets[index]
-        log_prob = self._distribution.log_prob(params, actions)
-        if self._config.ratio == "joint":
-            log_prob = np.add.reduce(log_prob, 1, keepdims=True)
-        # Set log ρ of burn-in steps to 0 before the exponential. Afterwards, 0 times an infinite ρ would be NaN.
-        log_ratios = (log_prob - targets[:, 3:]) * weights[:, np.newaxis]
-        ratios = exp(log_ratios)
-        log_ratio = np.add.reduce(log_ratios, 1)
-        inputs = LossInputs(
-            config=self._config,
-            distribution=self._distribution,
-            coefficients=by_metric(self._minibatches.coefficients, COEFFICIENT_METRICS),
-            weights=weights,
-            params=params,
-            values=values,
-            actions=actions,
-            index=index,
-            policy_params=self._policy_params,
-            teacher_params=self._teacher_params,
-            advantages=(targets[:, 0] - mean) * scale * weights,
-            targets=targets[:, 1],
-            old_values=targets[:, 2],
-            log_prob=log_prob,
-            ratios=ratios,
-            log_ratio=log_ratio,
-            ratio=ratios[:, 0] if self._config.ratio == "joint" else exp(log_ratio),
-        )
-        return *compute_terms(inputs), np.abs(log_ratio)

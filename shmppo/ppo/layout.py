@@ -7,7 +7,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.parallel.shared_buffers import Field, layout
-from shmppo.ppo.terms import COEFFICIENTS, TERMS
+from shmppo.ppo.loss import COEFFICIENTS, TERMS
 from shmppo.utils.phase_timer import PHASES
 
 

@@ -9,8 +9,6 @@ of the epoch and the minibatch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
@@ -30,21 +28,15 @@ def build_minibatches(
     *,
     iteration: int,
     advantages: np.ndarray,
-    coefficients: Mapping[str, float],
     process_group: ProcessGroup,
-) -> Minibatches:
+) -> None:
     """Divide a rollout into K epochs of M minibatches of G shards.
 
     Args:
-        out: the arrays to write.
+        out: the arrays to write. Step counts and statistics of advantages are over all ranks.
         advantages: float32 [T, N].
-        coefficients: the coefficients of the loss in this iteration, in the order of `COEFFICIENTS`.
-
-    Returns:
-        `out`. Its step counts and advantage statistics are over all ranks.
     """
     _write_step_targets(rollout, out, advantages)
-    out.coefficients[:] = list(coefficients.values())
     sequences = cut_sequences(rollout.first, config.sequence_steps, rollout.valid_steps)
     count = len(sequences)
     out.sequences[:count] = sequences
@@ -69,7 +61,6 @@ def build_minibatches(
     moments = process_group.gather(moments).sum(axis=0)
     out.steps[:] = moments[..., 0]
     out.advantage_scale[:] = sums.scales(moments, config.advantage_norm)
-    return out
 
 
 def _write_step_targets(rollout: Rollout, out: Minibatches, advantages: np.ndarray) -> None:

@@ -1,9 +1,8 @@
-"""Schedules: the learning rate and the loss coefficients of each update."""
+"""Schedules: what changes from update to update, such as the learning rate."""
 
 from __future__ import annotations
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.terms import COEFFICIENT_METRICS, COEFFICIENTS, ScheduleState
 
 PENALTY_FACTOR, PENALTY_BAND = 2.0, 1.5
 """β changes by PENALTY_FACTOR when the KL differs from the desired KL by more than PENALTY_BAND. All are factors."""
@@ -16,9 +15,7 @@ RATE_BOUNDS = (1e-5, 1e-2)
 
 
 class Schedule:
-    """The learning rate and the loss coefficients of each update.
-
-    They depend on the iteration. Adaptive ones also depend on the KL of earlier updates.
+    """What the learning rate and the coefficients of the loss depend on: the iteration and the KL of earlier updates.
 
     Attributes:
         adapted_rate: current learning rate of `--lr-schedule kl-adaptive`, before warm-up.
@@ -26,7 +23,7 @@ class Schedule:
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        self._config = config
+        self.config = config
         self.adapted_rate, self.penalty_coef = config.learning_rate, config.penalty_coef
 
     def remaining(self, iteration: int, horizon: int | None = None) -> float:
@@ -34,33 +31,21 @@ class Schedule:
 
         horizon: in environment steps. None: the annealing horizon.
         """
-        return max(0.0, 1.0 - iteration * self._config.batch_steps / (horizon or self._config.anneal_horizon))
+        return max(0.0, 1.0 - iteration * self.config.batch_steps / (horizon or self.config.anneal_horizon))
 
     def trains_actor(self, iteration: int) -> bool:
         """Whether an iteration trains the actor, too (--critic-warmup-steps)."""
-        return iteration * self._config.batch_steps >= self._config.critic_warmup_steps
+        return iteration * self.config.batch_steps >= self.config.critic_warmup_steps
 
     def learning_rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, with annealing and warm-up."""
-        config = self._config
+        config = self.config
         rate = self.adapted_rate if config.lr_schedule == "kl-adaptive" else config.learning_rate
         if config.lr_schedule == "linear":
             rate *= self.remaining(iteration)
         if config.warmup_steps:
             rate *= min(1.0, (iteration + 1) * config.batch_steps / config.warmup_steps)
         return rate
-
-    def coefficients(self, iteration: int) -> dict[str, float]:
-        """Return the coefficients of the loss in an iteration, by metric."""
-        teacher_steps = self._config.teacher_steps
-        now = ScheduleState(
-            config=self._config,
-            actor=float(self.trains_actor(iteration)),
-            remaining=self.remaining(iteration),
-            teacher_remaining=self.remaining(iteration, teacher_steps) if teacher_steps else 1.0,
-            penalty_coef=self.penalty_coef,
-        )
-        return {name: coefficient(now) for name, coefficient in zip(COEFFICIENT_METRICS, COEFFICIENTS, strict=True)}
 
     def adapt(self, approx_kl: float) -> None:
         """Adapt β and the learning rate to the KL of an update.
@@ -74,11 +59,11 @@ class Schedule:
         Args:
             approx_kl: mean KL over the last M minibatches of the update, in nats.
         """
-        desired = self._config.desired_kl
-        if self._config.objective == "penalty":
+        desired = self.config.desired_kl
+        if self.config.objective == "penalty":
             low, high = approx_kl < desired / PENALTY_BAND, approx_kl > desired * PENALTY_BAND
             self.penalty_coef = _adapted(self.penalty_coef, high, low, PENALTY_FACTOR, PENALTY_BOUNDS)
-        if self._config.lr_schedule == "kl-adaptive":
+        if self.config.lr_schedule == "kl-adaptive":
             low, high = 0 < approx_kl < desired / RATE_BAND, approx_kl > desired * RATE_BAND
             self.adapted_rate = _adapted(self.adapted_rate, low, high, RATE_FACTOR, RATE_BOUNDS)
 

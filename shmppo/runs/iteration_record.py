@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from shmppo.lockstep.action_log import episode_ends
-from shmppo.lockstep.learner import Learner
-from shmppo.parallel.shared_buffers import Minibatches, Rollout
+from shmppo.lockstep.learner import Learner, UpdateStatistics
+from shmppo.lockstep.pool import Pool
+from shmppo.parallel.shared_buffers import Minibatches
 
 _START_FIELDS = {
     "model": "weights at the start",
@@ -77,10 +78,11 @@ class RecordingLearner(Learner):
                 "episodes at the start": _digest([carry.first, carry.episode, carry.episode_length]),
             }
 
-    def minibatches(self, rollout: Rollout, advantages: np.ndarray) -> Minibatches:
+    def update(self, pool: Pool) -> UpdateStatistics:
         """Record the rollout, its advantages, and its minibatches."""
-        minibatches = super().minibatches(rollout, advantages)
         if self._active:
+            rollout, minibatches = self._buffers.rollout, self._buffers.minibatches
+            advantages = minibatches.step_targets[:, 0].reshape(rollout.reward.shape)
             valid = np.arange(len(rollout.reward))[:, None] < rollout.valid_steps
             # Other elements of these fields are not written, and contain data of earlier rollouts.
             written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), episode_ends(rollout))
@@ -89,7 +91,7 @@ class RecordingLearner(Learner):
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
             self._record.steps = {name: _compact(array, written.get(name, valid)) for name, array in arrays.items()}
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
-        return minibatches
+        return super().update(pool)
 
     def _results(self) -> tuple[dict[str, float], float]:
         """Record the weights before a minibatch, and its gradient."""

@@ -6,6 +6,8 @@ from contextlib import nullcontext
 
 from shmppo.lockstep.commands import Collect
 from shmppo.loggers.metrics import HASH_DIGITS
+from shmppo.ppo.gae import compute_advantages
+from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.session import Session
 from shmppo.storage.run_directory import saving
@@ -15,7 +17,8 @@ from shmppo.utils.torch_utils import numeric_modes
 def train_iterations(session: Session) -> None:
     """Train until the last iteration or a request to stop: rollout → advantages → minibatches → update → metrics."""
     config, state, learner, pool = session.config, session.state, session.learner, session.pool
-    timer, rollout, run = pool.timer, session.buffers.rollout, RunHandle(session)
+    timer, buffers, group, run = pool.timer, session.buffers, session.process_group, RunHandle(session)
+    rollout = buffers.rollout
     while state.iteration < config.last_iteration and not session.stopping:
         iteration = state.iteration
         timer.switch("publish")
@@ -29,10 +32,12 @@ def train_iterations(session: Session) -> None:
                 pool.execute(Collect(iteration))
             state.commit(rollout)
             timer.switch("advantage")
-            advantages = learner.advantages(rollout)
-            minibatches = learner.minibatches(rollout, advantages)
+            advantages = compute_advantages(config, rollout, learner.reward_normalizer, group)
+            build_minibatches(
+                config, rollout, buffers.minibatches, iteration=iteration, advantages=advantages, process_group=group
+            )
             timer.switch("other")
-            statistics = learner.update(minibatches, pool)
+            statistics = learner.update(pool)
             learner.update_obs_normalizer(rollout)
             due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
             evaluation = session.evaluate() if due else {}

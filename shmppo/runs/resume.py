@@ -15,6 +15,7 @@ from shmppo.config.resumable import different_fields, resumed_config
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
+from shmppo.ppo.loss import coefficients
 from shmppo.ppo.schedule import Schedule
 from shmppo.runs.start import Start, load_teacher
 from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
@@ -143,7 +144,7 @@ def _mark_if_inexact(checkpoint: dict[str, Any], before: TrainConfig, config: Tr
     old, new = Schedule(before), Schedule(config)
     finished = range(checkpoint["iteration"])
     if all(
-        old.learning_rate(i) == new.learning_rate(i) and old.coefficients(i) == new.coefficients(i) for i in finished
+        old.learning_rate(i) == new.learning_rate(i) and coefficients(old, i) == coefficients(new, i) for i in finished
     ):
         return
     reason = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import sampled
+from conftest import planned, sampled
 from public_helpers import csv_rows, worker_processes
 
 from shmppo.config.train_config import TrainConfig
@@ -134,7 +134,7 @@ def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
     rollout = buffers.rollout
     failed = (rollout.terminated | rollout.truncated) & (rollout.ended_length == 0)
     assert failed.sum() >= 2
-    advantages = learner.advantages(rollout)
+    advantages = planned(buffers, learner)
     assert not advantages[failed].any()
     t, n = np.argwhere(failed & (np.arange(32)[:, None] > 0))[0]
     before = rollout.reward[t - 1, n] + config.gamma * rollout.value[t, n] - rollout.value[t - 1, n]

@@ -24,7 +24,7 @@ from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import build_model, network_weights
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_trained
-from shmppo.ppo.terms import METRICS, by_metric
+from shmppo.ppo.loss import METRICS, by_metric
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.export_policy import export_policy

@@ -46,7 +46,7 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
             learner.begin(iteration)
             pool.execute(Collect(iteration))
             planned(buffers, learner)
-            learner.update(buffers.minibatches, pool)
+            learner.update(pool)
             learner.update_obs_normalizer(buffers.rollout)
         pool.close()
         weights.append(learner.weights_sha256())

@@ -21,8 +21,8 @@ from shmppo.lockstep.commands import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
+from shmppo.ppo.loss import METRICS, coefficients
 from shmppo.ppo.minibatches import cut_sequences
-from shmppo.ppo.terms import METRICS
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -233,9 +233,8 @@ def test_the_clip_range_of_values_is_annealed() -> None:
     config, losses = dataclasses.replace(CONFIG, value_clip=True, total_steps=4 * 48 * 6), []
     for changes, iteration in (({"clip": 0.02, "anneal_clip": True}, 3), ({"clip": 0.01}, 0), ({"clip": 0.02}, 0)):
         buffers, learner, pool = sampled(dataclasses.replace(config, **changes))
-        advantages = learner.advantages(buffers.rollout)
-        learner.minibatches(buffers.rollout, advantages)
-        buffers.minibatches.coefficients[:] = list(learner.schedule.coefficients(iteration).values())
+        planned(buffers, learner)
+        buffers.minibatches.coefficients[:] = list(coefficients(learner.schedule, iteration).values())
         learner.model.value_head.bias.data += 0.015
         pool.execute(ComputeGradients(0, 0))
         losses.append(float(buffers.shard_results.loss_terms[:, 1].sum()))

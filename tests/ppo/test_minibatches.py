@@ -9,6 +9,7 @@ import pytest
 from conftest import planned, sampled
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.loss import coefficients
 from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, pack_steps, shuffle_sequences
 
 CONFIG = TrainConfig(
@@ -164,5 +165,5 @@ def test_targets_of_every_step() -> None:
     np.testing.assert_array_equal(targets[..., 1], advantages + rollout.value)
     np.testing.assert_array_equal(targets[..., 2], rollout.value)
     np.testing.assert_array_equal(targets[..., 3:], rollout.log_prob)
-    coefficients = learner.schedule.coefficients(0)
-    np.testing.assert_array_equal(buffers.minibatches.coefficients, list(coefficients.values()))
+    expected = list(coefficients(learner.schedule, 0).values())
+    np.testing.assert_array_equal(buffers.minibatches.coefficients, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.loss import coefficients
 from shmppo.ppo.schedule import Schedule
 
 SIZES = {"num_envs": 2, "rollout_steps": 50, "minibatches": 1, "core": "none", "total_steps": 400}
@@ -19,27 +20,27 @@ def test_annealing_reaches_zero_at_its_horizon() -> None:
     assert [plain.remaining(i) for i in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert [plain.learning_rate(i) for i in (0, 2, 4)] == [1e-3, 5e-4, 0.0]
     assert schedule(lr_schedule="constant").learning_rate(3) == 1e-3
-    coefficients = schedule(anneal_clip=True, anneal_entropy=True, entropy_coef=0.1).coefficients(2)
-    assert (coefficients["clip_range"], coefficients["entropy_coef"]) == (0.1, 0.05)
-    coefficients = schedule(entropy_coef=0.1).coefficients(2)
-    assert (coefficients["clip_range"], coefficients["entropy_coef"]) == (0.2, 0.1)
+    now = coefficients(schedule(anneal_clip=True, anneal_entropy=True, entropy_coef=0.1), 2)
+    assert (now["clip_range"], now["entropy_coef"]) == (0.1, 0.05)
+    now = coefficients(schedule(entropy_coef=0.1), 2)
+    assert (now["clip_range"], now["entropy_coef"]) == (0.2, 0.1)
 
 
 def test_the_teacher_fades_and_the_critic_warms_up_alone() -> None:
     fading = schedule(teacher="runs/teacher", teacher_coef=2.0, teacher_steps=200, entropy_coef=0.1)
-    assert [fading.coefficients(i)["teacher_coef"] for i in range(4)] == [2.0, 1.0, 0.0, 0.0]
-    assert [fading.coefficients(i)["policy_coef"] for i in range(2)] == [1.0, 1.0]
-    assert schedule(teacher="runs/teacher").coefficients(3)["teacher_coef"] == 1.0
-    assert schedule(teacher_coef=2.0).coefficients(0)["teacher_coef"] == 0.0
-    distilled = schedule(teacher="runs/teacher", objective="distill", entropy_coef=0.1).coefficients(3)
+    assert [coefficients(fading, i)["teacher_coef"] for i in range(4)] == [2.0, 1.0, 0.0, 0.0]
+    assert [coefficients(fading, i)["policy_coef"] for i in range(2)] == [1.0, 1.0]
+    assert coefficients(schedule(teacher="runs/teacher"), 3)["teacher_coef"] == 1.0
+    assert coefficients(schedule(teacher_coef=2.0), 0)["teacher_coef"] == 0.0
+    distilled = coefficients(schedule(teacher="runs/teacher", objective="distill", entropy_coef=0.1), 3)
     expected = {"policy_coef": 0.0, "entropy_coef": 0.0, "penalty_coef": 1.0, "clip_range": 0.2, "teacher_coef": 1.0}
     assert distilled == expected
     warm = schedule(separate_critic="all", critic_warmup_steps=150, entropy_coef=0.1, teacher="runs/teacher")
     assert [warm.trains_actor(i) for i in range(3)] == [False, False, True]
     expected = {"policy_coef": 0.0, "entropy_coef": 0.0, "penalty_coef": 0.0, "clip_range": 0.2, "teacher_coef": 0.0}
-    assert warm.coefficients(1) == expected
+    assert coefficients(warm, 1) == expected
     expected = {"policy_coef": 1.0, "entropy_coef": 0.1, "penalty_coef": 1.0, "clip_range": 0.2, "teacher_coef": 1.0}
-    assert warm.coefficients(2) == expected
+    assert coefficients(warm, 2) == expected
 
 
 def test_warm_up_multiplies_the_schedule() -> None:
@@ -53,7 +54,7 @@ def test_the_penalty_halves_and_doubles_at_its_thresholds() -> None:
     seen = []
     for kl in (0.0199, 0.0201, 0.0449, 0.0451, 0.0451, 0.0):
         adaptive.adapt(kl)
-        seen.append(adaptive.coefficients(0)["penalty_coef"])
+        seen.append(coefficients(adaptive, 0)["penalty_coef"])
     assert seen == [2.0, 2.0, 2.0, 4.0, 8.0, 4.0]
     assert adaptive.learning_rate(0) == 1e-3
     for kl, bound in ((0.0, 1e-4), (1.0, 1e4)):
@@ -80,7 +81,7 @@ def test_the_state_holds_the_adapted_values() -> None:
     one, other = (schedule(objective="penalty", lr_schedule="kl-adaptive") for _ in range(2))
     one.adapt(1.0)
     other.load(one.state())
-    assert (other.learning_rate(0), other.coefficients(0)) == (one.learning_rate(0), one.coefficients(0))
+    assert (other.learning_rate(0), coefficients(other, 0)) == (one.learning_rate(0), coefficients(one, 0))
     assert other.penalty_coef == 2.0
 
 

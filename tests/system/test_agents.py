@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rank_processes
 from agent_environments import Crowd
-from conftest import sampled, summary_of
+from conftest import planned, sampled, summary_of
 from public_helpers import csv_rows, wait_for_the_check
 
 from shmppo import load_policy, resume
@@ -169,7 +169,7 @@ def test_truncations_can_count_as_terminations() -> None:
     rollout = buffers.rollout
     without_bootstrap = (rollout.reward - rollout.value)[rollout.truncated]
     assert rollout.bootstrap[rollout.truncated].any()
-    np.testing.assert_allclose(learner.advantages(rollout)[rollout.truncated], without_bootstrap, rtol=1e-6)
+    np.testing.assert_allclose(planned(buffers, learner)[rollout.truncated], without_bootstrap, rtol=1e-6)
 
 
 def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
+from shmppo.ppo.gae import compute_advantages
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
@@ -172,16 +173,19 @@ class Planted:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
-        advantages, update, compute = Learner.advantages, Learner.update, LocalPool.execute
+        begin, update, compute = Learner.begin, Learner.update, LocalPool.execute
         learners: list[Learner] = []
 
-        def changed_advantages(learner: Learner, rollout: Rollout) -> np.ndarray:
+        def changed_begin(learner: Learner, iteration: int) -> None:
             learners[:] = [learner]
-            applies = self._applies(learner)
+            begin(learner, iteration)
+
+        def changed_advantages(config: TrainConfig, rollout: Rollout, *arguments: Any) -> np.ndarray:
+            applies = self._applies(learners[0])
             if applies and self.field in FIELDS[:5]:
                 array = rollout.obs[0] if self.field == "obs" else getattr(rollout, self.field)
                 array[self.t, self.n] += 1e-4
-            result = advantages(learner, rollout)
+            result = compute_advantages(config, rollout, *arguments)
             if applies and self.field == "advantages":
                 result[self.t, self.n] += 1e-4
             return result
@@ -202,7 +206,8 @@ class Planted:
                 learner._buffers.published.weights[0] += 1e-4
             return statistics
 
-        monkeypatch.setattr(Learner, "advantages", changed_advantages)
+        monkeypatch.setattr(Learner, "begin", changed_begin)
+        monkeypatch.setattr("shmppo.runs.loop.compute_advantages", changed_advantages)
         monkeypatch.setattr(Learner, "update", changed_update)
         monkeypatch.setattr(LocalPool, "execute", changed_compute)
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from shmppo.ppo.losses import (
+from shmppo.ppo.loss import (
     clipped_objective,
     dimension_clipped_objective,
     dual_clipped,
     kl_estimate,
+    squared_error,
     unclipped_objective,
-    value_loss,
 )
 
 
@@ -70,10 +70,10 @@ def test_a_clipped_step_has_no_gradient_even_if_its_ratio_overflows() -> None:
 
 def test_value_loss_by_hand() -> None:
     values, targets, old = np.array([3.0, 1.0]), np.array([1.0, 1.0]), np.array([0.0, 0.0])
-    loss, gradient = value_loss(values, targets, old, None)
+    loss, gradient = squared_error(values, targets, old, None)
     assert (loss.tolist(), gradient.tolist()) == ([2.0, 0.0], [2.0, 0.0])
     # clipped to 0 ± .5: (.5 − 1)² = .25; the larger of (4, .25) and (0, .25), halved
-    loss, gradient = value_loss(values, targets, old, 0.5)
+    loss, gradient = squared_error(values, targets, old, 0.5)
     assert (loss.tolist(), gradient.tolist()) == ([2.0, 0.125], [2.0, 0.0])
 
 
@@ -87,8 +87,8 @@ def test_derivatives_agree_with_finite_differences() -> None:
     np.testing.assert_allclose(gradient, derivative(lambda x: objective(x)[0], log_prob), rtol=1e-5, atol=1e-7)
     assert 0 < np.count_nonzero(gradient == 0) < 200
     for clip in (None, 0.2):
-        gradient = value_loss(values, targets, old_values, clip)[1]
-        expected = derivative(lambda x, clip=clip: value_loss(x, targets, old_values, clip)[0], values)
+        gradient = squared_error(values, targets, old_values, clip)[1]
+        expected = derivative(lambda x, clip=clip: squared_error(x, targets, old_values, clip)[0], values)
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -132,7 +132,7 @@ def around_the_clip_range(count: int, shape: tuple[int, ...] = ()) -> np.ndarray
 def test_value_loss_keeps_the_derivative_within_the_clip_range() -> None:
     # In float32, 0.16324401 + (0.020179268 − 0.16324401) is not 0.020179268, although nothing is clipped.
     value, target, old = (np.array([x], np.float32) for x in (0.020179268, 0.00538757, 0.16324401))
-    assert value_loss(value, target, old, 0.2)[1].item() == pytest.approx(0.0147917, rel=1e-5)
+    assert squared_error(value, target, old, 0.2)[1].item() == pytest.approx(0.0147917, rel=1e-5)
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.1, 1.0, 10.0])
@@ -153,7 +153,7 @@ def test_float32_value_loss_agrees_with_autograd_in_float64(spread: float) -> No
     clipped_error = old64.numpy() + np.clip(values - old64.numpy(), -clip, clip) - targets64.numpy()
     kink = np.abs(np.abs(values - targets64.numpy()) - np.abs(clipped_error)) < 1e-5 * (1 + spread)
     kink &= np.abs(values - old64.numpy()) > clip  # outside of the range, two different errors of the same size
-    actual = value_loss(values, targets, old, clip)
+    actual = squared_error(values, targets, old, clip)
     np.testing.assert_allclose(actual[1][~kink], expected[~kink], rtol=1e-4, atol=1e-6 * (1 + spread))
     within = np.abs(change) < clip
     np.testing.assert_array_equal(actual[1][within], (values - targets)[within])

@@ -1,0 +1,385 @@
+"""The loss: its formulas, and the list of its terms.
+
+What is known about a term stands at its place in `TERMS`, and everything else follows: the sizes of shared arrays, the
+loss that processes compute, and the columns of metrics.csv.
+
+To add a term, write a function like `entropy`, append a `Term` to `TERMS`, and declare an option for its coefficient.
+The name of the function is that of the metric, and its docstring is the meaning of the metric in the documentation.
+
+Axes: R steps; A action dimensions, O policy parameters, Q log_probs (1, or A with --ratio per-dimension).
+
+Symbols: ρ = π(a|s) / π_old(a|s), the ratio; A, the advantage; ε, the clip range; V, the value; R, the value target.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.kernels.functions import exp
+from shmppo.ppo.schedule import Schedule
+
+if TYPE_CHECKING:
+    from shmppo.spaces.distributions import Distribution
+
+
+def _clip(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return x between two bounds. np.clip takes several times as long for small arrays."""
+    return np.minimum(np.maximum(x, low), high)
+
+
+def clipped_objective(ratio: np.ndarray, advantages: np.ndarray, clip: float) -> tuple[np.ndarray, np.ndarray]:
+    """PPO-Clip objective per step, to be maximized: min(ρA, clip(ρ, 1 − ε, 1 + ε)A).
+
+    Its derivative is ρA, or 0 where the clipped term is smaller. This follows from ∂ρ/∂log π = ρ.
+
+    Source: Schulman et al., arXiv 1707.06347, eq. 7.
+    """
+    unclipped = ratio * advantages
+    clipped = _clip(ratio, 1 - clip, 1 + clip) * advantages
+    return np.minimum(unclipped, clipped), np.where(unclipped <= clipped, unclipped, 0)
+
+
+def dimension_clipped_objective(
+    ratios: np.ndarray, advantages: np.ndarray, clip: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """PPO-Clip objective per step with one ratio per action dimension, to be maximized.
+
+        A · Π_d s·min(s·ρ_d, s·clip(ρ_d, 1 − ε, 1 + ε)),   s = sign(A)
+
+    If the ratio of one dimension is clipped, the other dimensions keep their gradient. In `clipped_objective`,
+    a clipped ratio sets the whole gradient to 0. With one action dimension, both functions are equal.
+
+    Source: DISC, Han and Sung, ICML 2019, arXiv 1905.02363.
+
+    Args:
+        ratios: [..., D], one per action dimension.
+        advantages: [...].
+        clip: ε.
+
+    Returns:
+        (objective [...], derivative with respect to log π of each action dimension [..., D]). The derivative is the
+        objective itself, or 0 in dimensions whose ratio is clipped.
+    """
+    # s·min(s·ρ_d, s·clip(ρ_d)) is ρ_d, but at most 1 + ε where A > 0, and at least 1 − ε elsewhere.
+    positive = (advantages > 0)[..., np.newaxis]
+    bounded = np.where(positive, np.minimum(ratios, 1 + clip), np.maximum(ratios, 1 - clip))
+    objective = advantages * bounded.prod(-1)
+    return objective, objective[..., np.newaxis] * (bounded == ratios)
+
+
+def dual_clipped(
+    objective: np.ndarray, gradient: np.ndarray, advantages: np.ndarray, limit: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Dual clip of an objective per step: max(objective, cA) where A < 0, else the objective.
+
+    It limits the effect of large ratios.
+
+    Source: Ye et al., arXiv 1912.09729, eq. 3.
+
+    Args:
+        objective: [...], from `clipped_objective` or `dimension_clipped_objective`.
+        gradient: its derivative, [...] or, per action dimension, [..., D].
+        advantages: [...].
+        limit: c > 1.
+
+    Returns:
+        (objective, gradient) after the clip. The gradient is 0 where the dual clip limits the objective.
+    """
+    kept = (advantages >= 0) | (objective >= limit * advantages)
+    clipped = np.where(kept, objective, limit * advantages)
+    return clipped, np.where(kept if gradient.ndim == kept.ndim else kept[..., np.newaxis], gradient, 0)
+
+
+def unclipped_objective(ratio: np.ndarray, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Objective of PPO-Penalty per step, without the penalty β·KL, to be maximized: ρA. Its derivative is also ρA.
+
+    Source: Schulman et al., arXiv 1707.06347, eq. 8.
+    """
+    objective = ratio * advantages
+    return objective, objective
+
+
+def squared_error(
+    values: np.ndarray, targets: np.ndarray, old_values: np.ndarray, clip: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Value loss per step with its derivative with respect to V: ½(V − R)². The derivative is V − R.
+
+    With `clip` it is ½ max((V − R)², (V_clip − R)²), where V_clip = V_old + clip(V − V_old, −ε, ε). The derivative is 0
+    where |V − V_old| > ε and the clipped term is larger.
+
+    Source: the `ppo2` implementation in OpenAI Baselines.
+    """
+    error = values - targets
+    squared = error * error
+    if clip is None:
+        return 0.5 * squared, error
+    change = values - old_values
+    # Written this way, V_clip is exactly V within the clip range. V_old + (V − V_old) may differ by a rounding error,
+    # and the comparison below would drop the derivative.
+    clipped_error = error - (change - _clip(change, -clip, clip))
+    clipped = clipped_error * clipped_error
+    return 0.5 * np.maximum(squared, clipped), error * (squared >= clipped)
+
+
+def kl_estimate(log_ratio: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    """Estimate of KL(π_old ‖ π) per step in nats: (ρ − 1) − log ρ.
+
+    It is unbiased and never negative.
+
+    Source: the estimator k3 in J. Schulman, "Approximating KL Divergence", 2020.
+    """
+    return ratio - 1 - log_ratio
+
+
+TermResult = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+"""A term at each step: its value [R], without its coefficient, and the derivatives of the loss with respect to the
+policy parameters [R, O] and to the values [R], with its coefficient. None: the term does not depend on them. All are 0
+at burn-in steps."""
+
+
+@dataclass
+class LossInputs:
+    """The steps of some sequences: what the rollout contains, what the network computes, and what follows from both."""
+
+    config: TrainConfig
+    distribution: Distribution
+    coefficients: dict[str, float]
+    """The coefficients of all terms in this update, by metric."""
+    counted: np.ndarray
+    """bool [R], false at burn-in steps."""
+    params: np.ndarray
+    """[R, O], policy parameters."""
+    values: np.ndarray
+    """[R]"""
+    actions: np.ndarray
+    """[R, A]"""
+    step_targets: np.ndarray
+    """[R, 3 + Q]: advantage, value target, old value, and old log_prob."""
+    advantage_scale: np.ndarray
+    """[2], mean of the advantages, and the factor that normalizes them."""
+    policy_params: np.ndarray
+    """[R, O], of the policy that acted. [R, 0] with --objective clip."""
+    teacher_params: np.ndarray
+    """[R, O], of the teacher. [R, 0] without --teacher."""
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """float32 [R], 0 at burn-in steps and 1 elsewhere."""
+        return self.counted.astype(np.float32)
+
+    @cached_property
+    def advantages(self) -> np.ndarray:
+        """[R], normalized; 0 at burn-in steps."""
+        mean, factor = self.advantage_scale.tolist()
+        advantages: np.ndarray = (self.step_targets[:, 0] - mean) * factor * self.weights
+        return advantages
+
+    @cached_property
+    def log_prob(self) -> np.ndarray:
+        """[R, Q], log π."""
+        log_prob = self.distribution.log_prob(self.params, self.actions)
+        return log_prob if self.config.ratio == "per-dimension" else np.add.reduce(log_prob, 1, keepdims=True)
+
+    @cached_property
+    def log_ratios(self) -> np.ndarray:
+        """[R, Q], log ρ; 0 at burn-in steps, where 0 times an infinite ρ would otherwise be NaN."""
+        log_ratios: np.ndarray = (self.log_prob - self.step_targets[:, 3:]) * self.weights[:, np.newaxis]
+        return log_ratios
+
+    @cached_property
+    def ratios(self) -> np.ndarray:
+        """[R, Q], ρ."""
+        return exp(self.log_ratios)
+
+    @cached_property
+    def log_ratio(self) -> np.ndarray:
+        """[R], log ρ of the whole action."""
+        log_ratio: np.ndarray = np.add.reduce(self.log_ratios, 1)
+        return log_ratio
+
+    @cached_property
+    def kl(self) -> np.ndarray:
+        """KL(π_old ‖ π) in nats, [R]: an estimate with --objective clip, otherwise in closed form."""
+        if self.config.objective == "clip":
+            ratio = self.ratios[:, 0] if self.config.ratio == "joint" else exp(self.log_ratio)
+            return kl_estimate(self.log_ratio, ratio)
+        divergence: np.ndarray = self.distribution.kl(self.policy_params, self.params)
+        return divergence * self.weights
+
+    def weighted(self, gradient: np.ndarray, coefficient: float) -> np.ndarray:
+        """Return the derivative of a term with a coefficient at the steps that count. gradient: [R, O]."""
+        return gradient * (self.weights * coefficient)[:, np.newaxis]
+
+
+def _objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
+    config, clip = inputs.config, inputs.coefficients["clip_range"]
+    ratios, advantages = inputs.ratios, inputs.advantages
+    if config.objective == "clone":
+        return inputs.log_prob[:, 0] * inputs.weights, inputs.weights
+    if config.ratio == "per-dimension":
+        objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
+    elif config.objective == "clip":
+        objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
+    else:
+        objective, gradient = unclipped_objective(ratios[:, 0], advantages)
+    if config.dual_clip is not None:
+        objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
+    return objective, gradient
+
+
+def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
+    """policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`"""
+    if coefficient:
+        objective, by_log_prob = _objective(inputs)
+        by_log_prob = -by_log_prob.reshape(len(inputs.params), -1)
+        by_params = inputs.distribution.log_prob_grad(inputs.params, inputs.actions, by_log_prob)
+    else:
+        objective, by_params = np.zeros_like(inputs.log_ratio), np.zeros_like(inputs.params)
+    if inputs.config.objective == "penalty":
+        objective = objective - inputs.coefficients["penalty_coef"] * inputs.kl
+    return 0 - objective, by_params, None
+
+
+def value_loss(inputs: LossInputs, _: float) -> TermResult:
+    """½(V − R)², mean over the minibatches of the update"""
+    clip = inputs.coefficients["clip_range"] if inputs.config.value_clip else None
+    _, targets, old_values, *_ = inputs.step_targets.T
+    value, by_values = squared_error(inputs.values, targets, old_values, clip)
+    return value * inputs.weights, None, by_values * inputs.weights * inputs.config.value_coef
+
+
+def entropy(inputs: LossInputs, coefficient: float) -> TermResult:
+    """policy entropy in nats, mean over the minibatches of the update"""
+    gradient = inputs.weighted(inputs.distribution.entropy_grad(inputs.params), -coefficient) if coefficient else None
+    return inputs.distribution.entropy(inputs.params) * inputs.weights, gradient, None
+
+
+def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
+    """mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated by ratio − 1
+    − log ratio (k3), or in closed form with objectives other than `clip`"""
+    if inputs.config.objective != "penalty":
+        return inputs.kl, None, None
+    gradient = inputs.distribution.kl_grad(inputs.policy_params, inputs.params)
+    return inputs.kl, inputs.weighted(gradient, coefficient), None
+
+
+def clip_fraction(inputs: LossInputs, clip: float) -> TermResult:
+    """fraction of ratios outside 1 ± clip range, mean over the minibatches of the update"""
+    return np.add.reduce(np.abs(inputs.ratios - 1) > clip, 1) / inputs.ratios.shape[1], None, None
+
+
+def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
+    """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
+    if inputs.config.teacher is None:
+        return np.zeros_like(inputs.log_ratio), None, None
+    gradient = inputs.distribution.kl_grad(inputs.teacher_params, inputs.params)
+    divergence = inputs.distribution.kl(inputs.teacher_params, inputs.params)
+    return divergence * inputs.weights, inputs.weighted(gradient, coefficient), None
+
+
+def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
+    """loss of `--auxiliary` without its coefficient, mean over the minibatches of the update"""
+    return np.zeros_like(inputs.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
+
+
+def policy_coef(schedule: Schedule, iteration: int) -> float:
+    """weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's warm-up"""
+    return 0.0 if schedule.config.objective == "distill" else float(schedule.trains_actor(iteration))
+
+
+def entropy_coef(schedule: Schedule, iteration: int) -> float:
+    """coefficient of the entropy bonus in this iteration"""
+    annealed = schedule.remaining(iteration) if schedule.config.anneal_entropy else 1.0
+    return policy_coef(schedule, iteration) * schedule.config.entropy_coef * annealed
+
+
+def penalty_coef(schedule: Schedule, iteration: int) -> float:
+    """β of `--objective penalty` in this iteration"""
+    return schedule.trains_actor(iteration) * schedule.penalty_coef
+
+
+def clip_range(schedule: Schedule, iteration: int) -> float:
+    """clip range of this iteration"""
+    return schedule.config.clip * (schedule.remaining(iteration) if schedule.config.anneal_clip else 1.0)
+
+
+def teacher_coef(schedule: Schedule, iteration: int) -> float:
+    """coefficient of `teacher_kl` in the loss in this iteration"""
+    config = schedule.config
+    if config.teacher is None:
+        return 0.0
+    annealed = schedule.remaining(iteration, config.teacher_steps) if config.teacher_steps else 1.0
+    return schedule.trains_actor(iteration) * config.teacher_coef * annealed
+
+
+class Term(NamedTuple):
+    """A term of the loss, or a number that is measured like one."""
+
+    compute: Callable[[LossInputs, float], TermResult]
+    """Gets the steps, and the coefficient or 0. Its metric is the mean over the minibatches."""
+    coefficient: Callable[[Schedule, int], float] | None = None
+    """Returns a number of the loss that changes from iteration to iteration. It is a metric, too."""
+    group: str = "losses"
+    """Group of its metric in trackers. Coefficients belong to the group policy."""
+
+
+TERMS = (
+    Term(policy_loss, policy_coef),
+    Term(value_loss),
+    Term(entropy, entropy_coef),
+    Term(approx_kl, penalty_coef, "policy"),
+    Term(clip_fraction, clip_range, "policy"),
+    Term(teacher_kl, teacher_coef, "policy"),
+    Term(auxiliary_loss),
+)
+METRICS = tuple(term.compute.__name__ for term in TERMS)
+"""The metric of each term."""
+COEFFICIENTS = tuple(term.coefficient for term in TERMS if term.coefficient is not None)
+COEFFICIENT_METRICS = tuple(coefficient.__name__ for coefficient in COEFFICIENTS)
+
+
+def coefficients(schedule: Schedule, iteration: int) -> dict[str, float]:
+    """Return the coefficients of the loss in an iteration, by metric."""
+    return {
+        name: coefficient(schedule, iteration)
+        for name, coefficient in zip(COEFFICIENT_METRICS, COEFFICIENTS, strict=True)
+    }
+
+
+@np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
+def compute_loss(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Compute the loss of each step.
+
+    Returns:
+        (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
+        the terms [R, len(TERMS)] without the auxiliary loss, |log ratio| [R]). All are 0 where a step does not count.
+    """
+    results = []
+    for term in TERMS:
+        coefficient = inputs.coefficients[term.coefficient.__name__] if term.coefficient else 0.0
+        results.append(term.compute(inputs, coefficient))
+    values, by_params, by_values = zip(*results, strict=True)
+    return _sum(by_params), _sum(by_values), np.stack(values, 1), np.abs(inputs.log_ratio)
+
+
+def _sum(derivatives: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Add derivatives in order."""
+    return functools.reduce(np.add, [one for one in derivatives if one is not None])
+
+
+def meanings(functions: Iterable[Callable[..., Any]]) -> dict[str, str]:
+    """Return the meaning of the metric of each term or coefficient, by metric."""
+    return {one.__name__: " ".join((one.__doc__ or "").split()) for one in functions}
+
+
+def by_metric(values: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
+    """Return an array with an element per term or coefficient as a mapping."""
+    return dict(zip(metrics, values.tolist(), strict=True))
